@@ -1,6 +1,5 @@
 //! Sends one command, with a timeout for each attempt and retries.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -16,12 +15,12 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The end of a longer call may overflow an `Instant`.
 const LONGEST_CALL: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How long an attempt may take, and how many retries follow it. Clones share the budget.
-#[derive(Clone, Debug)]
+/// How long an attempt may take, and how many retries follow it.
+#[derive(Debug)]
 pub(crate) struct RetryPolicy {
     pub(crate) response_timeout: Duration,
     pub(crate) retries: u32,
-    pub(crate) budget: Arc<RetryBudget>,
+    pub(crate) budget: RetryBudget,
 }
 
 /// The retries that a store may still send: a token bucket that replies fill and retries empty, as in gRPC's retry throttling
@@ -71,30 +70,30 @@ pub(crate) struct Reply {
 }
 
 impl RetryPolicy {
-    /// Returns when a call that begins now ends at the latest.
-    pub(crate) fn end(&self) -> Instant {
+    /// Returns the latest end of a call that begins now and whose caller waits for `timeout`.
+    fn end(&self, timeout: Option<Duration>) -> Instant {
         let attempt = self.response_timeout + RETRY_PAUSE;
-        Instant::now() + attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL)
+        let attempts = attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL);
+        Instant::now() + timeout.map_or(attempts, |timeout| timeout.min(attempts))
     }
 
-    /// Sends the result of `command` until a reply arrives, no retry is left, or it is `end`. A command that is not
+    /// Sends the result of `command` until a reply arrives, no retry is left, or the call's time is up. A command that is not
     /// `repeatable` is retried only if the server did not execute it.
     pub(crate) async fn run(
         &self,
         connection: &Connection,
-        end: Instant,
+        call_timeout: Option<Duration>,
         repeatable: bool,
         mut command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Failure> {
-        let mut connection = connection.clone();
-        let mut first: Option<Instant> = None;
+        let (end, mut first) = (self.end(call_timeout), None::<Instant>);
         let mut left = self.retries;
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
             let response_timeout = self.response_timeout.min(end.saturating_duration_since(sent));
             let attempt = Attempt { since_first, gives_up: Some(sent + response_timeout), load: false };
-            let reply = timeout(response_timeout, once(&mut connection, &mut command, attempt)).await;
+            let reply = timeout(response_timeout, once(connection, &mut command, attempt)).await;
             let failure = match reply {
                 Ok(Ok(value)) => {
                     self.budget.refill();
@@ -118,7 +117,7 @@ impl RetryPolicy {
 }
 
 async fn once(
-    connection: &mut Connection,
+    connection: &Connection,
     command: &mut impl FnMut(Attempt) -> Cmd,
     attempt: Attempt,
 ) -> Result<Value, Failure> {

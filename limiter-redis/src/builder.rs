@@ -1,6 +1,5 @@
 //! Configuring a store, and connecting it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::Error;
@@ -33,8 +32,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug)]
 pub struct RedisStoreBuilder {
     prefix: String,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    timeouts: Timeouts,
     retries: u32,
     hash_tag: Option<HashTag>,
 }
@@ -43,8 +41,7 @@ impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
             prefix: DEFAULT_PREFIX.to_owned(),
-            connect_timeout: Duration::from_millis(500),
-            response_timeout: Duration::from_millis(250),
+            timeouts: Timeouts { connect: Duration::from_millis(500), response: Duration::from_millis(250) },
             retries: 1,
             hash_tag: None,
         }
@@ -65,7 +62,7 @@ impl RedisStoreBuilder {
     /// Sets the timeout for connecting, at first and after a connection was lost. Default: 500 ms, at most a day.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout.min(MAX_TIMEOUT);
+        self.timeouts.connect = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -75,7 +72,7 @@ impl RedisStoreBuilder {
     /// No operation takes longer than `(retries + 1) * (response_timeout + 20 ms)`.
     #[must_use]
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = timeout.min(MAX_TIMEOUT);
+        self.timeouts.response = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -110,13 +107,9 @@ impl RedisStoreBuilder {
     }
 
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
-        let Self { response_timeout, retries, .. } = *self;
-        let retry_policy = RetryPolicy { response_timeout, retries, budget: Arc::new(RetryBudget::new()) };
+        let (response_timeout, retries) = (self.timeouts.response, self.retries);
+        let retry_policy = RetryPolicy { response_timeout, retries, budget: RetryBudget::new() };
         RedisStore::new(Channel::new(connection, retry_policy), keys)
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        Timeouts { connect: self.connect_timeout, response: self.response_timeout }
     }
 
     /// Returns a store over a connection that the caller opened: see [`Connection`].
@@ -125,8 +118,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the prefix is malformed.
-    pub fn with_connection(self, connection: impl Into<Connection>) -> Result<RedisStore, Error> {
-        Ok(self.store(connection.into(), KeySpace::new(&self.prefix, self.hash_tag)?))
+    pub fn with_connection(self, connection: Connection) -> Result<RedisStore, Error> {
+        Ok(self.store(connection, KeySpace::new(&self.prefix, self.hash_tag)?))
     }
 
     /// Connects to a URL. The store reconnects when a lost connection is needed again.
@@ -153,7 +146,7 @@ impl RedisStoreBuilder {
     /// Dropping the future abandons the connection and has no other effect.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
-        let connection = Connection::open(url, self.timeouts()).await?;
+        let connection = Connection::open(url, self.timeouts).await?;
         Ok(self.store(connection, keys))
     }
 
@@ -166,7 +159,7 @@ impl RedisStoreBuilder {
     /// feature that is not enabled, or outside a tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
-        let connection = Connection::open_lazy(url, self.timeouts())?;
+        let connection = Connection::open_lazy(url, self.timeouts)?;
         Ok(self.store(connection, keys))
     }
 }

@@ -1,26 +1,23 @@
 //! Sends operations, with their deadlines.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::time::Instant;
 
-use crate::address::Address;
 use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, APPLY_ALL, Arg};
+use crate::script::{APPLY, APPLY_ALL};
 use crate::server_clock::ServerClock;
+use crate::settings::Address;
 
-/// The channel of a store's commands. Clones share the connection.
-#[derive(Clone)]
+/// The channel of a store's commands.
 pub(crate) struct Channel {
     pub(crate) connection: Connection,
     pub(crate) retry_policy: RetryPolicy,
-    clock: Arc<ServerClock>,
+    clock: ServerClock,
 }
 
 /// An operation in the form that the scripts read.
@@ -29,68 +26,59 @@ pub(crate) struct EncodedOp {
     /// The Redis key.
     pub(crate) stored: Vec<u8>,
     pub(crate) request: Vec<u8>,
-    /// The given time.
-    pub(crate) at: Option<u64>,
-    /// The windows by which entries merge, if a limit has a resolution.
-    pub(crate) windows: Option<Vec<u8>>,
+    /// The given time in decimal, empty for the server's clock.
+    pub(crate) at: String,
+    /// The windows by which entries merge, empty unless a limit has a resolution.
+    pub(crate) windows: Vec<u8>,
     /// How long the caller waits.
     pub(crate) timeout: Option<Duration>,
 }
 
 impl Channel {
     pub(crate) fn new(connection: Connection, retry_policy: RetryPolicy) -> Self {
-        Self { connection, retry_policy, clock: Arc::new(ServerClock::new()) }
-    }
-
-    /// Returns when a call that begins now ends at the latest.
-    pub(crate) fn end(&self) -> Instant {
-        self.retry_policy.end()
+        Self { connection, retry_policy, clock: ServerClock::new() }
     }
 
     /// Sends a command.
     pub(crate) async fn run(&self, command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure> {
-        self.retry_policy.run(&self.connection, self.end(), true, command).await
+        self.retry_policy.run(&self.connection, None, true, command).await
     }
 
     /// Sends a command that must not be repeated after a lost reply.
     pub(crate) async fn run_once(&self, cmd: &Cmd) -> Result<Value, Failure> {
-        let reply = self.retry_policy.run(&self.connection, self.end(), false, |_| cmd.clone()).await;
+        let reply = self.retry_policy.run(&self.connection, None, false, |_| cmd.clone()).await;
         reply.map(|reply| reply.value)
     }
 
     /// Sends a command to one node of a Cluster, or to any.
     pub(crate) async fn run_on(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Reply, Failure> {
         let node = self.connection.node(node).map_err(Failure::Redis)?;
-        self.retry_policy.run(&node, self.end(), true, |_| cmd.clone()).await
+        self.retry_policy.run(&node, None, true, |_| cmd.clone()).await
     }
 
     /// Sends operations with their flags. Returns the reply of `apply_fast.lua` or `apply.lua` to one, and of `apply_all.lua` to
     /// several, which all give the same time or none.
     pub(crate) async fn apply(&self, ops: &mut [EncodedOp], flags: &[u8]) -> Result<Value, Failure> {
-        let at = ops.first().and_then(|op| op.at);
-        let gives_up = ops.iter().filter_map(|op| op.timeout).min();
-        let gives_up = gives_up.and_then(|timeout| Instant::now().checked_add(timeout));
-        let end = gives_up.map_or_else(|| self.end(), |gives_up| self.end().min(gives_up));
+        let is_given = ops.first().is_some_and(|op| !op.at.is_empty());
+        let timeout = ops.iter().filter_map(|op| op.timeout).min();
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
-            let gives_up = attempt.gives_up.filter(|_| at.is_none());
+            let gives_up = attempt.gives_up.filter(|_| !is_given);
             let deadline = gives_up.and_then(|gives_up| self.clock.at(gives_up));
             ops.iter_mut().for_each(|op| set_deadline(&mut op.request, deadline));
-            let since = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-            fn windows(op: &EncodedOp) -> Arg<'_> {
-                Arg::Bytes(op.windows.as_deref().unwrap_or_default())
-            }
+            let since = attempt.since_first.map_or_else(String::new, |since| since.as_micros().to_string());
             if let [op] = ops {
-                let args = [Arg::Bytes(&op.request), at.into(), windows(op), since.into()];
+                let args = [&*op.request, op.at.as_bytes(), &op.windows, since.as_bytes()];
                 return APPLY.call(attempt.load, &[&op.stored], &args);
             }
             let keys: Vec<&[u8]> = ops.iter().map(|op| &*op.stored).collect();
-            let requests = ops.iter().map(|op| Arg::Bytes(&op.request));
-            let args = [Arg::Bytes(flags), at.into(), since.into()].into_iter().chain(requests);
-            APPLY_ALL.call(attempt.load, &keys, &args.chain(ops.iter().map(windows)).collect::<Vec<_>>())
+            let at = ops.first().map_or(&[][..], |op| op.at.as_bytes());
+            let (requests, windows) = (ops.iter().map(|op| &*op.request), ops.iter().map(|op| &*op.windows));
+            let args: Vec<&[u8]> = [flags, at, since.as_bytes()].into_iter().chain(requests).chain(windows).collect();
+            APPLY_ALL.call(attempt.load, &keys, &args)
         };
-        let reply = self.retry_policy.run(&self.connection, end, true, command).await?;
-        if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
+        let reply = self.retry_policy.run(&self.connection, timeout, true, command).await?;
+        if let Some(time) = reply::server_time(&reply.value).filter(|_| !is_given) {
             self.clock.learn(reply.sent, time);
         }
         Ok(reply.value)

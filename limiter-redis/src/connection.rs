@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use limiter_core::{Error, ErrorKind};
-use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::{Client, Cmd, IntoConnectionInfo, RedisResult, Value};
+use redis::aio::ConnectionLike;
+use redis::{Client, Cmd, IntoConnectionInfo, RedisFuture, RedisResult, Value};
 
-use crate::address::Address;
 #[cfg(feature = "cluster")]
 use crate::cluster::node_pool::NodePool;
 use crate::failure::Failure;
@@ -15,7 +14,7 @@ use crate::reconnecting::Reconnecting;
 use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinels;
-use crate::settings::Timeouts;
+use crate::settings::{Address, Timeouts};
 use crate::url;
 
 /// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
@@ -29,61 +28,24 @@ pub struct Connection(Kind);
 #[derive(Clone)]
 enum Kind {
     Single(Reconnecting),
-    Custom(Box<dyn Custom>),
+    Custom(Arc<SendCommand>),
     #[cfg(feature = "cluster")]
     Cluster(NodePool),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinels),
 }
 
-/// A connection of the user's own type.
-trait Custom: ConnectionLike + Send + Sync {
-    fn cloned(&self) -> Box<dyn Custom>;
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Custom for C {
-    fn cloned(&self) -> Box<dyn Custom> {
-        Box::new(self.clone())
-    }
-}
-
-impl Clone for Box<dyn Custom> {
-    fn clone(&self) -> Self {
-        (**self).cloned()
-    }
-}
+/// Sends a command over a connection of the user's own type.
+type SendCommand = dyn for<'a> Fn(&'a Cmd) -> RedisFuture<'a, Value> + Send + Sync;
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = match &self.0 {
-            Kind::Single(_) => "Single",
-            Kind::Custom(_) => "Custom",
-            #[cfg(feature = "cluster")]
-            Kind::Cluster(_) => "Cluster",
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(_) => "Sentinel",
-        };
-        f.debug_tuple("Connection").field(&name).finish()
-    }
-}
-
-/// Converts a connection to one server. It must not retry commands: a command that is repeated after a lost reply may count
-/// twice.
-impl From<ConnectionManager> for Connection {
-    fn from(manager: ConnectionManager) -> Self {
-        Self::new(manager)
-    }
-}
-
-#[cfg(feature = "cluster")]
-impl From<NodePool> for Connection {
-    fn from(pool: NodePool) -> Self {
-        Self(Kind::Cluster(pool))
+        f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
 
 impl Connection {
-    /// Takes over any other connection to one server.
+    /// Takes over a connection to one server, such as a [`ConnectionManager`](redis::aio::ConnectionManager).
     ///
     /// A connection that repeats commands itself after a lost reply may count an operation twice.
     ///
@@ -123,7 +85,10 @@ impl Connection {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self(Kind::Custom(Box::new(connection)))
+        Self(Kind::Custom(Arc::new(move |cmd| {
+            let mut connection = connection.clone();
+            Box::pin(async move { connection.req_packed_command(cmd).await })
+        })))
     }
 
     /// Connects to a URL.
@@ -175,10 +140,10 @@ impl Connection {
     }
 
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
-    pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        match &mut self.0 {
+    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        match &self.0 {
             Kind::Single(server) => server.send(cmd).await,
-            Kind::Custom(connection) => connection.req_packed_command(cmd).await?.extract_error(),
+            Kind::Custom(send) => send(cmd).await?.extract_error(),
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.send(cmd).await,
             #[cfg(feature = "sentinel")]

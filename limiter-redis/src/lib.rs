@@ -14,7 +14,6 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod address;
 mod attempt;
 mod builder;
 mod channel;

@@ -36,13 +36,13 @@ fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
     default.map_or(&[], Policy::limits)
 }
 
-/// Returns the windows and resolutions by which an append merges entries, as `merge.lua` reads them. `None` if it merges none.
+/// Returns the windows and resolutions by which an append merges entries, as `merge.lua` reads them. Empty if it merges none.
 ///
 /// They are 1 if the entry is named and otherwise 0 (1 byte); then 7 bytes each: the resolution of the new entry, the shortest window,
 /// and the first age from which on other entries may merge, [`TIME_END`] if there is none. Then, from the longest on, each boundary
 /// from which on entries may merge: its age, the next window, and the resolution between (7 bytes each).
-pub(crate) fn windows(op: &Op<'_>) -> Option<Vec<u8>> {
-    let merging = op.merging().filter(|_| op.mode != Mode::Peek)?;
+pub(crate) fn windows(op: &Op<'_>) -> Vec<u8> {
+    let Some(merging) = op.merging().filter(|_| op.mode != Mode::Peek) else { return Vec::new() };
     let (windows, boundaries) = (merging.windows(), merging.boundaries());
     let mut bytes = vec![u8::from(op.is_named())];
     bytes.extend_from_slice(&u56(merging.resolution_at(0, false)));
@@ -57,7 +57,7 @@ pub(crate) fn windows(op: &Op<'_>) -> Option<Vec<u8>> {
     for ([boundary, next], resolution) in segments.into_iter().rev() {
         bytes.extend([boundary, next, resolution].into_iter().flat_map(u56));
     }
-    Some(bytes)
+    bytes
 }
 
 /// Returns a settlement as `settle.lua` reads it.
@@ -72,11 +72,11 @@ pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     request
 }
 
-/// Returns the time that the operation carries, `None` for the server's clock.
-pub(crate) fn given_time(at: At) -> Option<u64> {
+/// Returns the time that the operation carries in decimal, and nothing for the server's clock.
+pub(crate) fn given_time(at: At) -> String {
     match at {
-        At::StoreClock => None,
-        At::Given(at) => Some(at.as_micros()),
+        At::StoreClock => String::new(),
+        At::Given(at) => at.as_micros().to_string(),
     }
 }
 

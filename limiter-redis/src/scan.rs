@@ -3,9 +3,9 @@
 use limiter_core::{Error, Name};
 use redis::{Cmd, Value};
 
-use crate::address::Address;
 use crate::key::StoredKey;
 use crate::reply::unexpected;
+use crate::settings::Address;
 use crate::store::RedisStore;
 
 /// Names a log that a scan found, or a key of its layout that holds something else. [`Debug`](std::fmt::Debug) does not print the key.

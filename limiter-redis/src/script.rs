@@ -45,35 +45,16 @@ impl LuaScript {
 
     /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
     /// Empty arguments at the end are left out.
-    pub(crate) fn call(&self, load: bool, keys: &[&[u8]], args: &[Arg<'_>]) -> Cmd {
-        let count = args.iter().rposition(|arg| !matches!(arg, Arg::Bytes(b""))).map_or(0, |last| last + 1);
+    pub(crate) fn call(&self, load: bool, keys: &[&[u8]], args: &[&[u8]]) -> Cmd {
+        let count = args.iter().rposition(|arg| !arg.is_empty()).map_or(0, |last| last + 1);
         let mut cmd = Cmd::with_capacity(3 + keys.len() + count, 128 * keys.len());
         if load {
             cmd.arg("EVAL").arg(&self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
         }
-        cmd.arg(keys.len()).arg(keys);
-        for arg in &args[..count] {
-            match arg {
-                Arg::Number(number) => cmd.arg(*number),
-                Arg::Bytes(bytes) => cmd.arg(*bytes),
-            };
-        }
+        cmd.arg(keys.len()).arg(keys).arg(&args[..count]);
         cmd
-    }
-}
-
-/// An argument of a script.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Arg<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-impl From<Option<u64>> for Arg<'_> {
-    fn from(number: Option<u64>) -> Self {
-        number.map_or(Arg::Bytes(b""), Arg::Number)
     }
 }
 

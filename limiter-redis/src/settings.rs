@@ -1,9 +1,12 @@
-//! The settings of the connections that the store opens itself.
+//! The addresses and the settings of the connections that the store opens itself.
 
 use std::time::Duration;
 
 use redis::aio::ConnectionManagerConfig;
 use redis::io::tcp::TcpSettings;
+
+/// A server's host and port.
+pub(crate) type Address = (String, u16);
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]

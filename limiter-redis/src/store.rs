@@ -14,7 +14,7 @@ use crate::format::{ADVISORY, KEPT, OWN_ID_LEN, ttl_code};
 use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
-use crate::script::{Arg, SETTLE};
+use crate::script::SETTLE;
 use crate::{reply, request};
 
 /// Keeps each log in a sorted set in Redis and decides in one round trip.
@@ -149,7 +149,7 @@ impl WindowStore for RedisStore {
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
         let (request, at) = (request::settle(&settlement), given_time(settlement.at));
-        let args = [Arg::Bytes(&request), at.into()];
+        let args = [&*request, at.as_bytes()];
         let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &[&stored], &args)).await?;
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;

@@ -69,5 +69,5 @@ pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
 /// Returns a limiter in Redis.
 pub(super) fn limiter(connection: ConnectionManager, policy: Policy) -> Result<Limiter<RedisStore>> {
     let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
-    Ok(Limiter::new("bench", policy, builder.with_connection(Connection::from(connection))?))
+    Ok(Limiter::new("bench", policy, builder.with_connection(Connection::new(connection))?))
 }

@@ -12,12 +12,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use redis::cluster_routing::Slot;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 
-use crate::address::Address;
 use crate::cluster::redirect::{MAX_REDIRECTIONS, asking, last_reply, redirection};
 use crate::cluster::slots::{slot_of, slot_ranges};
 use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
-use crate::settings::Timeouts;
+use crate::settings::{Address, Timeouts};
 
 #[derive(Clone)]
 pub(crate) struct NodePool(Arc<Inner>);
@@ -179,31 +178,5 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
     match addr {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
-    use redis::IntoConnectionInfo;
-
-    use super::*;
-    use crate::connection::Connection;
-    use crate::store::RedisStore;
-
-    #[tokio::test]
-    async fn debugging_a_store_takes_no_lock() {
-        let timeouts = Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
-        let pool = NodePool::new(&["redis://127.0.0.1:1".into_connection_info().unwrap()], timeouts).unwrap();
-        let connection = Connection::from(pool.clone());
-        let store = RedisStore::builder().with_connection(connection.clone()).unwrap();
-        let locked = pool.0.known.write().unwrap();
-        let (sender, debugged) = mpsc::channel();
-        std::thread::spawn(move || sender.send(format!("{store:?} {connection:?}")));
-        let debugged = debugged.recv_timeout(Duration::from_secs(10)).expect("it waits for the lock");
-        assert!(debugged.starts_with("RedisStore {") && debugged.ends_with(r#"Connection("Cluster")"#), "{debugged}");
-        drop(locked);
     }
 }

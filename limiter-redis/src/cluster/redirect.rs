@@ -2,7 +2,7 @@
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::address::Address;
+use crate::settings::Address;
 
 /// A command for a slot that moves reaches its node after one redirection, or two.
 pub(crate) const MAX_REDIRECTIONS: usize = 3;

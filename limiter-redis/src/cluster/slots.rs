@@ -3,7 +3,7 @@
 use redis::cluster_routing::Slot;
 use redis::{Cmd, Value};
 
-use crate::address::Address;
+use crate::settings::Address;
 
 /// Returns the slot of a command's key, which is its first argument, or the third of a script.
 pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {

@@ -134,7 +134,7 @@ async fn every_kind_of_connection_will_do() {
     let stores = [
         connect(&format!("redis+unix://{}", server.socket().display())).await,
         builder().with_connection(Connection::new(client.get_multiplexed_async_connection().await.unwrap())).unwrap(),
-        builder().with_connection(client.get_connection_manager().await.unwrap()).unwrap(),
+        builder().with_connection(Connection::new(client.get_connection_manager().await.unwrap())).unwrap(),
         connect(&shared_cluster().url()).await,
     ];
     for (number, store) in stores.into_iter().enumerate() {

@@ -9,10 +9,9 @@ use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
-use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
 use tokio::task::JoinHandle;
 
-use crate::support::{assert_temporary, builder, connect, search, size, soon, until, within};
+use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -35,21 +34,6 @@ pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operations_on_slots_that_move_count_once() {
-    let mut scene = ClusterScene::start().unwrap();
-    let store = Arc::new(RedisStore::connect(&scene.url()).await.unwrap());
-    let subjects = [Subject { name: "URL", store, bound: BOUND, most: Some(1) }];
-    let direct = async |url: String| Arc::new(connect(&url).await) as SharedStore;
-    for observed in observe(&mut scene, ClusterFault::Migration, &subjects, direct).await.unwrap() {
-        assert!(observed.violations.is_empty(), "{observed:?}");
-    }
-    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
-        let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
-        assert!(scene.cluster().nodes().iter().all(seen), "{redirection} nothing was redirected");
-    }
-}
-
 /// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection names a port and no host.
 #[tokio::test]
 async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
@@ -67,10 +51,10 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     begin_migration(from, &cluster.nodes()[to], moving);
     for used in 1..=3 {
-        assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), used, "after ASK");
+        assert_eq!(within(TIMEOUT, limiter.acquire("key")).await.unwrap().used(), used, "after ASK");
     }
     cluster.migrate(moving, to).unwrap();
-    assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
+    assert_eq!(within(TIMEOUT, limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
 }
 
 /// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one.
@@ -103,11 +87,11 @@ async fn calls_with_several_keys_follow_a_slot_that_moves() {
             cluster.nodes().iter().any(|node| node.info("errorstats").unwrap().contains(&format!("errorstat_{state}:")))
         };
         let ops = ["a", "b"].map(|key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name())));
-        assert_eq!(soon(limiter.store().apply_all(&ops)).await.unwrap().is_some(), joint, "{state}");
+        assert_eq!(within(TIMEOUT, limiter.store().apply_all(&ops)).await.unwrap().is_some(), joint, "{state}");
         assert!(seen() || state.starts_with("all"), "{state}");
         if !joint {
             let mut all = AllOf::new().with(limiter.acquire("a")).with(limiter.acquire("b"));
-            assert!(soon(all.decide()).await.unwrap(), "{state}");
+            assert!(within(TIMEOUT, all.decide()).await.unwrap(), "{state}");
         }
         for key in ["a", "b"] {
             assert_eq!(limiter.status(key).await.unwrap().used(), used, "{state}, {key}");
@@ -228,7 +212,7 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
         node.expect_ok(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
     }
     for (limiter, used) in [(&limiter, 1), (&orphan, 2)] {
-        let decision = soon(async {
+        let decision = within(TIMEOUT, async {
             loop {
                 match within(BOUND, limiter.acquire("key").into_future()).await {
                     Ok(decision) => break decision,

@@ -12,7 +12,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use tempfile::TempDir;
 
-use crate::support::{assert_temporary, connect, search, size, soon, until, within};
+use crate::support::{TIMEOUT, assert_temporary, connect, search, size, until, within};
 
 /// Kills the sentinel when its standard input closes, which happens when the test process ends for any reason.
 const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel </dev/null >/dev/null 2>&1 & pid=$!
@@ -121,7 +121,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     }
     for limiter in &limiters {
         for _ in 0..10 {
-            assert!(soon(limiter.record("k")).await.is_ok());
+            assert!(within(TIMEOUT, limiter.record("k")).await.is_ok());
         }
         assert_eq!(limiter.store().scan(None, None, 1_000).await.unwrap().keys.len(), 2);
     }

@@ -82,11 +82,6 @@ impl ConnectionLike for Hooked {
     }
 }
 
-/// Returns the output of a future that must not hang.
-pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(TIMEOUT, future).await.expect("a future hangs")
-}
-
 /// Returns the output of a call that must end within this time. Time stands still while the machine is busy elsewhere: it is
 /// counted in steps of the call's own runtime.
 pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> T {
@@ -126,16 +121,6 @@ pub(crate) async fn run(store: &impl WindowStore, op: Op<'_>) -> Result<Decision
 pub(crate) fn assert_temporary(error: &Error) {
     let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
     assert!(temporary, "{error:?}");
-}
-
-/// Returns the text of an error and of its sources, as a program prints them.
-pub(crate) fn chain(error: &Error) -> String {
-    let (mut text, mut source) = (error.to_string(), std::error::Error::source(error));
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// Returns how often each command was called since the last `CONFIG RESETSTAT`, by clients and scripts.

@@ -1,4 +1,0 @@
-//! Where a server is.
-
-/// A host and a port.
-pub(crate) type Address = (String, u16);
