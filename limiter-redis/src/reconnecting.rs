@@ -1,10 +1,10 @@
 //! A connection to one server, which is opened again whatever ended it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionManager;
-use redis::{Client, Cmd, RedisResult, Value};
+use redis::{Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
 
 use crate::settings::Timeouts;
 
@@ -14,7 +14,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Clones share the connection.
 ///
 /// The client library's manager opens a lost connection again. If the server refuses the new one, because a password was changed, for
-/// example, the manager returns that error forever. It is then replaced.
+/// example, the manager returns that error forever, even to a command that comes a minute later. It is then replaced.
 #[derive(Clone)]
 pub(crate) struct Reconnecting(Arc<Inner>);
 
@@ -42,26 +42,41 @@ impl Reconnecting {
 
     /// Sends a command.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        self.watched(async |manager| manager.send_packed_command(cmd).await).await?.extract_error()
+        let (mut manager, made) = self.manager().clone();
+        let mut reply = manager.send_packed_command(cmd).await;
+        if let Some(mut manager) = self.after(reply.as_ref().err(), made)? {
+            reply = manager.send_packed_command(cmd).await;
+        }
+        reply?.extract_error()
     }
 
     /// Sends commands; errors are among the replies.
     #[cfg(feature = "cluster")]
     pub(crate) async fn send_all(&self, commands: &redis::Pipeline) -> RedisResult<Vec<Value>> {
-        self.watched(async |manager| manager.send_packed_commands(commands, 0, commands.len()).await).await
+        let (mut manager, made) = self.manager().clone();
+        let mut replies = manager.send_packed_commands(commands, 0, commands.len()).await;
+        if let Some(mut manager) = self.after(replies.as_ref().err(), made)? {
+            replies = manager.send_packed_commands(commands, 0, commands.len()).await;
+        }
+        replies
     }
 
-    async fn watched<T>(&self, send: impl AsyncFnOnce(&mut ConnectionManager) -> RedisResult<T>) -> RedisResult<T> {
-        let (mut manager, made) = self.0.manager.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let reply = send(&mut manager).await;
+    fn manager(&self) -> RwLockReadGuard<'_, (ConnectionManager, Instant)> {
+        self.0.manager.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the manager `made` then if it keeps this error. Returns the new one if the command was not sent: the error may be old.
+    fn after(&self, error: Option<&RedisError>, made: Instant) -> RedisResult<Option<ConnectionManager>> {
         // A command that the server refuses has a reply.
-        if reply.as_ref().is_err_and(|error| !error.is_io_error()) && made.elapsed() > REFUSED_PAUSE {
-            let mut current = self.0.manager.write().unwrap_or_else(PoisonError::into_inner);
-            if current.1 == made {
-                let config = self.0.timeouts.manager_config();
-                *current = (ConnectionManager::new_lazy_with_config(self.0.client.clone(), config)?, Instant::now());
-            }
+        let Some(error) = error.filter(|error| !error.is_io_error() && made.elapsed() > REFUSED_PAUSE) else {
+            return Ok(None);
+        };
+        let mut current = self.0.manager.write().unwrap_or_else(PoisonError::into_inner);
+        if current.1 == made {
+            let config = self.0.timeouts.manager_config();
+            *current = (ConnectionManager::new_lazy_with_config(self.0.client.clone(), config)?, Instant::now());
         }
-        reply
+        let is_refusal = matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
+        Ok(is_refusal.then(|| current.0.clone()))
     }
 }
