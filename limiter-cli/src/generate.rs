@@ -35,7 +35,7 @@ pub struct Generate {
 /// Runs the command. The trace has the columns `at` and `key`. It begins on 1 January 2026.
 ///
 /// # Errors
-/// [`UsageError`] for arguments out of range. Any error of the output.
+/// [`UsageError`] for arguments out of range. If writing the output fails.
 pub fn run(args: &Generate) -> anyhow::Result<()> {
     const START: f64 = 1_767_225_600e6;
     let keys = Zipf::new(args.keys as f64, args.skew)

@@ -23,7 +23,7 @@ pub use args::Key;
 /// Runs the command.
 ///
 /// # Errors
-/// [`UsageError`](crate::usage_error::UsageError) for invalid arguments. Any error of the store and the output.
+/// [`UsageError`](crate::usage_error::UsageError) for invalid arguments. If the store fails, or writing the output does.
 pub fn run(args: &Key) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         match &args.command {

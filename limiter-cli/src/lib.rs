@@ -1,4 +1,4 @@
-//! The library behind the program `limiter`.
+//! The library that the program `limiter` runs.
 //!
 //! Each command has a module: [`replay`], [`generate`] and, with the feature `redis`, `key` and `load`. [`trace`]
 //! reads the input files of `replay`.

@@ -31,7 +31,7 @@ pub use args::Load;
 /// Runs the command. If interrupted, ends the process with the exit status that shells expect.
 ///
 /// # Errors
-/// [`UsageError`](crate::usage_error::UsageError) for invalid arguments. Any error of connecting and of the output.
+/// [`UsageError`](crate::usage_error::UsageError) for invalid arguments. If connecting or writing the output fails.
 /// Errors of decisions are counted, not returned.
 pub fn run(args: &Load) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;

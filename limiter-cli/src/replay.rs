@@ -34,7 +34,7 @@ const NAME: &str = "replay";
 /// Runs the command.
 ///
 /// # Errors
-/// [`UsageError`] for invalid arguments. Any error of the trace and the output.
+/// [`UsageError`] for invalid arguments. If reading the trace or writing the output fails.
 pub fn run(args: &Replay) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;
     let mut input = Input::open(args.file.as_deref(), args.plot.is_some())?;

@@ -56,7 +56,7 @@ impl<R: Read> Trace<R> {
     /// continues with the row after it.
     ///
     /// # Errors
-    /// [`Malformed`] for a malformed row. Any error of the input.
+    /// [`Malformed`] for a malformed row. If reading the input fails.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "the row borrows from the reader, which an iterator's cannot")]
     pub fn next(&mut self) -> Option<anyhow::Result<Row<'_>>> {

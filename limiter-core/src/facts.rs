@@ -150,7 +150,7 @@ impl LogFacts {
 
     fn contradiction(&self, log: LogKey<'_>, policy: &Policy, result: &str) -> Error {
         let text =
-            format!("the store returned facts that are inconsistent under the policy {policy}: {result}, {self:?}");
+            format!("the store returned facts that are inconsistent with the policy {policy}: {result}, {self:?}");
         Error::new(ErrorKind::Inconsistent, text).with_log(log)
     }
 }

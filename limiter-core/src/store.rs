@@ -79,7 +79,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
     /// Applies several operations on different logs as one: all append, or if one denies, none. `None` if the store cannot; then
-    /// nothing has changed, and the caller applies one after the other.
+    /// nothing has changed, and the caller applies them one by one.
     ///
     /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log
     /// charged before another. To offer it, also report in [`place`](Self::place) which logs go together.

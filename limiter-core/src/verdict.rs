@@ -22,7 +22,7 @@ use crate::status::Status;
 /// }
 /// assert_eq!(handler(&search).await?, 0);
 /// let denied = handler(&search).await.unwrap_err().to_string();
-/// assert!(denied.starts_with("the limit 1/1h is used up; retry after 3"), "{denied}");
+/// assert!(denied.starts_with("the limit 1/1h is exceeded; retry after 3"), "{denied}");
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 // Boxed: a large `Err` makes every `Result` of the caller large.
@@ -53,7 +53,7 @@ impl Deref for Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after().unwrap_or_default().as_secs_f64();
-        write!(f, "the limit {} is used up; retry after {seconds} s", self.limit())
+        write!(f, "the limit {} is exceeded; retry after {seconds} s", self.limit())
     }
 }
 

@@ -10,9 +10,9 @@ use crate::url::{malformed, shown};
 /// A command that failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// No answer in this time.
+    /// No response within this time.
     Timeout(Duration),
-    /// An error of the server or the client.
+    /// An error from the server or the client.
     Redis(RedisError),
 }
 
@@ -133,7 +133,7 @@ fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     if stored.iter().filter_map(tag).any(is_shown) { "its message is withheld because it quotes the key" } else { text }
 }
 
-/// Whether the reply has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
+/// Whether the reply has any of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     if error.code().is_some_and(|code| codes.contains(&code)) {
         return true;

@@ -37,7 +37,7 @@ pub(crate) struct LuaScript {
 }
 
 impl LuaScript {
-    /// Joins the files of a script, with numbers in place of names.
+    /// Joins the files of a script and replaces names with numbers.
     fn new(files: &[&str]) -> Self {
         let text = fill_in(&files.concat());
         Self { sha1: Script::new(&text).get_hash().to_owned(), text }

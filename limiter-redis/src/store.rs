@@ -112,7 +112,7 @@ impl WindowStore for RedisStore {
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
-    /// In one script call, which a Cluster redirects as a whole.
+    /// In one script call; a Cluster redirects all of it or nothing.
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         // The script nests the operations, and Lua nests only so many calls.
         if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {

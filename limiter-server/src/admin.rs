@@ -46,11 +46,7 @@ fn record(service: &Service) {
     describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
     describe_counter!(HITS, Unit::Count, "Requested units by rule, whether allowed or denied.");
     describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, for rules with detailed metrics.");
-    describe_gauge!(
-        STORE_UP,
-        Unit::Count,
-        "1 while the store responds, 0 while the outage choice decides in its place."
-    );
+    describe_gauge!(STORE_UP, Unit::Count, "1 while the store responds, 0 while the outage choice decides instead.");
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
     let rules = service.rules();
     for rule in rules.with_overrides() {

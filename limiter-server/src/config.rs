@@ -73,7 +73,7 @@ impl Paths {
         paths.files.sort();
         paths.ignored.sort();
         if paths.files.is_empty() {
-            return Err(io::Error::other("the folder has no file *.yaml or *.yml"));
+            return Err(io::Error::other("the folder contains no *.yaml or *.yml file"));
         }
         Ok(paths)
     }

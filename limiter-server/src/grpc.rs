@@ -34,7 +34,7 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    /// Returns a service that answers Envoy.
+    /// Returns the service that Envoy calls.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
         Self { service, interface: Interface::new("grpc") }

@@ -1,4 +1,4 @@
-//! The recorder of metrics, and what the requests count there.
+//! The metrics recorder, and the counters that requests update.
 
 use std::sync::OnceLock;
 use std::time::Duration;

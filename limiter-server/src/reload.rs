@@ -75,8 +75,8 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
             let tls = tls.clone();
             match spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(())) => info!("read the certificates of TLS"),
-                Ok(Err(error)) => error!("TLS stays as it was: {error:#}"),
-                Err(error) => error!("TLS stays as it was: {error}"),
+                Ok(Err(error)) => error!("cannot reload TLS; the old certificates stay in use: {error:#}"),
+                Err(error) => error!("cannot reload TLS; the old certificates stay in use: {error}"),
             }
         }
     })

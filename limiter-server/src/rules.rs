@@ -98,9 +98,9 @@ impl Rules {
         if errors.is_empty() { Ok(rules) } else { Err(Errors(errors)) }
     }
 
-    /// Returns a warning for each file and folder beside the files that is not read.
+    /// Returns a warning for each ignored file and folder.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.ignored.iter().map(|path| format!("{}: is not read, expected a file *.yaml or *.yml", path.display()))
+        self.ignored.iter().map(|path| format!("{}: ignored, expected a file *.yaml or *.yml", path.display()))
     }
 
     /// Returns a hash of the names and contents of the files.

@@ -31,7 +31,7 @@ use self::claim::{Claim, Class};
 /// The largest number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 1_000;
 
-/// The header fields that answers carry.
+/// The header fields of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Headers {
     /// `ratelimit`, `ratelimit-policy` and `retry-after`.

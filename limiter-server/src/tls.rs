@@ -47,7 +47,7 @@ impl Tls {
     /// Reads the files again, for new connections. Open ones stay.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read). TLS then stays as it was.
+    /// Those of [`read`](Self::read). The old certificates then stay in use.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let Some(new) = Self::read(&self.options)? else { return Ok(()) };
         for ((_, config), (_, new)) in self.configs.iter().zip(new.configs) {

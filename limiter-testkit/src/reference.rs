@@ -47,7 +47,7 @@ pub struct ReferenceEntry {
     pub cost: u64,
     /// Whether it fitted the operation's policy when it was appended.
     pub admitted: bool,
-    /// Whether it fitted the limiter's default policy as well.
+    /// Whether it fitted the limiter's default policy, too.
     pub refundable: bool,
     /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
     pub marks: [bool; 2],

@@ -179,7 +179,7 @@ impl RateLimitHeaders {
         self.make(&seen, policy)
     }
 
-    /// Makes the fields of these usages. `policy` is `RateLimit-Policy` if it is made already.
+    /// Builds the header fields for these usages. `policy` is `RateLimit-Policy` if it is made already.
     fn make<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone), policy: Option<HeaderValue>) -> Values {
         let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
         if self.form == Some(HeaderFormat::Structured) {

@@ -80,7 +80,7 @@ impl Refusal {
     /// Returns the refusal of a denied decision, for handlers that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
-    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] becomes a refusal as well, so `?` returns both from a handler.
+    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] converts to a refusal too, so `?` returns either from a handler.
     ///
     /// ```
     /// # use exact_limiter::Limiter;

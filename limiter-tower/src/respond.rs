@@ -8,7 +8,7 @@ use http::{HeaderValue, Response};
 use crate::headers::add_retry_after;
 use crate::refusal::{Cause, Refusal};
 
-/// Makes the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.
+/// Builds the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.
 ///
 /// The layer adds `Retry-After` and the rate limit fields unless the response has them.
 pub trait Respond<B>: Send + Sync + 'static {

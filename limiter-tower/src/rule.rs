@@ -41,7 +41,7 @@ pub(crate) type ChargeHook = Box<dyn Fn(&RequestHead<'_>) -> Charge + Send + Syn
 pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync>;
 type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
-/// The choice for requests for which a rule finds no key. If all such requests are to share one, let the key
+/// The choice for requests for which a rule finds no key. If all such requests should share one key, let it
 /// [fall back](crate::key::RequestKey::or) to a [`Constant`](crate::key::Constant).
 #[derive(Clone, Copy, Debug)]
 pub enum MissingKey {

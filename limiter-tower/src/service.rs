@@ -145,9 +145,9 @@ where
 {
     type Output = Result<Response<T>, S::Error>;
 
-    #[allow(clippy::expect_used, reason = "polling a future again after its end is a bug of the caller")]
+    #[allow(clippy::expect_used, reason = "polling a completed future again is a bug in the caller")]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        const ENDED: &str = "the future was polled after its end";
+        const ENDED: &str = "the future was polled after completion";
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {

@@ -179,7 +179,7 @@ impl<S: WindowStore> Guarded<S> {
 }
 
 impl<S: WindowStore> Inner<S> {
-    /// Makes a call for a caller who waits for `patience`, unless the breaker of the log's node is open.
+    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open.
     async fn call<T>(
         &self,
         log: LogKey<'_>,

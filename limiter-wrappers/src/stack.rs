@@ -10,9 +10,9 @@ use crate::guarded::{Guarded, Local, StandIn};
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
 /// - The denial cache is outside the breaker, so that known denials continue during an outage.
-/// - The cache is inside the outage choice, so that a made-up denial is never cached.
+/// - The cache is inside the outage choice, so that a synthetic denial is never cached.
 #[derive(Clone, Debug)]
-#[must_use = "a stack does nothing until one of its last methods makes a store"]
+#[must_use = "a stack does nothing until a final method, such as `fallback`, builds the store"]
 pub struct Stack<S> {
     pub(crate) store: S,
     pub(crate) timeout: Duration,

@@ -13,7 +13,7 @@ use crate::usage_error::UsageError;
 
 /// Shows and resets a running service's logs in Redis.
 ///
-/// Exit status: 0 for success, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command
+/// Exit status: 0 for success, 2 for a usage error, 1 for any other failure. Connecting times out after 2 s, a command
 /// after two attempts of 2 s each.
 #[derive(Args, Debug)]
 pub struct Key {

@@ -11,7 +11,7 @@ use crate::redis::parse_url;
 /// Each task makes one decision at a time. A latency is the time from a call to its result. Errors are counted, and
 /// the load continues. In Redis, it has its own key prefix. At the end or after Ctrl-C, it removes the admitted keys.
 ///
-/// Exit status: 0 if the load ran to its end, 2 for wrong usage, 130 if interrupted, 1 for any other failure.
+/// Exit status: 0 if the load ran to its end, 2 for a usage error, 130 if interrupted, 1 for any other failure.
 #[derive(Args, Debug)]
 pub struct Load {
     /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,

@@ -16,7 +16,7 @@ use crate::trace::Format;
 /// decimals, or RFC 3339. The key of an access log is the client address. Rows need not be sorted by time: within a
 /// key, time never runs backwards.
 ///
-/// Exit status: 0 for success, 2 for wrong usage or a malformed trace, 1 for any other failure.
+/// Exit status: 0 for success, 2 for a usage error or a malformed trace, 1 for any other failure.
 #[derive(Args, Debug)]
 pub struct Replay {
     /// The trace; - or nothing for standard input

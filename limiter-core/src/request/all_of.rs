@@ -26,7 +26,7 @@ use crate::store::WindowStore;
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
 /// Calls on logs that one store can change together are made as [one](crate::WindowStore::apply_all), in one round trip: in Redis,
-/// those on one server, or in one hash slot of a Cluster. All other calls are made one after the other: first those that may not
+/// those on one server, or in one hash slot of a Cluster. All other calls are made one after another: first those that may not
 /// fit, then records, then [advisory](Part::advisory) calls and statuses; otherwise in the order in which they were added. Once one
 /// denies, the others are only looked up, so that [`retry_after`](Self::retry_after) is the longest wait of all, and the charges made
 /// before are refunded. An attempt that denies first stays where the policy [counts attempts](crate::Counting::Attempts). A call that

@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
             match key.text(self.source) {
                 Some(name) if allowed.contains(&name) => {
                     if fields.insert(name, value).is_some() {
-                        self.problem(key, format!("the field `{name}` is there twice"));
+                        self.problem(key, format!("duplicate field `{name}`"));
                     }
                 }
                 _ => self.expected(key, format!("one of the fields {}", allowed.join(", "))).unwrap_or_default(),

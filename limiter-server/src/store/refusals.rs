@@ -35,7 +35,7 @@ impl<S> Refusals<S> {
         }
         let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != cause {
-            tracing::warn!("a call on the store failed: {cause}");
+            tracing::warn!("a store call failed: {cause}");
             last.clone_from(&cause);
         }
         if error.kind() == ErrorKind::Configuration { Error::new(ErrorKind::Unavailable, cause) } else { error }

@@ -55,6 +55,6 @@ fn what_is_not_read_is_named_and_long_texts_are_printed() {
     let (passed, out, errors) = run(&path);
     assert!(passed && out.len() > 65_536);
     let ignored = ["b.yaml~", "c", "more.yaml"]
-        .map(|file| format!("warning: conf.d/{file}: is not read, expected a file *.yaml or *.yml\n"));
+        .map(|file| format!("warning: conf.d/{file}: ignored, expected a file *.yaml or *.yml\n"));
     assert_eq!(errors, ignored.concat());
 }

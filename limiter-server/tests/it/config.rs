@@ -140,10 +140,7 @@ fn every_error_of_a_file_has_a_place() {
         ),
         (
             "domain: d\ndomain: e\n0.25: f".to_owned(),
-            &[
-                "f:2:1: the field `domain` is there twice",
-                "f:3:1: expected one of the fields domain, descriptors, found 0.25",
-            ],
+            &["f:2:1: duplicate field `domain`", "f:3:1: expected one of the fields domain, descriptors, found 0.25"],
         ),
         ("domain: a: b".to_owned(), &["f:1:10: "]),
         ("domain: d\n---\ndomain: e".to_owned(), &["f:3:1: only single YAML document expected but multiple found"]),
@@ -245,7 +242,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     let domains = || Rules::read(path, &store(), None).map(|rules| domains(&rules));
     let errors = || domains().unwrap_err().to_string().replace(&path.display().to_string(), "DIR");
 
-    assert_eq!(errors(), "DIR: the folder has no file *.yaml or *.yml");
+    assert_eq!(errors(), "DIR: the folder contains no *.yaml or *.yml file");
     fs::create_dir(path.join("..1")).unwrap();
     write("..1/b.yaml", "b");
     symlink("..1", path.join("..data")).unwrap();

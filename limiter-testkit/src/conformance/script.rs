@@ -171,7 +171,7 @@ fn head_of(head: &str) -> Result<Script, String> {
 fn citations(text: &str) -> Result<Vec<Sentence>, String> {
     let one = |label: &str| {
         let sentence = Sentence::ALL.iter().copied().find(|sentence| sentence.label() == label);
-        sentence.ok_or(format!("there is no sentence {label}"))
+        sentence.ok_or(format!("unknown sentence {label}"))
     };
     text.split_whitespace().map(one).collect()
 }
@@ -216,7 +216,7 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
             "reset" => Operation::Reset { on: Place::default() },
             "refund" => Operation::Settle { step: step_called(word()?)?, on: None, cost: 0, policy: 0 },
             "settle" => Operation::Settle { step: step_called(word()?)?, on: None, cost: cost(word()?)?, policy: 0 },
-            verb => return Err(format!("there is no operation {verb:?}")),
+            verb => return Err(format!("unknown operation {verb:?}")),
         };
         let (mut after, mut name) = (0, None);
         while let Ok(change) = word() {
@@ -319,8 +319,8 @@ mod tests {
     fn a_wrong_script_is_an_error() {
         for (text, error) in [
             ("a | L9\n    acquire 1", "a case needs a policy"),
-            ("a | X9 | 1/1s\n    peek 1", "a | X9 | 1/1s: there is no sentence X9"),
-            ("a | L9 | 1/1s\n    take 1", "there is no operation \"take\""),
+            ("a | X9 | 1/1s\n    peek 1", "a | X9 | 1/1s: unknown sentence X9"),
+            ("a | L9 | 1/1s\n    take 1", "unknown operation \"take\""),
             ("a | L9 | 1/1s\n    acquire", "the step \"acquire\" is incomplete"),
             ("a | L9 | 1/1s\n    refund b", "no step is called \"b\""),
             ("a | L9 | 1/1s\n    reset id 1", "\"reset id 1\" cannot have \"id\""),

@@ -238,7 +238,7 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) {
     if run.findings.is_empty() && run.report.calls_of(phase) == 0 {
         let text = match phase {
             Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
-            _ => "there was nothing to run",
+            _ => "nothing to run",
         };
         run.fail(Finding::new("nothing was checked", &[], text));
     }

@@ -45,7 +45,7 @@ const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
 /// cannot choose a label.
 ///
-/// `docs/grafana/dashboard.json` in the repository is a dashboard of these metrics.
+/// `docs/grafana/dashboard.json` in the repository is a Grafana dashboard for these metrics.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     store: &'static str,

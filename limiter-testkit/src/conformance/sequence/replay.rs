@@ -12,7 +12,7 @@ use super::caller::{Caller, Route, StoreKeys};
 use super::transcript;
 use crate::conformance::sentence::Sentence::{self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
-/// A wrong answer from a store. [`Display`](fmt::Display) prints every call up to it.
+/// A wrong result from a store. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     /// The number of the wrong call.
