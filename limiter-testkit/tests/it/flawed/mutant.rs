@@ -1,7 +1,7 @@
 //! The reference store with one flaw.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
@@ -19,6 +19,7 @@ use limiter_testkit::conformance::{Phase, Sentence};
 use limiter_testkit::reference::merging::Rules;
 use limiter_testkit::reference::{cap, log_facts};
 use limiter_testkit::{ReferenceEntry, ReferenceStore};
+use tokio::sync::MutexGuard;
 
 use super::call::{FlawedCall, Memory, time};
 use super::joint::Joint;
@@ -30,7 +31,7 @@ type Logs = HashMap<(Name, Vec<u8>), Memory>;
 #[derive(Debug)]
 struct Shared {
     store: ReferenceStore,
-    locked: AtomicBool,
+    lock: tokio::sync::Mutex<()>,
     logs: Mutex<(Logs, Memory)>,
 }
 
@@ -48,15 +49,6 @@ pub(crate) struct Mutant {
     number: u32,
     shared: Arc<Shared>,
     private: Mutex<Private>,
-}
-
-/// Unlocks when dropped, as a correct store does.
-struct Guard<'a>(&'a AtomicBool);
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
 }
 
 /// A timer in real time.
@@ -88,8 +80,8 @@ impl Mutant {
             Change::Merging(change) => change(&mut rules),
             _ => {}
         }
-        let (store, locked, logs) = (ReferenceStore::with_rules(rules), AtomicBool::new(false), Mutex::default());
-        Self { flaw, number: 0, shared: Arc::new(Shared { store, locked, logs }), private: Mutex::default() }
+        let (store, lock, logs) = (ReferenceStore::with_rules(rules), Default::default(), Mutex::default());
+        Self { flaw, number: 0, shared: Arc::new(Shared { store, lock, logs }), private: Mutex::default() }
     }
 
     /// Opens another handle of the same store.
@@ -287,15 +279,12 @@ impl Mutant {
         self.forget(&mut self.shared.logs.lock().unwrap().0, is_swept);
     }
 
-    async fn lock(&self) -> Option<Guard<'_>> {
-        while self.shared.locked.swap(true, Ordering::Acquire) {
-            if self.is("BlocksWhenContended") {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            wait().await;
-            std::thread::yield_now();
+    /// Callers wait in a queue: on a busy machine, spinning would take longer than a call may.
+    async fn lock(&self) -> MutexGuard<'_, ()> {
+        if self.is("BlocksWhenContended") && self.shared.lock.try_lock().is_err() {
+            std::thread::sleep(Duration::from_millis(10));
         }
-        (!self.is("LeavesItsLock")).then(|| Guard(&self.shared.locked))
+        self.shared.lock.lock().await
     }
 }
 
@@ -316,14 +305,14 @@ impl Mutant {
         if !steps && !self.is("BlocksWhenContended") {
             return change();
         }
-        let guard = self.lock().await;
+        let (mut guard, mut left) = (Some(self.lock().await), None);
+        if self.is("LeavesItsLock") {
+            left = guard.take().map(ManuallyDrop::new);
+        }
         wait().await;
         let answer = change();
         wait().await;
-        match guard {
-            Some(guard) => drop(guard),
-            None => self.shared.locked.store(false, Ordering::Release),
-        }
+        left.map(ManuallyDrop::into_inner);
         answer
     }
 
