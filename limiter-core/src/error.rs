@@ -91,7 +91,7 @@ impl Error {
         self
     }
 
-    /// Adds the log that the failed operation was about.
+    /// Records which log the failed operation used.
     #[must_use]
     pub fn with_log(mut self, log: LogKey<'_>) -> Self {
         self.0.log = Some((log.name.as_str(), log.key.to_vec()));

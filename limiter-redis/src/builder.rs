@@ -134,7 +134,7 @@ impl RedisStoreBuilder {
     /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |
     /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
     ///
-    /// The crate `limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
+    /// The crate `exact-limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
     ///
     /// # Errors
     /// - [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a

@@ -35,7 +35,7 @@ pub(crate) fn check(url: &str) -> Result<(), Error> {
         "redis+sentinel" | "rediss+sentinel" if cfg!(not(feature = "sentinel")) => "redis-sentinel",
         _ => return Ok(()),
     };
-    let text = format!("{} needs the feature `{missing}` of the crate `limiter`", shown(url));
+    let text = format!("{} needs the feature `{missing}` of the crate `exact-limiter`", shown(url));
     Err(Error::new(ErrorKind::Configuration, text))
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn a_url_that_cannot_be_opened_is_refused_with_what_to_write_or_to_enable() {
         let no_scheme = || Some(format!("has no scheme: expected {SCHEMES}"));
         // As the facade names it.
-        let enable = |name, on: bool| (!on).then(|| format!("needs the feature `{name}` of the crate `limiter`"));
+        let enable = |name, on: bool| (!on).then(|| format!("needs the feature `{name}` of the crate `exact-limiter`"));
         for (url, expected) in [
             ("localhost:6379", no_scheme()),
             ("", no_scheme()),

@@ -74,7 +74,7 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
             watch.wait().await;
             let tls = tls.clone();
             match spawn_blocking(move || tls.reload()).await {
-                Ok(Ok(())) => info!("read the certificates of TLS"),
+                Ok(Ok(())) => info!("read the TLS certificates"),
                 Ok(Err(error)) => error!("cannot reload TLS; the old certificates stay in use: {error:#}"),
                 Err(error) => error!("cannot reload TLS; the old certificates stay in use: {error}"),
             }

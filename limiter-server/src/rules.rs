@@ -150,7 +150,7 @@ pub struct Match<'a> {
     /// The values that the rule leaves open, as a tuple; their SHA-256 if they are longer than 1 KiB. Always
     /// text.
     pub key: KeyBuf,
-    /// The path with the values of this descriptor in place of those left open, if the rule's metrics are labelled with them.
+    /// The path with this descriptor's values for its open parts, if the rule's metrics are labelled with them.
     pub detailed: Option<String>,
 }
 

@@ -71,7 +71,7 @@ use crate::store::WindowStore;
 /// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and
 /// be denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last. A caller that its
 /// own limiter denies then never charges the shared ones. Calls with different given times, and a second call on the same log,
-/// are made apart.
+/// are made separately.
 #[must_use = "nothing happens until `decide` is called"]
 pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
