@@ -18,11 +18,11 @@ const LOGS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("logs");
 pub(crate) struct RedbStore(Database);
 
 fn failed(error: impl Into<redb::Error>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the redb database returned an error").with_source(error.into())
+    Error::new(ErrorKind::Unavailable, format!("the redb database returned an error: {}", error.into()))
 }
 
-fn damaged(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Corrupt, "the saved log is damaged").with_source(error)
+fn damaged(error: &serde_json::Error) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the saved log is damaged: {error}"))
 }
 
 impl RedbStore {
@@ -54,12 +54,14 @@ impl RedbStore {
         self.write(|table| {
             let load = |key: &Vec<u8>| Ok(table.get(&**key).map_err(failed)?.map(|saved| saved.value().to_vec()));
             let old = keys.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
-            let log = |saved: &[u8]| serde_json::from_slice(saved).map_err(damaged);
+            let log = |saved: &[u8]| serde_json::from_slice(saved).map_err(|error| damaged(&error));
             let log = |old: &Option<Vec<u8>>| old.as_deref().map_or_else(|| Ok(Log::new()), log);
             let mut logs = old.iter().map(log).collect::<Result<Vec<_>, Error>>()?;
             // The contract (T2) requires reading the clock inside the transaction.
             let result = change(&mut logs, Timestamp::try_from(SystemTime::now())?);
-            let save = |log: &Log| (!log.is_empty()).then(|| serde_json::to_vec(log).map_err(damaged)).transpose();
+            let save = |log: &Log| {
+                (!log.is_empty()).then(|| serde_json::to_vec(log).map_err(|error| damaged(&error))).transpose()
+            };
             let new = logs.iter().map(save).collect::<Result<Vec<_>, Error>>()?;
             for (key, new) in keys.iter().zip(&new) {
                 match new {

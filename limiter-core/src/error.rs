@@ -1,6 +1,5 @@
 //! The error type of every crate in the workspace.
 
-use std::error::Error as StdError;
 use std::fmt;
 
 use crate::log_key::LogKey;
@@ -9,8 +8,8 @@ use crate::log_key::LogKey;
 ///
 /// A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
 ///
-/// [`Display`](fmt::Display) prints the message and its direct cause: `Redis failed: connection refused`.
-/// [`source`](StdError::source) returns the cause of that cause, so a program that prints all sources prints each text once.
+/// [`Display`](fmt::Display) prints what failed and why: `Redis failed: connection refused`. There is no
+/// [`source`](std::error::Error::source), so a program that prints all sources prints each text once.
 ///
 /// Keys are often addresses or secrets, so neither [`Display`](fmt::Display) nor [`Debug`] prints them.
 /// [`key`](Self::key) returns the key.
@@ -21,7 +20,6 @@ struct Inner {
     message: String,
     /// The limiter's name and the key.
     log: Option<(&'static str, Vec<u8>)>,
-    cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 /// The kind of an [`Error`].
@@ -78,17 +76,10 @@ impl fmt::Display for ErrorKind {
 impl Error {
     /// Returns an error of this kind.
     ///
-    /// The message should name the failure, its location and the expectation. It must not contain a key.
+    /// The message should name the failure, its location, its cause and the expectation. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), log: None, cause: None }))
-    }
-
-    /// Adds the error that caused this one. Its text, which must not contain a key, becomes part of this error's text.
-    #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.cause = Some(source.into());
-        self
+        Self(Box::new(Inner { kind, message: message.into(), log: None }))
     }
 
     /// Records which log the failed operation used.
@@ -100,8 +91,7 @@ impl Error {
 
     /// Returns an error with the same kind and text about no log.
     pub(crate) fn without_log(&self) -> Self {
-        let cause = self.0.cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}"));
-        Self::new(self.0.kind, format!("{}{cause}", self.0.message))
+        Self::new(self.0.kind, &*self.0.message)
     }
 
     /// Returns the kind.
@@ -139,9 +129,6 @@ impl fmt::Debug for Error {
         if let Some(name) = self.limiter_name() {
             out.field("limiter", &name);
         }
-        if let Some(cause) = &self.0.cause {
-            out.field("cause", cause);
-        }
         out.finish()
     }
 }
@@ -151,16 +138,11 @@ impl fmt::Display for Error {
         if let Some(name) = self.limiter_name() {
             write!(f, "limiter \"{}\": ", name.escape_debug())?;
         }
-        f.write_str(&self.0.message)?;
-        self.0.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
+        f.write_str(&self.0.message)
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.cause.as_ref()?.source()
-    }
-}
+impl std::error::Error for Error {}
 
 /// Quotes at most the first 60 characters of `text` for an error message.
 #[must_use]
@@ -183,19 +165,5 @@ mod tests {
         assert!(!format!("{error:?} {log:?}").contains("203"), "{error:?} {log:?}");
         assert_eq!((error.key(), error.limiter_name()), (Some(&b"203.0.113.7"[..]), Some("login")));
         assert!(error.is_retryable() && !Error::new(ErrorKind::Corrupt, "").is_retryable());
-    }
-
-    #[test]
-    fn a_chain_of_causes_prints_each_text_once() {
-        let log = LogKey::new(Name::new("login"), b"203.0.113.7");
-        let elapsed = Error::new(ErrorKind::Timeout, "timed out after 250 ms");
-        let error = Error::new(ErrorKind::Timeout, "Redis failed").with_source(elapsed).with_log(log);
-        assert_eq!(error.to_string(), "limiter \"login\": Redis failed: timed out after 250 ms");
-        assert!(error.source().is_none() && format!("{error:?}").contains("250 ms"), "{error:?}");
-
-        let outer = Error::new(ErrorKind::Unavailable, "outer").with_source(std::io::Error::other(error));
-        let source = outer.source().map(ToString::to_string);
-        let text = "limiter \"login\": Redis failed: timed out after 250 ms";
-        assert_eq!((outer.to_string(), source), (format!("outer: {text}"), None));
     }
 }

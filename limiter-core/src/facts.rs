@@ -128,19 +128,16 @@ impl SettlementFacts {
     /// # Errors
     /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug.
     pub fn verify(&self, settlement: &Settlement<'_>) -> Result<(), Error> {
-        if self.log.is_consistent(settlement.policy) {
+        let Self { applied, log } = self;
+        let is_ordered = log.newest.is_none_or(|newest| newest <= log.now);
+        if is_ordered && log.usage.len() == settlement.policy.limits().len() {
             return Ok(());
         }
-        Err(self.log.contradiction(settlement.log, settlement.policy, &format!("applied {}", self.applied)))
+        Err(log.contradiction(settlement.log, settlement.policy, &format!("applied {applied}")))
     }
 }
 
 impl LogFacts {
-    #[inline(always)]
-    fn is_consistent(&self, policy: &Policy) -> bool {
-        self.newest.is_none_or(|newest| newest <= self.now) && self.usage.len() == policy.limits().len()
-    }
-
     /// Returns whether `more` units fit every limit on top of its usage.
     #[inline(always)]
     fn fits(&self, policy: &Policy, more: u64) -> bool {

@@ -52,30 +52,3 @@ impl Merging {
         counting.map(|(_, resolution)| *resolution).min().unwrap_or(0)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::policy;
-    use crate::store::Op;
-
-    #[test]
-    fn a_resolution_ends_receipts_after_ten_minutes() {
-        for (policy, with_receipt, minutes) in [
-            (policy!("1/1h"), [true, true, true], 60),
-            (policy!("1/1h~1m"), [false, true, true], 10),
-            (policy!("1/5m~1m"), [false, true, true], 5),
-            (policy!("1/1h, 1/5m~1m"), [false, true, true], 10),
-        ] {
-            let op = Op::acquire("", &policy);
-            let mut kept = op;
-            kept.keep = true;
-            for (op, with_receipt) in [op, kept, op.with_id(7)].into_iter().zip(with_receipt) {
-                assert_eq!(op.receipt_window().as_micros(), minutes * 60_000_000, "{policy}");
-                assert_eq!(!op.has_resolution() || op.is_named(), with_receipt, "{policy}");
-            }
-            let mut peek = Op::peek("", &policy);
-            peek.keep = true;
-            assert!(!peek.is_checked() && !peek.checked().unwrap().keep);
-        }
-    }
-}

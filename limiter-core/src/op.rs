@@ -75,12 +75,6 @@ impl From<u128> for EntryId {
     }
 }
 
-impl From<[u8; 16]> for EntryId {
-    fn from(id: [u8; 16]) -> Self {
-        Self::from_u128(u128::from_be_bytes(id))
-    }
-}
-
 #[cfg(feature = "uuid")]
 impl From<uuid::Uuid> for EntryId {
     fn from(id: uuid::Uuid) -> Self {

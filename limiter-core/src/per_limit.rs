@@ -1,7 +1,7 @@
 //! A sequence with one value for each limit of a policy.
 
+use std::fmt;
 use std::ops::Deref;
-use std::{fmt, slice};
 
 use smallvec::SmallVec;
 
@@ -64,15 +64,6 @@ impl<T: Copy, const N: usize> From<[T; N]> for PerLimit<T> {
     fn from(items: [T; N]) -> Self {
         const { assert!(0 < N && N <= MAX_LIMITS) };
         Self(SmallVec::from_slice(&items))
-    }
-}
-
-impl<'a, T> IntoIterator for &'a PerLimit<T> {
-    type Item = &'a T;
-    type IntoIter = slice::Iter<'a, T>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }
 

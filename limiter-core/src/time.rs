@@ -67,9 +67,9 @@ impl TryFrom<SystemTime> for Timestamp {
     type Error = Error;
 
     fn try_from(time: SystemTime) -> Result<Self, Error> {
-        let since = time.duration_since(UNIX_EPOCH).map_err(|e| {
+        let since = time.duration_since(UNIX_EPOCH).map_err(|_| {
             let text = "the system time is before the Unix epoch, expected a later time";
-            Error::new(ErrorKind::InvalidTimestamp, text).with_source(e)
+            Error::new(ErrorKind::InvalidTimestamp, text)
         })?;
         Ok(Self::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))?)
     }

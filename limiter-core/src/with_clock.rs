@@ -40,12 +40,6 @@ impl<S, C: Clock> WithClock<S, C> {
         Self { store, clock }
     }
 
-    /// Returns the wrapped store.
-    #[must_use]
-    pub const fn store(&self) -> &S {
-        &self.store
-    }
-
     fn at(&self, at: At) -> At {
         match at {
             At::StoreClock => At::Given(self.clock.now()),
@@ -95,10 +89,6 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
 impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.store.apply_now(&self.op(op))
-    }
-
-    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.store.decide_now(self.op(&op))
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

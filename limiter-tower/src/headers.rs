@@ -213,7 +213,7 @@ impl RateLimitHeaders {
                 self.remaining_item(&mut list, head, status.remaining(), status.used(), status.refill_after());
                 continue;
             }
-            for (head, limit) in names.heads.iter().zip(&status.limits()) {
+            for (head, limit) in names.heads.iter().zip(status.limits().iter()) {
                 self.remaining_item(&mut list, head, limit.remaining(), limit.used(), limit.refill_after());
             }
         }

@@ -123,7 +123,7 @@ pub(super) fn write_page(
         }
     }
     let Some(decision) = decision else { return Ok(()) };
-    for limit in &decision.limits() {
+    for limit in decision.limits().iter() {
         let (used, remaining) = (text::grouped(limit.used()), text::grouped(limit.remaining()));
         writeln!(out, "limit          {}: {used} used, {remaining} remaining", limit.limit())?;
     }

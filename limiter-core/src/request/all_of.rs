@@ -21,7 +21,7 @@ pub use self::part::Part;
 use crate::clock::instant;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
-use crate::store::WindowStore;
+use crate::store::{WindowStore, attempt};
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
@@ -189,7 +189,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// calls.
     fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
         let mut left: SmallVec<[usize; 4]> =
-            (0..self.parts.len()).filter(|place| !self.parts[*place].life.is_made()).collect();
+            (0..self.parts.len()).filter(|place| !self.parts[*place].life.is_made).collect();
         left.sort_by_key(|place| self.parts[*place].turn());
         let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
         let first = &self.parts[places[0]];
@@ -211,10 +211,10 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
 
     /// Makes a call if its store decides without waiting. Otherwise the store begins to answer.
     fn start(&mut self, places: SmallVec<[usize; 4]>, tolerate: &impl Fn(&Error) -> bool) {
-        let (is_denied, is_first) = (self.is_denied(), !self.parts.iter().any(|part| part.life.is_made()));
+        let (is_denied, is_first) = (self.is_denied(), !self.parts.iter().any(|part| part.life.is_made));
         let (mut others, mut undecided) = (0, false);
         for (place, part) in self.parts.iter().enumerate() {
-            if !part.life.is_made() && !places.contains(&place) {
+            if !part.life.is_made && !places.contains(&place) {
                 (others, undecided) = (others + 1, undecided | part.may_deny());
             }
         }
@@ -223,7 +223,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         if let [place] = *places {
             let part = &mut self.parts[place];
             let ask = part.asks(is_denied, is_refundable || (may_refund(part) && undecided));
-            if let Some(decision) = ask.call(&part.target).try_decide() {
+            if let Some(decision) = attempt(&part.target.limiter.store, ask.call(&part.target).op()) {
                 return part.note(ask, decision, true, tolerate);
             }
         }

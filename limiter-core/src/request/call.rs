@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{SyncStore, WindowStore, attempt};
+use crate::store::{WindowStore, attempt};
 
 /// A call that has not been made yet.
 pub struct Call<'a, S, B> {
@@ -71,16 +71,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         }
     }
 
-    /// Makes the call if the store can decide without waiting.
-    #[inline(always)]
-    pub(super) fn try_decide(&self) -> Option<Result<Decision, Error>>
-    where
-        S: WindowStore,
-    {
-        attempt(&self.limiter.store, self.op())
-    }
-
-    /// Makes the call after [`try_decide`](Self::try_decide) could not.
+    /// Makes the call after [`attempt`] could not.
     pub(super) async fn apply(&self) -> Result<Decision, Error>
     where
         S: WindowStore,
@@ -96,17 +87,9 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     where
         S: WindowStore,
     {
-        match self.try_decide() {
+        match attempt(&self.limiter.store, self.op()) {
             Some(decision) => decision,
             None => self.apply().await,
         }
-    }
-
-    /// Makes the call on a synchronous store.
-    pub(super) fn decide_now(&self) -> Result<Decision, Error>
-    where
-        S: SyncStore,
-    {
-        self.limiter.store.decide_now(self.op())
     }
 }

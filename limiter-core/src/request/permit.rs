@@ -9,7 +9,7 @@ use super::verb::Output;
 use super::view::Target;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::limiter::{Limiter, SharedStore};
+use crate::limiter::SharedStore;
 use crate::settlement::Receipt;
 use crate::verdict::Denied;
 
@@ -107,12 +107,6 @@ impl<'a, S> Permit<'a, S> {
         Some(Self { target, entry, decision })
     }
 
-    /// Returns the limiter.
-    #[must_use]
-    pub fn limiter(&self) -> &Limiter<S> {
-        &self.target.limiter
-    }
-
     /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
@@ -187,7 +181,9 @@ impl<'a, S> Permit<'a, S> {
 impl<S> fmt::Debug for Permit<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Permit");
-        out.field("limiter", &self.limiter().name()).field("key", &self.target.key).field("receipt", &self.receipt());
+        out.field("limiter", &self.target.limiter.name())
+            .field("key", &self.target.key)
+            .field("receipt", &self.receipt());
         out.finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::call::Call;
-use super::verb::{self, Acquires, Costs, NeverWaits, Output, Verb};
+use super::verb::{self, Acquires, Costs, Output, Verb};
 use super::wait;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
@@ -37,7 +37,7 @@ use crate::time::Timestamp;
 /// See [`Limiter`]. A future dropped while it sleeps in [`within`](Self::within) has consumed nothing, unless the policy
 /// counts attempts.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
-pub struct Request<'a, S, B, V> {
+pub struct Request<'a, S, B, V, const MAY_WAIT: bool = false> {
     call: Call<'a, S, B>,
     /// The store's boxed future, once the first poll has started it.
     running: Option<BoxFuture<'a, Result<Decision, Error>>>,
@@ -77,11 +77,13 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
-    pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
+    fn new(limiter: &'a Limiter<S>, key: B) -> Self {
         let call = Call { is_status: V::IS_STATUS, ..Call::new(limiter, key, V::MODE) };
         Self { call, running: None, verb: PhantomData }
     }
+}
 
+impl<'a, S, B, V: Verb, const MAY_WAIT: bool> Request<'a, S, B, V, MAY_WAIT> {
     /// Sets the policy for this call, for example a gold customer's. Default: the limiter's policy.
     ///
     /// The call uses the same log. Its entry also counts in the limiter's default policy, and it never erases an entry that the
@@ -103,7 +105,7 @@ impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     }
 }
 
-impl<S, B, V: Costs> Request<'_, S, B, V> {
+impl<S, B, V: Costs, const MAY_WAIT: bool> Request<'_, S, B, V, MAY_WAIT> {
     /// Sets the cost in units, which fit all together or not at all. Default: 1.
     ///
     /// An acquire or a peek accepts 1 to the policy's smallest maximum. A record accepts any cost of at least 1.
@@ -125,7 +127,7 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     }
 }
 
-impl<'a, S, B: AsRef<[u8]>, V: NeverWaits> Request<'a, S, B, V> {
+impl<'a, S, B: AsRef<[u8]>, V: Verb> Request<'a, S, B, V> {
     /// Makes the call on a synchronous store, without a future.
     ///
     /// # Errors
@@ -156,17 +158,16 @@ impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
     /// Without a timer, the future returns [`Configuration`](crate::ErrorKind::Configuration) at the first poll, even if the acquire
     /// would fit. A wait of zero and a call with a caller-supplied time need no timer.
     #[inline(always)]
-    pub fn within(self, wait: Duration) -> Request<'a, S, B, verb::Waits<V>>
-    where
-        V: NeverWaits,
-    {
+    pub fn within(self, wait: Duration) -> Request<'a, S, B, V, true> {
         let Self { call, running, .. } = self;
         Request { call: Call { within: wait, ..call }, running, verb: PhantomData }
     }
+}
 
+impl<'a, S, B, const MAY_WAIT: bool> Request<'a, S, B, verb::Acquire, MAY_WAIT> {
     /// Returns a [`PermitDecision`](crate::request::PermitDecision) instead of a decision: an acquire that can be settled or refunded
     /// if it is admitted.
-    pub fn permit(self) -> Request<'a, S, B, V::ForPermit> {
+    pub fn permit(self) -> Request<'a, S, B, verb::Permit, MAY_WAIT> {
         let Self { call, running, .. } = self;
         Request { call: Call { keep: true, ..call }, running, verb: PhantomData }
     }
@@ -178,7 +179,7 @@ impl<'a, S, B, V> Request<'a, S, B, V> {
     }
 }
 
-impl<'a, S, B, V> Future for Request<'a, S, B, V>
+impl<'a, S, B, V, const MAY_WAIT: bool> Future for Request<'a, S, B, V, MAY_WAIT>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
@@ -189,7 +190,7 @@ where
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        let decision = if V::MAY_WAIT {
+        let decision = if MAY_WAIT {
             poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }))
         } else {
             poll_decision(call, running, context)
@@ -227,7 +228,7 @@ where
     running.get_or_insert_with(|| start(call.clone())).as_mut().poll(context)
 }
 
-impl<S, B, V> fmt::Debug for Request<'_, S, B, V> {
+impl<S, B, V, const MAY_WAIT: bool> fmt::Debug for Request<'_, S, B, V, MAY_WAIT> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Request").field(&self.call).finish()
     }

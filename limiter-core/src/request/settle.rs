@@ -90,7 +90,8 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
             SettlementFacts { applied: false, log: store.apply_now(&peek(&settlement)).log }
         };
         let settled = Settled::new(&settlement, facts);
-        if self.came_too_late(&settled) { self.call.decide_now().map(Settled::recorded_as) } else { Ok(settled) }
+        let is_late = self.came_too_late(&settled);
+        if is_late { store.decide_now(self.call.op()).map(Settled::recorded_as) } else { Ok(settled) }
     }
 
     async fn settled(self) -> Result<Settled, Error>

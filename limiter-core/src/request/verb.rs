@@ -1,7 +1,5 @@
 //! Marker types for the kind of a [`Request`](super::Request). They are private, so no other crate can implement the traits.
 
-use std::marker::PhantomData;
-
 use super::call::Call;
 use super::permit::PermitDecision;
 use crate::decision::Decision;
@@ -11,7 +9,6 @@ use crate::op::Mode;
 /// The kind of a request.
 pub trait Verb: Unpin + Send + Sync + 'static {
     const MODE: Mode;
-    const MAY_WAIT: bool = false;
     const IS_STATUS: bool = false;
     type Output<'a, S: 'a>: Output<'a, S>;
 }
@@ -38,14 +35,8 @@ impl<S> Output<'_, S> for crate::status::Status {
 /// The kind of a request that takes a cost: all but [`Status`].
 pub trait Costs: Verb {}
 
-/// The kind of a request that never sleeps: all but [`Waits`].
-pub trait NeverWaits: Verb {}
-
-/// The kind of an acquire.
-pub trait Acquires: Costs {
-    /// The same for a permit.
-    type ForPermit: Acquires;
-}
+/// The kind of an acquire, with a permit or without.
+pub trait Acquires: Costs {}
 
 #[derive(Clone, Copy, Debug)]
 pub enum Acquire {}
@@ -53,10 +44,6 @@ pub enum Acquire {}
 /// An acquire for a permit.
 #[derive(Clone, Copy, Debug)]
 pub enum Permit {}
-
-/// An acquire that waits until it fits.
-#[derive(Clone, Copy, Debug)]
-pub struct Waits<V>(PhantomData<V>);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Peek {}
@@ -77,12 +64,6 @@ impl Verb for Permit {
     type Output<'a, S: 'a> = PermitDecision<'a, S>;
 }
 
-impl<V: Verb> Verb for Waits<V> {
-    const MODE: Mode = V::MODE;
-    const MAY_WAIT: bool = true;
-    type Output<'a, S: 'a> = V::Output<'a, S>;
-}
-
 impl Verb for Peek {
     const MODE: Mode = Mode::Peek;
     type Output<'a, S: 'a> = Decision;
@@ -101,24 +82,8 @@ impl Verb for Status {
 
 impl Costs for Acquire {}
 impl Costs for Permit {}
-impl<V: Costs> Costs for Waits<V> {}
 impl Costs for Peek {}
 impl Costs for Record {}
 
-impl NeverWaits for Acquire {}
-impl NeverWaits for Permit {}
-impl NeverWaits for Peek {}
-impl NeverWaits for Record {}
-impl NeverWaits for Status {}
-
-impl Acquires for Acquire {
-    type ForPermit = Permit;
-}
-
-impl Acquires for Permit {
-    type ForPermit = Self;
-}
-
-impl<V: Acquires> Acquires for Waits<V> {
-    type ForPermit = Waits<V::ForPermit>;
-}
+impl Acquires for Acquire {}
+impl Acquires for Permit {}

@@ -8,8 +8,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::request::{AllOf, Background, Part, PartOutcome};
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait};
-use limiter_core::{BoxFuture, Counting, Error, ErrorKind, Limiter, SharedStore, Timestamp, WindowStore, policy};
+use limiter_core::{BoxFuture, Counting, Error, ErrorKind, Limiter, SharedStore, Timestamp, policy};
 use limiter_testkit::ReferenceStore;
 
 use crate::slow_store::{SlowStore, wait};
@@ -254,33 +253,11 @@ fn calls_that_go_together_are_one_call() {
     }
 }
 
-/// Says that logs go together, but makes no calls as one.
-#[derive(Debug)]
-struct Half(Arc<SlowStore>);
-
-#[async_trait]
-impl WindowStore for Half {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.0.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.0.place(log)
-    }
-}
-
 #[test]
 fn a_wrapper_that_does_not_forward_and_another_wrapper_around_the_store_go_one_by_one() {
     let joining = joining();
-    let half: SharedStore = Arc::new(Half(joining.clone()));
+    let reference = Arc::clone(&joining.reference);
+    let half: SharedStore = Arc::new(SlowStore { reference, joins: true, forwards: false, ..SlowStore::default() });
     let (five, two) = limiters(&half);
     let (five_here, two_there) = (limiters(&(joining.clone() as SharedStore)).0, two.clone());
     for (first, second) in [(&five, &two), (&five_here, &two_there)] {

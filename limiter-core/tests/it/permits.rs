@@ -1,13 +1,13 @@
 //! Permits: settling, refunding and dropping an admitted acquire.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
+use limiter_core::store::Op;
 use limiter_core::{
-    BoxFuture, Clock, Error, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore, WithClock, policy,
+    Clock, Error, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore, WithClock, policy,
 };
 use limiter_testkit::{MockClock, ReferenceStore};
 
@@ -36,7 +36,7 @@ fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() 
     async fn check<S: WindowStore>(store: S) {
         let limiter = Limiter::new("chat", policy!("10/1h"), store);
         let permit = limiter.acquire("k").cost(8).permit().await.unwrap().into_result().unwrap();
-        assert_eq!((permit.key(), permit.decision().used(), permit.limiter().name().as_str()), (&b"k"[..], 8, "chat"));
+        assert_eq!((permit.key(), permit.decision().used()), (&b"k"[..], 8));
         let denied = limiter.acquire("k").cost(8).permit().await.unwrap();
         assert!(denied.is_denied() && denied.into_result().unwrap_err().retry_after().is_some());
         for actual in [3, 5, 4] {
@@ -88,6 +88,21 @@ fn with_a_resolution_permits_and_ids_have_receipts() {
 }
 
 #[test]
+fn a_resolution_ends_receipts_after_ten_minutes() {
+    for (policy, is_exact, window) in
+        [(policy!("1/1h"), true, "1h"), (policy!("1/5m~1m"), false, "5m"), (policy!("1/1h, 1/5m~1m"), false, "10m")]
+    {
+        let limiter = Limiter::new("chat", policy.clone(), ReferenceStore::new());
+        assert_eq!(limiter.acquire("plain").now().unwrap().receipt().is_some(), is_exact, "{policy}");
+        let receipt = permit(&limiter, 1).receipt().unwrap();
+        assert_eq!(receipt.window().to_string(), window, "{policy}");
+        let mut peek = Op::peek("k", &policy);
+        peek.keep = true;
+        assert!(!peek.is_checked() && !peek.checked().unwrap().keep);
+    }
+}
+
+#[test]
 fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
     let (gold, long) = (GOLD.clone(), "a key that is longer than what is held in place".to_owned());
@@ -115,30 +130,6 @@ fn a_guard_refunds_unless_it_is_confirmed() {
     assert!(kept.settle(3).now().unwrap().applied());
     kept.confirm();
     assert_eq!(used(&limiter), 3);
-}
-
-#[test]
-fn a_guard_settles_in_a_task_by_what_was_counted() {
-    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(SlowStore::default()));
-    let (send, spawned) = std::sync::mpsc::channel::<BoxFuture<'static, bool>>();
-    let tokens = AtomicU64::new(0);
-    let acquire = || {
-        let permit = block_on(limiter.acquire("k").cost(8).permit()).unwrap().into_result().unwrap();
-        permit.on_drop(|permit| {
-            let (permit, used) = (permit.to_owned(), tokens.load(Ordering::Relaxed));
-            send.send(Box::pin(async move { permit.settle_or_record(used).await.unwrap().applied() })).unwrap();
-        })
-    };
-    let guard = acquire();
-    tokens.fetch_add(3, Ordering::Relaxed);
-    drop(guard);
-    assert_eq!(used(&limiter), 8, "nothing has run the settlement yet");
-    assert!(block_on(spawned.try_recv().unwrap()));
-    assert_eq!(used(&limiter), 3);
-    assert!(block_on(limiter.reset("k").into_future()).unwrap());
-    acquire().confirm();
-    assert!(spawned.try_recv().is_err());
-    assert_eq!(used(&limiter), 8);
 }
 
 #[test]

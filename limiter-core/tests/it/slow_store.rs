@@ -19,14 +19,16 @@ pub(crate) struct SlowStore {
     /// How often an operation and a settlement return `Pending`.
     pub(crate) waits: [u32; 2],
     pub(crate) fails: bool,
-    /// Whether it applies several operations as one.
+    /// Whether it says that logs go together.
     pub(crate) joins: bool,
+    /// Whether it applies several operations as one.
+    pub(crate) forwards: bool,
 }
 
 impl Default for SlowStore {
     fn default() -> Self {
         let (reference, calls) = Default::default();
-        Self { reference, calls, tries: false, waits: [1, 1], fails: false, joins: false }
+        Self { reference, calls, tries: false, waits: [1, 1], fails: false, joins: false, forwards: true }
     }
 }
 
@@ -67,6 +69,9 @@ impl WindowStore for SlowStore {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        if !self.forwards {
+            return Ok(None);
+        }
         self.wait(self.waits[0]).await?;
         self.reference.apply_all(ops).await
     }

@@ -95,7 +95,7 @@ impl ApiRequest {
     /// Returns the idempotency key. Texts of any length have one.
     fn id(&self) -> Option<EntryId> {
         let digest = Sha256::digest(self.id.as_ref()?);
-        Some(EntryId::from(<[u8; 16]>::try_from(digest.get(..16)?).ok()?))
+        Some(EntryId::from_u128(u128::from_be_bytes(*digest.first_chunk()?)))
     }
 }
 

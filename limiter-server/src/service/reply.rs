@@ -40,7 +40,7 @@ fn refunded<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Ref
     let (mut usage, mut charges) = (Refunded::new(), HashMap::<_, u64>::new());
     for (key, part) in seen() {
         let Some(status) = part.status() else { continue };
-        for limit in &status.limits() {
+        for limit in status.limits().iter() {
             let latest = usage.entry((part.limiter().name(), key, limit.limit().window())).or_default();
             *latest = (*latest).max((limit.used(), limit.refill_after()));
         }

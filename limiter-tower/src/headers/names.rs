@@ -71,7 +71,7 @@ impl Names {
     /// Returns the names of the limits that deny, as clients see them.
     pub(crate) fn denying(&self, decision: &Decision) -> Vec<String> {
         let limits = decision.limits();
-        let denying = self.names.iter().zip(&limits).filter(|(_, limit)| limit.retry_after().is_some());
+        let denying = self.names.iter().zip(limits.iter()).filter(|(_, limit)| limit.retry_after().is_some());
         denying.map(|(name, _)| name.clone()).collect()
     }
 

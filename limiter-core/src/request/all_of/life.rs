@@ -1,7 +1,5 @@
 //! The life of one call: asked, charged or done.
 
-use std::mem;
-
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::op::{EntryId, Mode};
@@ -10,16 +8,26 @@ use crate::request::view::Target;
 use crate::status::Status;
 
 /// What came of one call.
-#[derive(Clone, Copy, Debug)]
-pub enum PartOutcome<'p> {
+#[derive(Debug)]
+pub enum PartOutcome {
     /// The call was admitted and charged.
-    Charged(&'p Decision),
+    Charged(Decision),
     /// The call does not fit.
-    Denied(&'p Decision),
+    Denied(Decision),
     /// The call would fit, or was settled or refunded: no charge is left to refund.
-    Uncharged(&'p Status),
+    Uncharged(Status),
     /// The call failed.
-    Failed(&'p Error),
+    Failed(Error),
+}
+
+impl PartOutcome {
+    pub(super) fn of(ask: Ask, decision: Decision) -> Self {
+        match decision.retry_after() {
+            Some(_) if ask.mode != Mode::Record && !ask.is_status => Self::Denied(decision),
+            None if decision.appended() => Self::Charged(decision),
+            _ => Self::Uncharged(decision.into_status()),
+        }
+    }
 }
 
 /// A call's request to its store.
@@ -56,48 +64,27 @@ impl Ask {
     }
 }
 
-/// The life of one call.
-pub(super) enum Life {
-    /// The call is to be made, or is pending.
-    Asked,
-    /// Charged. If the store decided immediately, it may refund immediately, without a runtime.
-    Charged { decision: Decision, immediately: bool },
-    /// Done: it does not fit.
-    Denied(Decision),
-    /// Done: no charge is left to refund.
-    Uncharged(Status),
-    /// Done: it failed.
-    Failed { error: Option<Error>, denies: bool },
+/// The life of one call, which is to be made, or is pending, until it is made.
+#[derive(Default)]
+pub(super) struct Life {
+    pub(super) is_made: bool,
+    /// `None` before the call is made, and once its error was taken.
+    pub(super) outcome: Option<PartOutcome>,
+    /// Whether it failed and does not deny.
+    pub(super) is_tolerated: bool,
+    /// Whether the store decided immediately. It may then refund immediately, without a runtime.
+    pub(super) immediately: bool,
 }
 
 impl Life {
-    pub(super) const fn is_made(&self) -> bool {
-        !matches!(self, Self::Asked)
-    }
-
-    pub(super) const fn outcome(&self) -> Option<PartOutcome<'_>> {
-        Some(match self {
-            Self::Charged { decision, .. } => PartOutcome::Charged(decision),
-            Self::Denied(decision) => PartOutcome::Denied(decision),
-            Self::Uncharged(status) => PartOutcome::Uncharged(status),
-            Self::Failed { error: Some(error), .. } => PartOutcome::Failed(error),
-            Self::Asked | Self::Failed { error: None, .. } => return None,
-        })
-    }
-
-    pub(super) fn answered(ask: Ask, decision: Decision, immediately: bool) -> Self {
-        match decision.retry_after() {
-            Some(_) if ask.mode != Mode::Record && !ask.is_status => Self::Denied(decision),
-            None if decision.appended() => Self::Charged { decision, immediately },
-            _ => Self::Uncharged(decision.into_status()),
-        }
+    pub(super) fn made(outcome: PartOutcome) -> Self {
+        Self { is_made: true, outcome: Some(outcome), ..Self::default() }
     }
 
     /// Forgets the outcome, so that the call is made again, unless it is charged already.
     pub(super) fn forget(&mut self) {
-        *self = match mem::replace(self, Self::Asked) {
-            charged @ Self::Charged { .. } => charged,
-            _ => Self::Asked,
-        };
+        if !matches!(self.outcome, Some(PartOutcome::Charged(_))) {
+            *self = Self::default();
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::op::Mode;
 use crate::policy::Policy;
 use crate::request::permit::Permit;
 use crate::request::run::Request;
-use crate::request::verb::NeverWaits;
+use crate::request::verb::Verb;
 use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
@@ -42,14 +42,10 @@ pub(super) enum Turn {
     Advises,
 }
 
-impl<'a, S, B, V> From<Request<'a, S, B, V>> for Part<'a, S>
-where
-    B: AsRef<[u8]>,
-    V: NeverWaits,
-{
+impl<'a, S, B: AsRef<[u8]>, V: Verb> From<Request<'a, S, B, V>> for Part<'a, S> {
     fn from(request: Request<'a, S, B, V>) -> Self {
         let (target, ask, is_advisory) = (Target::of(request.call()), Ask::of(request.call()), V::IS_STATUS);
-        Self { target, ask, keeps_charge: false, is_advisory, life: Life::Asked }
+        Self { target, ask, keeps_charge: false, is_advisory, life: Life::default() }
     }
 }
 
@@ -100,8 +96,8 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns the outcome; `None` before the call was made.
     #[must_use]
-    pub const fn outcome(&self) -> Option<PartOutcome<'_>> {
-        self.life.outcome()
+    pub const fn outcome(&self) -> Option<&PartOutcome> {
+        self.life.outcome.as_ref()
     }
 
     /// Returns the usage that the store reported last.
@@ -117,16 +113,14 @@ impl<'a, S> Part<'a, S> {
     /// Returns whether the outcome denies the whole.
     #[must_use]
     pub const fn denies(&self) -> bool {
-        match &self.life {
-            Life::Denied(_) => !self.is_advisory,
-            Life::Failed { denies, .. } => *denies,
-            _ => false,
-        }
+        let Life { is_made, outcome, is_tolerated, .. } = &self.life;
+        let admits = matches!(outcome, Some(PartOutcome::Charged(_) | PartOutcome::Uncharged(_)));
+        *is_made && !admits && !*is_tolerated && !self.is_advisory
     }
 
     /// Returns whether the call denies, or may deny once it is made.
     pub(super) const fn may_deny(&self) -> bool {
-        self.denies() || (!self.is_advisory && !self.life.is_made())
+        self.denies() || (!self.is_advisory && !self.life.is_made)
     }
 
     pub(super) fn turn(&self) -> Turn {
@@ -138,11 +132,14 @@ impl<'a, S> Part<'a, S> {
     }
 
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        if let Life::Denied(decision) = &self.life { decision.retry_after() } else { None }
+        if let Some(PartOutcome::Denied(decision)) = self.outcome() { decision.retry_after() } else { None }
     }
 
     pub(super) fn take_error(&mut self) -> Option<Error> {
-        if let Life::Failed { error, denies: true } = &mut self.life { error.take() } else { None }
+        let denies = self.denies();
+        let is_failure = |outcome: &mut PartOutcome| denies && matches!(outcome, PartOutcome::Failed(_));
+        let taken = self.life.outcome.take_if(is_failure);
+        if let Some(PartOutcome::Failed(error)) = taken { Some(error) } else { None }
     }
 
     /// Notes what the store decided.
@@ -154,7 +151,7 @@ impl<'a, S> Part<'a, S> {
         tolerate: &impl Fn(&Error) -> bool,
     ) {
         match decision {
-            Ok(decision) => self.life = Life::answered(ask, decision, immediately),
+            Ok(decision) => self.life = Life { immediately, ..Life::made(PartOutcome::of(ask, decision)) },
             Err(error) => self.fail(error, tolerate),
         }
     }
@@ -163,8 +160,8 @@ impl<'a, S> Part<'a, S> {
     pub(super) fn fail(&mut self, error: Error, tolerate: &impl Fn(&Error) -> bool) {
         // The choice may depend on the limiter, and not every error names it.
         let error = if error.limiter_name().is_none() { error.with_log(self.log()) } else { error };
-        let denies = !self.is_advisory && !tolerate(&error);
-        self.life = Life::Failed { error: Some(error), denies };
+        let is_tolerated = self.is_advisory || tolerate(&error);
+        self.life = Life { is_tolerated, ..Life::made(PartOutcome::Failed(error)) };
     }
 
     /// Returns the call's request to its store. `looks` if another one denied; `keep` if the charge may be refunded or settled.
@@ -187,7 +184,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(receipt) = self.charge().and_then(Decision::receipt) else { return Ok(false) };
         let settled = self.target.settle(receipt, cost).await?;
-        self.life = Life::Uncharged(settled.status().clone());
+        self.life = Life::made(PartOutcome::Uncharged(settled.status().clone()));
         Ok(settled.applied())
     }
 
@@ -197,7 +194,8 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
         let removed = self.target.limiter.reset(&self.target.key).await?;
-        self.life = Life::Uncharged(Ask::STATUS.call(&self.target).decide().await?.into_status());
+        let status = Ask::STATUS.call(&self.target).decide().await?.into_status();
+        self.life = Life::made(PartOutcome::Uncharged(status));
         Ok(removed)
     }
 
@@ -208,7 +206,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     }
 
     const fn charge(&self) -> Option<&Decision> {
-        if let Life::Charged { decision, .. } = &self.life { Some(decision) } else { None }
+        if let Some(PartOutcome::Charged(decision)) = self.outcome() { Some(decision) } else { None }
     }
 
     pub(super) async fn refund(&mut self) {
@@ -229,7 +227,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     /// Refunds what is charged.
     pub(super) fn abandon(&mut self, background: Option<&Background>) {
-        let Life::Charged { decision, immediately } = mem::replace(&mut self.life, Life::Asked) else { return };
+        let Life { outcome: Some(PartOutcome::Charged(decision)), immediately, .. } = mem::take(&mut self.life) else {
+            return;
+        };
         if self.keeps_charge {
             return;
         }
@@ -257,7 +257,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     /// Returns the same call, without its outcome and its borrows.
     pub(super) fn to_asked(&self) -> Part<'static, S> {
         let Self { ask, keeps_charge, is_advisory, .. } = *self;
-        Part { target: self.target.to_owned(), ask, keeps_charge, is_advisory, life: Life::Asked }
+        Part { target: self.target.to_owned(), ask, keeps_charge, is_advisory, life: Life::default() }
     }
 }
 

@@ -102,7 +102,7 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, S
     }
     let younger = |age: u64| log.iter().filter(move |units| now - units.at < age);
     let mut may_deny = decision.allowed();
-    for status in &decision.limits() {
+    for status in decision.limits().iter() {
         let (limit, used) = (status.limit(), status.used());
         let least = sum(younger(limit.window().as_micros()).filter(|units| !units.may_be_missing));
         let most = sum(younger(limit.window().as_micros() + late(op.policy, &limit)));
