@@ -45,7 +45,8 @@ pub struct Serve {
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
         value_parser = Location::parse)]
     pub store: Location,
-    /// The maximum number of keys in memory, including the fallback's. Beyond it, the least used are evicted
+    /// The maximum number of keys in memory, including the fallback's. Beyond it, expired keys are evicted first, then those
+    /// with the fewest entries
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,
     /// How to decide while the store is down

@@ -25,7 +25,7 @@ pub enum OnOutage {
     Open,
     /// Deny requests.
     Closed,
-    /// Fail requests: UNAVAILABLE, or status 500.
+    /// Fail requests: UNAVAILABLE on gRPC, status 500 on /json, 503 on /v1.
     Error,
 }
 
