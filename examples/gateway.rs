@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use exact_limiter::wrappers::Stack;
-use exact_limiter::wrappers::observe::{Metrics, ObservedStore};
+use exact_limiter::wrappers::observe::{ObservedStore, report, report_keys};
 use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
 use limiter_tower::key::{self, ClientAddress, Header};
@@ -192,14 +192,12 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 /// Opens a store, and returns how to update its metrics.
 async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), Error> {
     if url == "memory" {
-        let metrics = Metrics::new("memory");
-        let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
-        return Ok((store.clone(), Arc::new(move || metrics.report_keys(store.store().len()))));
+        let store = Arc::new(ObservedStore::new(MemoryStore::new(), "memory"));
+        return Ok((store.clone(), Arc::new(move || report_keys("memory", store.store().len()))));
     }
-    let metrics = Metrics::new("redis");
     let stack = Stack::new(RedisStore::connect(url).await?).fallback(MemoryStore::new());
-    let store = Arc::new(ObservedStore::new(stack, metrics.clone()));
-    Ok((store.clone(), Arc::new(move || metrics.report(store.store()))))
+    let store = Arc::new(ObservedStore::new(stack, "redis"));
+    Ok((store.clone(), Arc::new(move || report("redis", store.store()))))
 }
 
 fn parsed(text: &str, store: &SharedStore) -> Result<Router> {

@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::{RedisStore, is_redis_url};
-use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use limiter_wrappers::{Guarded, Outage, Stack};
 
 use self::refusals::Refusals;
@@ -92,18 +92,18 @@ impl Store {
             Location::Redis(url) => url,
         };
         let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::new("redis"))));
+        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, "redis")));
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),
             OnOutage::Closed => stack.fail_closed(),
             OnOutage::Error => stack.or_error(),
         };
-        let (redis, metrics) = (redis.on_outage(log), Metrics::new("stack"));
+        let redis = redis.on_outage(log);
         let shared: SharedStore = Arc::new(redis.clone());
         tokio::spawn(probe(shared.clone()));
         let (redis, reported) = (Some(redis.clone()), redis);
-        Ok(Self { redis, report: Box::new(move || metrics.report(&reported)), ..Self::over(shared) })
+        Ok(Self { redis, report: Box::new(move || report("stack", &reported)), ..Self::over(shared) })
     }
 
     /// Returns a store that is never down.
@@ -113,11 +113,11 @@ impl Store {
     }
 
     fn in_memory(store: MemoryStore) -> Self {
-        let (store, metrics) = (Arc::new(store), Metrics::new("memory"));
+        let store = Arc::new(store);
         tokio::spawn(sweep(Arc::downgrade(&store)));
         let counted = Arc::clone(&store);
-        let observed = Arc::new(ObservedStore::new(store, metrics.clone()));
-        let report = Box::new(move || metrics.report_keys(counted.len()));
+        let observed = Arc::new(ObservedStore::new(store, "memory"));
+        let report = Box::new(move || report_keys("memory", counted.len()));
         Self { report, ..Self::over(observed) }
     }
 

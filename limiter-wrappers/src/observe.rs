@@ -1,22 +1,274 @@
-//! Counts and times each operation on a store.
+//! Counts and times each operation on a store, through the `metrics` facade.
 //!
 //! ```
 //! use limiter_core::{Limiter, policy};
 //! # use limiter_testkit::ReferenceStore as MemoryStore;
-//! use limiter_wrappers::observe::{Metrics, ObservedStore};
+//! use limiter_wrappers::observe::ObservedStore;
 //!
-//! let store = ObservedStore::new(MemoryStore::new(), Metrics::new("memory"));
+//! let store = ObservedStore::new(MemoryStore::new(), "memory");
 //! let search = Limiter::new("search", policy!("5/10s"), store);
 //! # let _ = search;
 //! ```
 //!
-//! No metric has a key, which is often an address or a secret. Their number has no bound.
-//!
 //! Around a whole stack, metrics show the callers' results: no errors if the stack fails open, fails closed or falls back.
 //! Around the innermost store, they show how often the store is called, but not the calls that a timeout around it drops.
+//!
+//! | metric | kind | labels besides `store` |
+//! |---|---|---|
+//! | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
+//! | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave at most a fifth |
+//! | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
+//! | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`] |
+//! | `limiter_keys` | gauge | none: see [`report_keys`] |
+//! | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](LogPlace::node) have names: see [`report`] |
+//! | `limiter_outages_total`, `limiter_outage_seconds_total` | counters | none: outages that began, and how long all took, in whole seconds |
+//! | `limiter_carried_logs` | gauge | none: see [`report`] |
+//! | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`report`] |
+//!
+//! `store` is the name that the store was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
+//! limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
+//! cannot choose a label. No metric has a key, which is often an address or a secret. Their number has no bound.
+//!
+//! `docs/grafana/dashboard.json` in the repository is a dashboard of these metrics.
 
-mod metrics;
-mod store;
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::task::Poll;
+use std::time::Instant;
 
-pub use self::metrics::Metrics;
-pub use self::store::ObservedStore;
+use async_trait::async_trait;
+use foldhash::fast::RandomState;
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, Timer, WindowStore};
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+#[cfg(feature = "outages")]
+use crate::Guarded;
+
+/// A store that counts and times each operation. It changes no answer.
+///
+/// It does not count an operation that is dropped before it ends, for example by a timeout around it.
+#[derive(Debug)]
+pub struct ObservedStore<S> {
+    store: S,
+    name: &'static str,
+    // Looking a series up in a recorder formats and hashes its labels, which takes longer than a decision in memory.
+    durations: Series<(Name, &'static str), Histogram>,
+    /// By limiter, the limit that decided, and whether it allowed.
+    decisions: Series<(Name, Mode, Limit, bool), Vec<Decisions>>,
+}
+
+type Series<K, V> = RwLock<HashMap<K, V, RandomState>>;
+
+/// The decisions of a policy.
+#[derive(Debug)]
+struct Decisions {
+    policy: Policy,
+    all: Counter,
+    near_limit: Counter,
+}
+
+impl<S> ObservedStore<S> {
+    /// Returns `store` with metrics, whose label `store` is this name. Those with equal names add up.
+    ///
+    /// Describes the metrics to the current recorder, so install the recorder first.
+    #[must_use]
+    pub fn new(store: S, name: impl Into<Name>) -> Self {
+        describe_counter!("limiter_decisions_total", Unit::Count, "Decisions, by deciding limit and outcome.");
+        let near_limit = "Admitted acquires that left at most a fifth of their limit.";
+        describe_counter!("limiter_near_limit_total", Unit::Count, near_limit);
+        describe_histogram!("limiter_store_duration_seconds", Unit::Seconds, "Duration of store operations.");
+        describe_counter!("limiter_store_errors_total", Unit::Count, "Failed operations, by kind of error.");
+        let (durations, decisions) = Default::default();
+        Self { store, name: name.into().as_str(), durations, decisions }
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Notes the result of an operation.
+    fn note(&self, op: &Op<'_>, decision: Result<&Decision, &Error>, began: Instant) {
+        self.took(op.log, verb(op), decision.map(drop), began);
+        if let Ok(decision) = decision
+            && !op.is_status
+        {
+            self.count(op, decision);
+        }
+    }
+
+    fn note_facts(&self, op: &Op<'_>, facts: Result<&Facts, &Error>, began: Instant) {
+        match facts {
+            // The limiter verifies the facts too, and returns this error.
+            Ok(facts) => self.note(op, facts.verify(op).map(|()| decide(op, facts.clone())).as_ref(), began),
+            Err(error) => self.note(op, Err(error), began),
+        }
+    }
+
+    /// Notes how long an operation took, and its error unless that reports an invalid operation, which is no failure of the store.
+    fn took(&self, log: LogKey<'_>, verb: &'static str, result: Result<(), &Error>, began: Instant) {
+        let (store, limiter, took) = (self.name, log.name.as_str(), began.elapsed());
+        if let Err(error) = result {
+            if matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
+                return;
+            }
+            let errors = counter!("limiter_store_errors_total", "store" => store, "limiter" => limiter,
+                "operation" => verb, "kind" => error.kind().as_str());
+            errors.increment(1);
+        }
+        let durations = self.durations.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(durations) = durations.get(&(log.name, verb)) {
+            return durations.record(took);
+        }
+        drop(durations);
+        let duration = histogram!("limiter_store_duration_seconds", "store" => store, "limiter" => limiter,
+            "operation" => verb);
+        duration.record(took);
+        self.durations.write().unwrap_or_else(PoisonError::into_inner).insert((log.name, verb), duration);
+    }
+
+    /// Counts a decision.
+    fn count(&self, op: &Op<'_>, decision: &Decision) {
+        let (limit, allowed) = (decision.limit(), decision.allowed());
+        let is_near_limit = u128::from(decision.used()) * 5 >= u128::from(limit.max()) * 4;
+        let increment = |decisions: &Decisions| {
+            decisions.all.increment(1);
+            decisions.near_limit.increment(u64::from(is_near_limit));
+        };
+        let key = (op.log.name, op.mode, limit, allowed);
+        let known = self.decisions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(decisions) = known.get(&key).into_iter().flatten().find(|known| known.policy == *op.policy) {
+            return increment(decisions);
+        }
+        drop(known);
+        let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
+        let (store, limiter, limit) = (self.name, op.log.name.as_str(), limit.to_string());
+        let near_limit = match allowed && op.mode == Mode::Acquire {
+            true => counter!("limiter_near_limit_total", "store" => store, "limiter" => limiter,
+                "policy" => policy.clone(), "limit" => limit.clone()),
+            false => Counter::noop(),
+        };
+        let all = counter!("limiter_decisions_total", "store" => store, "limiter" => limiter, "policy" => policy,
+            "limit" => limit, "operation" => verb(op), "outcome" => if allowed { "allowed" } else { "denied" });
+        let decisions = Decisions { policy: op.policy.clone(), all, near_limit };
+        increment(&decisions);
+        self.decisions.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().push(decisions);
+    }
+}
+
+/// Returns the label of a decided operation.
+const fn verb(op: &Op<'_>) -> &'static str {
+    match op.mode {
+        Mode::Acquire => "acquire",
+        Mode::Peek if op.is_status => "status",
+        Mode::Peek => "peek",
+        Mode::Record => "record",
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for ObservedStore<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let began = Instant::now();
+        let facts = self.store.apply(op).await;
+        self.note_facts(&op, facts.as_ref(), began);
+        facts
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let began = Instant::now();
+        let facts = self.store.settle(settlement).await;
+        self.took(settlement.log, "settle", facts.as_ref().map(drop), began);
+        facts
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let began = Instant::now();
+        let existed = self.store.reset(log).await;
+        self.took(log, "reset", existed.as_ref().map(drop), began);
+        existed
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let began = Instant::now();
+        let results = self.store.apply_all(ops).await;
+        match &results {
+            Ok(results) => {
+                for (joint, facts) in ops.iter().zip(results.iter().flatten()) {
+                    let op = facts.as_ref().map_or(joint.op, |facts| joint.answered_by(facts));
+                    self.note_facts(&op, facts.as_ref(), began);
+                }
+            }
+            Err(error) => ops.iter().for_each(|joint| self.note_facts(&joint.op, Err(error), began)),
+        }
+        results
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let began = Instant::now();
+        let Some(decision) = attempt(&self.store, op) else { return otherwise() };
+        self.note(&op, decision.as_ref(), began);
+        Poll::Ready(decision)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
+    }
+}
+
+/// Sets the gauge `limiter_keys` of a store, for instance to `MemoryStore::len` whenever metrics are collected.
+pub fn report_keys(store: impl Into<Name>, keys: usize) {
+    describe_gauge!("limiter_keys", Unit::Count, "Keys that the store holds.");
+    gauge!("limiter_keys", "store" => store.into().as_str()).set(keys as f64);
+}
+
+/// Sets the metrics of outages, breakers and carried charges. Call it whenever metrics are collected:
+///
+/// ```
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
+/// # let redis = MemoryStore::new();
+/// use limiter_wrappers::Stack;
+/// use limiter_wrappers::observe::{ObservedStore, report};
+///
+/// let stack = Stack::new(ObservedStore::new(redis, "redis")).fallback(MemoryStore::new());
+/// let store = ObservedStore::new(stack, "stack");
+/// report("stack", store.store());
+/// ```
+#[cfg(feature = "outages")]
+pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
+    let store = store.into().as_str();
+    let nodes = |name, text, nodes: Vec<(Option<std::sync::Arc<str>>, bool)>| {
+        describe_gauge!(name, Unit::Count, text);
+        let is_so = nodes.iter().any(|(node, is_so)| node.is_none() && *is_so);
+        gauge!(name, "store" => store).set(f64::from(u8::from(is_so)));
+        for (node, is_so) in nodes.into_iter().filter_map(|(node, is_so)| Some((node?, is_so))) {
+            gauge!(name, "store" => store, "node" => node.to_string()).set(f64::from(u8::from(is_so)));
+        }
+    };
+    nodes("limiter_outage", "1 during an outage of the store or the node, otherwise 0.", guarded.nodes());
+    let text = "1 while the circuit breaker blocks calls to the store or the node, otherwise 0.";
+    nodes("limiter_breaker_open", text, guarded.breakers());
+    let total = |name, unit, text, total| {
+        describe_counter!(name, unit, text);
+        counter!(name, "store" => store).absolute(total);
+    };
+    let (begun, took) = guarded.outages();
+    total("limiter_outages_total", Unit::Count, "Outages of the store or its nodes so far.", begun);
+    total("limiter_outage_seconds_total", Unit::Seconds, "Total duration of outages so far.", took.as_secs());
+    let text = "Calls decided by the local store during outages.";
+    total("limiter_fallback_decisions_total", Unit::Count, text, guarded.fallback_decisions());
+    let text = "Logs dropped instead of carried over, because there were too many.";
+    total("limiter_carried_dropped_total", Unit::Count, text, guarded.dropped());
+    describe_gauge!("limiter_carried_logs", Unit::Count, "Logs charged during outages and waiting to be carried over.");
+    gauge!("limiter_carried_logs", "store" => store).set(guarded.carried_logs() as f64);
+}

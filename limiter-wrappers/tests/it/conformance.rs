@@ -9,7 +9,7 @@ use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::observe::ObservedStore;
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ conformance_tests!(a_fallback, tokio, Suite::slow(), async |suite| {
     suite.run(Arc::new(stack().fallback(MemoryStore::new()))).await
 });
 conformance_tests!(an_observed_store, tokio, Suite::slow(), async |suite| {
-    suite.run(Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new("default")))).await
+    suite.run(Arc::new(ObservedStore::new(MemoryStore::new(), "default"))).await
 });
 // Without a cache: the time of a cached denial may lag behind the server's by the round trip that brought it, and the suite
 // bounds the server's clock more tightly.

@@ -7,21 +7,20 @@ use crate::script::{Does, Faulty};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use serde_json::Value;
 
 /// Returns the labels of each metric that exists.
 fn emitted() -> BTreeMap<String, BTreeSet<String>> {
     let metrics = metrics_of(|| {
-        let metrics = Metrics::new("default");
-        let limiter = |store| Limiter::new("search", policy!("5/10s"), ObservedStore::new(store, metrics.clone()));
-        metrics.report_keys(1);
+        let limiter = |store| Limiter::new("search", policy!("5/10s"), ObservedStore::new(store, "default"));
+        report_keys("default", 1);
         block_on(async {
             let remote = Faulty::default();
             traffic(&limiter(remote.clone())).await;
             remote.set(Does::Corrupt);
             limiter(remote.clone()).acquire("key").await.unwrap_err();
-            metrics.report(&Stack::new(remote).fallback(MemoryStore::new()));
+            report("default", &Stack::new(remote).fallback(MemoryStore::new()));
         });
     });
     let mut emitted = BTreeMap::<String, BTreeSet<String>>::new();

@@ -6,7 +6,7 @@ use limiter_core::store::{Op, attempt};
 use limiter_core::{SyncStore, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::observe::ObservedStore;
 
 use crate::probe::Probe;
 
@@ -16,7 +16,7 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
     let store = || probe.clone();
     let wrappers: [(&str, Box<dyn WindowStore>); 3] = [
         ("Arc", Box::new(Arc::new(store()))),
-        ("ObservedStore", Box::new(ObservedStore::new(store(), Metrics::new("default")))),
+        ("ObservedStore", Box::new(ObservedStore::new(store(), "default"))),
         ("Guarded", Box::new(Stack::new(store()).fallback(ReferenceStore::new()))),
     ];
     let policy = policy!("9/1h");

@@ -8,7 +8,7 @@ use crate::script::{Does, Faulty};
 use limiter_core::{Limiter, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 /// Runs something and returns its metrics as text, each of which must have a unit and a description.
@@ -62,10 +62,9 @@ fn shown(run: impl FnOnce()) -> Vec<String> {
 #[test]
 fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
     let metrics = shown(|| {
-        let metrics = Metrics::new("default");
-        let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
+        let store = Arc::new(ObservedStore::new(MemoryStore::new(), "default"));
         block_on(traffic(&Limiter::new("search", policy!("5/10s"), store.clone())));
-        metrics.report_keys(store.store().len());
+        report_keys("default", store.store().len());
     });
     // A status decides nothing, and a cost that makes no sense is no failure of the store.
     let expected = [
@@ -76,6 +75,7 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
         "decisions_total policy=gold limit=50/10s operation=acquire outcome=allowed: 1",
         "keys store=default: 1",
         "near_limit_total policy=5/10s limit=5/10s: 2",
+        "near_limit_total policy=gold limit=50/10s: 0",
         "store_duration_seconds operation=acquire: 7 values",
         "store_duration_seconds operation=peek: 1 values",
         "store_duration_seconds operation=record: 1 values",
@@ -90,8 +90,8 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
 fn errors_are_counted_by_kind_and_each_store_alone() {
     let metrics = shown(|| {
         let remote = Faulty::default();
-        let inner = ObservedStore::new(remote.clone(), Metrics::new("default"));
-        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(inner, Metrics::new("stack")));
+        let inner = ObservedStore::new(remote.clone(), "default");
+        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(inner, "stack"));
         block_on(async {
             let _ = limiter.acquire(SECRET).await.unwrap();
             remote.set(Does::Refuse);
@@ -104,6 +104,7 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
     let of_stack = metrics.iter().filter(|name| name.contains("store=stack")).count();
     let expected = [
         "decisions_total policy=5/10s limit=5/10s operation=acquire outcome=allowed: 1",
+        "near_limit_total policy=5/10s limit=5/10s: 0",
         "store_duration_seconds operation=acquire: 3 values",
         "store_duration_seconds operation=reset: 1 values",
         "store_errors_total operation=acquire kind=inconsistent: 1",
@@ -118,15 +119,12 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
 fn a_stack_reports_its_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let _entered = runtime.enter();
-    let (remote, metrics) = (Faulty::default(), Metrics::new("redis"));
+    let remote = Faulty::default();
     let stack = || Stack::new(remote.clone()).failure_threshold(2);
     let stores = [stack().fallback(MemoryStore::new()), stack().fail_open(), stack().fail_closed(), stack().or_error()];
     let states = || {
         stores.each_ref().map(|store| {
-            let values = metrics_of(|| {
-                let _ = Metrics::new("redis");
-                metrics.report(store);
-            });
+            let values = metrics_of(|| report("redis", store));
             let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
             values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
         })
