@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use crate::message::{OUTPUT, message};
 use crate::redis::{connect, failed};
 use args::Outage;
-use calls::{Calls, TimedCall, name};
+use calls::{Calls, TimedCall};
 use worst_window::Admissions;
 
 pub use args::Load;
@@ -92,7 +92,7 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<()>
 async fn remove(limiter: &Limiter<SharedStore>, keys: impl Iterator<Item = &u32>) {
     const CONCURRENCY: usize = 64;
     let keys = stream::iter(keys).map(Ok);
-    let reset = keys.try_for_each_concurrent(CONCURRENCY, async |key| limiter.reset(name(*key)).await.map(drop));
+    let reset = keys.try_for_each_concurrent(CONCURRENCY, async |key| limiter.reset(*key).await.map(drop));
     if let Err(error) = reset.await {
         message(format_args!("the load's keys remain until they expire: {:#}", failed(error)));
     }

@@ -49,17 +49,11 @@ impl Calls {
                 sleep_until(self.start + due).await;
             }
             let key = (number % u64::from(self.keys)) as u32;
-            let name = name(key);
             let before = Instant::now();
-            let decision = self.limiter.acquire(name.as_str()).await;
+            let decision = self.limiter.acquire(key).await;
             let latency = before.elapsed();
             // The receiver outlives the tasks.
             let _ = results.send(TimedCall { key, latency, decision }).await;
         }
     }
-}
-
-/// Returns the key with this number.
-pub(super) fn name(key: u32) -> String {
-    format!("key-{key}")
 }

@@ -31,14 +31,16 @@ pub(super) struct Bucket {
 
 impl<'a> Collector<'a> {
     pub(crate) fn new(view: View<'a>, policy: &Policy) -> anyhow::Result<Self> {
-        let all = vec![Bucket::default(); view.buckets()];
+        let buckets = usize::try_from((view.whole.end - view.whole.start) / view.bucket)?;
+        let all = vec![Bucket::default(); buckets];
         let usage = KeyUsage::new(view.close.clone(), policy)?;
         Ok(Self { usage, top: vec![all.clone(); view.top.len()], all, view })
     }
 
     /// Returns the data after the last row.
-    pub(crate) fn finish(self) -> anyhow::Result<Self> {
-        Ok(Self { usage: self.usage.finish()?, ..self })
+    pub(crate) fn finish(mut self) -> anyhow::Result<Self> {
+        self.usage.advance(self.view.close.end)?;
+        Ok(self)
     }
 
     /// Adds the result of a row.

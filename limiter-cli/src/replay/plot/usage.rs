@@ -84,14 +84,8 @@ impl KeyUsage {
         Ok(())
     }
 
-    /// Extends the usage to the end of the span.
-    pub(super) fn finish(mut self) -> anyhow::Result<Self> {
-        self.advance(self.span.end)?;
-        Ok(self)
-    }
-
     /// Begins all columns up to a time. Between two decisions usage only falls, so each begins with its highest usage.
-    fn advance(&mut self, to: u64) -> anyhow::Result<()> {
+    pub(super) fn advance(&mut self, to: u64) -> anyhow::Result<()> {
         self.now = to.max(self.now);
         for column in self.requested().len()..COLUMNS {
             let start = column_start(&self.span, column);

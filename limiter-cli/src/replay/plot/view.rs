@@ -75,11 +75,6 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns the number of buckets.
-    pub(super) fn buckets(&self) -> usize {
-        usize::try_from((self.whole.end - self.whole.start) / self.bucket).unwrap_or(0)
-    }
-
     /// Returns the time span of a bucket's bar, which leaves a gap before the next bar.
     pub(super) fn bar(&self, bucket: usize) -> (u64, u64) {
         let from = self.whole.start + bucket as u64 * self.bucket;
