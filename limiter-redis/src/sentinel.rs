@@ -19,6 +19,8 @@ struct Inner {
     timeouts: Timeouts,
     master: RwLock<Option<(ConnectionAddr, Reconnecting)>>,
     background: Background,
+    /// Held while the first master is asked for.
+    first: Mutex<()>,
 }
 
 impl Sentinels {
@@ -47,18 +49,31 @@ impl Sentinels {
             timeouts,
             master: RwLock::default(),
             background: Background::new(),
+            first: Mutex::default(),
         })))
     }
 
-    fn master(&self) -> RedisResult<Reconnecting> {
+    fn known(&self) -> Option<Reconnecting> {
         let master = self.0.master.read().unwrap_or_else(PoisonError::into_inner);
+        master.as_ref().map(|(_, master)| master.clone())
+    }
+
+    /// Returns the master. The first call asks the sentinels, and those that come meanwhile wait for it.
+    async fn master(&self) -> RedisResult<Reconnecting> {
+        if let Some(master) = self.known() {
+            return Ok(master);
+        }
+        let _first = self.0.first.lock().await;
+        if self.known().is_none() {
+            self.refresh_now().await?;
+        }
         let unknown = || RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no sentinel has named a master"));
-        master.as_ref().map(|(_, master)| master.clone()).ok_or_else(unknown)
+        self.known().ok_or_else(unknown)
     }
 
     /// Sends a command to the master.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        watched(self, async { self.master()?.send(cmd).await }).await
+        watched(self, async { self.master().await?.send(cmd).await }).await
     }
 }
 

@@ -12,7 +12,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use tempfile::TempDir;
 
-use crate::support::{TIMEOUT, assert_temporary, connect, search, size, until, within};
+use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
 
 /// Kills the sentinel when its standard input closes, which happens when the test process ends for any reason.
 const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel </dev/null >/dev/null 2>&1 & pid=$!
@@ -76,6 +76,10 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redis+sentinel://{}/m", hosts.join(","));
     assert_temporary(&RedisStore::connect(&format!("{url}other")).await.unwrap_err());
+
+    let new = Arc::new(search(policy!("9/1h"), builder().retries(0).connect_lazy(&url).unwrap()));
+    let first = join_all((0..16).map(|_| new.status("k"))).await;
+    assert!(first.iter().all(Result::is_ok), "the first calls ask for the master: {first:?}");
 
     let stores = [RedisStore::connect(&url).await.unwrap(), RedisStore::builder().connect_lazy(&url).unwrap()];
     let limiters = stores.map(|store| Arc::new(search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store)));
