@@ -29,7 +29,7 @@
 //! limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
 //! cannot choose a label. No metric has a key, which is often an address or a secret. Their number has no bound.
 //!
-//! `docs/grafana/dashboard.json` in the repository is a dashboard of these metrics.
+//! `docs/grafana/dashboard.json` in the repository is a Grafana dashboard for these metrics.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
