@@ -124,12 +124,12 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     for (store, cause) in [
         (url("app:wrong", 0), "Password authentication failed"),
         (url("nobody:x", 0), "Password authentication failed"),
-        (url("app:right", 99), "a call on the store failed"),
+        (url("app:right", 99), "a store call failed"),
     ] {
         let server = Server::start(CONFIG, &["--store", &store]);
         until_away(&server, true);
         assert_eq!(asked(&server, "ann"), [200, 200, 200, 429], "{cause}");
-        assert_eq!(server.logged("a call on the store failed: "), 1);
+        assert_eq!(server.logged("a store call failed: "), 1);
         assert!(server.logged(cause) > 0, "{cause}");
     }
     // The password is changed while the server runs, and later the server's again.
