@@ -58,16 +58,10 @@ pub trait Key {
 pub struct KeyBuf(SmallVec<[u8; 32]>);
 
 impl KeyBuf {
-    /// Returns an empty key.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Returns the key of a tuple with any number of parts, as the `Key` of shorter tuples does.
     #[must_use]
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
-        let mut key = Self::new();
+        let mut key = Self::default();
         for (i, part) in parts.into_iter().enumerate() {
             if i > 0 {
                 key.push(b",");
@@ -189,7 +183,7 @@ macro_rules! written {
 
             #[inline]
             fn to_key(self) -> KeyBuf {
-                let (mut $key, $value) = (KeyBuf::new(), self);
+                let (mut $key, $value) = (KeyBuf::default(), self);
                 $write;
                 $key
             }
@@ -302,7 +296,7 @@ macro_rules! tuple {
             type Bytes = KeyBuf;
 
             fn to_key(self) -> KeyBuf {
-                let mut key = KeyBuf::new();
+                let mut key = KeyBuf::default();
                 $(
                     if $i > 0 {
                         key.push(b",");

@@ -91,6 +91,10 @@ impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
         self.store.apply_now(&self.op(op))
     }
 
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.store.decide_now(self.op(&op))
+    }
+
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         self.store.settle_now(&self.settlement(settlement))
     }

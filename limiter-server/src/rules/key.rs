@@ -17,7 +17,7 @@ const BYTES: &str = "bytes:";
 pub(super) fn of_open<B: AsRef<[u8]>>(open: &[usize], entries: &[(B, B)]) -> KeyBuf {
     let value = |i: &usize| entries.get(*i).map_or(&b""[..], |(_, value)| value.as_ref());
     match open {
-        [] => KeyBuf::new(),
+        [] => KeyBuf::default(),
         [i] => short(KeyBuf::from(text(value(i)).as_bytes())),
         _ => of_parts(open.iter().map(value)),
     }

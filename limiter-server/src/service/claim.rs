@@ -71,7 +71,7 @@ impl<'r> Claim<'r> {
             descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
         let (mut rule, mut key, mut detailed) = match rules.find(&request.domain, &entries) {
             Some(found) => (Some(found.rule), found.key, found.detailed),
-            None => (None, KeyBuf::new(), None),
+            None => (None, KeyBuf::default(), None),
         };
         if descriptor.is_negative_hits {
             return Err("is_negative_hits: not supported; POST a receipt to /v1/refund instead".to_owned());
@@ -196,7 +196,7 @@ pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
     }
     let is_replaced = |rule: &Rule| rule.name.as_ref().is_some_and(|name| replaced.contains(&**name));
     for claim in claims.iter_mut().filter(|claim| claim.rule.is_some_and(|rule| is_replaced(rule))) {
-        *claim = Claim::of(None, KeyBuf::new());
+        *claim = Claim::of(None, KeyBuf::default());
     }
 }
 
