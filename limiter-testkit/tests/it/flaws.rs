@@ -45,7 +45,7 @@ fn missed(flaw: &'static Flaw) -> Option<String> {
 fn every_flaw_is_found_and_the_failure_names_the_sentence() {
     // Most phases sleep more than they compute.
     const THREADS: usize = 8;
-    let flaws: Vec<&Flaw> = std::iter::repeat_n(FLAWS, if is_long() { 10 } else { 1 }).flatten().collect();
+    let flaws: Vec<&Flaw> = std::iter::repeat_n(&*FLAWS, if is_long() { 10 } else { 1 }).flatten().collect();
     let missed: Vec<String> = std::thread::scope(|scope| {
         let part = |i| flaws.iter().copied().skip(i).step_by(THREADS).filter_map(missed).collect::<Vec<_>>();
         let parts: Vec<_> = (0..THREADS).map(|i| scope.spawn(move || part(i))).collect();
