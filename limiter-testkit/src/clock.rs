@@ -37,12 +37,7 @@ impl MockClock {
     /// Returns a clock that starts in November 2023.
     #[must_use]
     pub fn new() -> Self {
-        Self::starting_at(Timestamp::from_micros_saturating(1_700_000_000_000_000))
-    }
-
-    /// Returns a clock that starts at `now`.
-    #[must_use]
-    pub fn starting_at(now: Timestamp) -> Self {
+        let now = Timestamp::from_micros_saturating(1_700_000_000_000_000);
         Self(Arc::new(Mutex::new(State { now, auto_advance: false, sleepers: BTreeMap::new(), sleeps: 0 })))
     }
 
@@ -61,12 +56,6 @@ impl MockClock {
     /// Advances the time by `by`, rounded down to whole microseconds, and wakes the sleepers whose time has come.
     pub fn advance(&self, by: Duration) {
         self.change(|state| state.now = state.now.saturating_add(by));
-    }
-
-    /// Moves the time back by `by`, rounded down to whole microseconds. Stops at the epoch.
-    pub fn step_back(&self, by: Duration) {
-        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.change(|state| state.now = Timestamp::from_micros_saturating(state.now.as_micros().saturating_sub(by)));
     }
 
     /// Returns the number of pending sleeps. A test uses it to wait until the code under test sleeps.

@@ -122,7 +122,7 @@ async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
     let result = match Plan::of(&script.case) {
         Ok(plan) => {
             let result = Replay::new(&run.handles, &store_keys).run(&plan).await;
-            result.map(|()| plan.len() as u64).map_err(|mismatch| Finding { title, ..script.finding(mismatch) })
+            result.map(|()| plan.calls.len() as u64).map_err(|mismatch| Finding { title, ..script.finding(mismatch) })
         }
         Err(text) => Err(Finding::new(title, &[L1], text)),
     };

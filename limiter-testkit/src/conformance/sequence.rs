@@ -102,18 +102,6 @@ pub(crate) fn everything() -> Policy {
 }
 
 impl Plan {
-    /// Returns the number of calls.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Returns whether there are no calls.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     /// Returns the logs that the calls use.
     pub(crate) fn logs(&self) -> Vec<Log> {
         let mut logs: Vec<Log> = self.calls.iter().map(|planned| planned.call.log).collect();

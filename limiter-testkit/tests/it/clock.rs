@@ -18,21 +18,18 @@ fn time(micros: u64) -> Timestamp {
 
 #[test]
 fn clones_share_their_time() {
-    let clock = MockClock::starting_at(time(10));
+    let clock = MockClock::new();
     let other = clock.clone();
+    clock.set(time(10));
     other.advance(5 * MICRO);
     assert_eq!(clock.now(), time(15));
-    other.step_back(7 * MICRO);
+    other.set(time(8));
     assert_eq!(clock.now(), time(8));
-    clock.set(time(100));
-    assert_eq!(other.now(), time(100));
 }
 
 #[test]
-fn time_saturates_at_both_ends() {
+fn time_saturates() {
     let clock = MockClock::new();
-    clock.step_back(Duration::MAX);
-    assert_eq!(clock.now(), Timestamp::EPOCH);
     clock.advance(Duration::MAX);
     assert_eq!(clock.now(), Timestamp::MAX);
 }

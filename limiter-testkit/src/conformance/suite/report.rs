@@ -33,9 +33,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, in the order in which they run.
+    /// All phases, in the order in which they run. The golden traces run last: a failure of any other phase says more.
     pub const ALL: [Self; 12] = [
-        Self::Golden,
         Self::Cases,
         Self::LongLog,
         Self::StoreClock,
@@ -47,6 +46,7 @@ impl Phase {
         Self::Guarantee,
         Self::Contention,
         Self::Several,
+        Self::Golden,
     ];
 
     /// Returns whether the phase depends on the seed.

@@ -81,7 +81,7 @@ impl<'a> Run<'a> {
     /// Replays a plan on the store, on unused keys.
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
         let store_keys = self.store_keys(plan);
-        self.count(plan.len() as u64);
+        self.count(plan.calls.len() as u64);
         Replay { turn, ..Replay::new(&self.handles, &store_keys) }.run(plan).await
     }
 
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
         let (store_keys, sweep) = (self.store_keys(plan), self.suite.sweep.as_ref().filter(|_| sweeps));
         let replay = Replay { handles: &self.handles, store_keys: &store_keys, turn, sweep, late };
         replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
-        Ok(plan.len() as u64)
+        Ok(plan.calls.len() as u64)
     }
 
     /// Counts a script's calls, or reports its errors. A script without calls did not run.
