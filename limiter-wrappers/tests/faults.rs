@@ -78,29 +78,31 @@ const LATE: [&str; 7] = ["Slow"; 7];
 const REFUSED: [&str; 7] = ["Err unavailable", "Err unavailable", "Err unavailable", "Ok", "Ok, denied", "Ok", "Ok"];
 const SILENT: [&str; 7] = ["Err timeout", "Err timeout", "Err unavailable", "Slow", "Slow, denied", "Slow", "Ok"];
 
-/// What most callers of each stack see during a fault.
-const EXPECTED: [(RedisFault, [&str; 7]); 18] = [
-    (RedisFault::Network(Network::Latency(Duration::from_millis(30))), LATE),
-    (RedisFault::Network(Network::Bandwidth(10_000)), LATE),
-    (RedisFault::Network(Network::Refuse), REFUSED),
-    (RedisFault::Network(Network::Reset), REFUSED),
-    (RedisFault::Network(Network::HalfOpen), SILENT),
-    (RedisFault::Network(Network::HoldRequests), SILENT),
-    (RedisFault::Network(Network::HoldReplies), SILENT),
-    (RedisFault::Network(Network::CutRequest(50)), REFUSED),
-    (RedisFault::Network(Network::CutReply(8)), REFUSED),
-    (RedisFault::Kill, REFUSED),
-    (RedisFault::KillAndForget, REFUSED),
-    (RedisFault::Failover, REFUSED),
-    (RedisFault::Pause, SILENT),
-    (RedisFault::Loading, REFUSED),
-    (RedisFault::Busy, REFUSED),
-    (RedisFault::OutOfMemory, REFUSED),
-    (RedisFault::ReadOnly, REFUSED),
-    (RedisFault::NoReplicas, REFUSED),
+/// The name of a fault, the fault, and what most callers of each stack see during it.
+type Expected<F> = (&'static str, F, [&'static str; 7]);
+
+const EXPECTED: [Expected<RedisFault>; 18] = [
+    ("latency of 30 ms each way", RedisFault::Network(Network::Latency(Duration::from_millis(30))), LATE),
+    ("bandwidth of 10000 bytes/s", RedisFault::Network(Network::Bandwidth(10_000)), LATE),
+    ("connections refused", RedisFault::Network(Network::Refuse), REFUSED),
+    ("connections reset", RedisFault::Network(Network::Reset), REFUSED),
+    ("half open: accepts, never answers", RedisFault::Network(Network::HalfOpen), SILENT),
+    ("half open: requests do not arrive", RedisFault::Network(Network::HoldRequests), SILENT),
+    ("half open: replies do not arrive", RedisFault::Network(Network::HoldReplies), SILENT),
+    ("cut in mid-request", RedisFault::Network(Network::CutRequest(50)), REFUSED),
+    ("cut in mid-reply", RedisFault::Network(Network::CutReply(8)), REFUSED),
+    ("kill -9, restart with data", RedisFault::Kill, REFUSED),
+    ("kill -9, restart without data", RedisFault::KillAndForget, REFUSED),
+    ("failover to a replica", RedisFault::Failover, REFUSED),
+    ("SIGSTOP, SIGCONT", RedisFault::Pause, SILENT),
+    ("LOADING", RedisFault::Loading, REFUSED),
+    ("BUSY", RedisFault::Busy, REFUSED),
+    ("OOM", RedisFault::OutOfMemory, REFUSED),
+    ("READONLY", RedisFault::ReadOnly, REFUSED),
+    ("NOREPLICAS", RedisFault::NoReplicas, REFUSED),
 ];
-const EXPECTED_OF_CLUSTER: [(ClusterFault, [&str; 7]); 2] =
-    [(ClusterFault::Down, REFUSED), (ClusterFault::Migration, ["Ok"; 7])];
+const EXPECTED_OF_CLUSTER: [Expected<ClusterFault>; 2] =
+    [("CLUSTERDOWN", ClusterFault::Down, REFUSED), ("slot migration", ClusterFault::Migration, ["Ok"; 7])];
 
 /// What a fault did: its row of the table, and what is wrong.
 type Row = (String, String);
@@ -108,7 +110,7 @@ type Row = (String, String);
 /// Runs one fault, and returns what it did with the scene.
 ///
 /// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
-async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, fault: X::Fault, expected: [&str; 7]) -> (Row, X) {
+async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, (name, fault, expected): Expected<X::Fault>) -> (Row, X) {
     let mut tries_left = 5;
     loop {
         let mut scene = start().unwrap();
@@ -124,18 +126,18 @@ async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, fault: X::Fault, expec
             && violations.all(|violation| violation.starts_with("calls usually take"))
             && tries_left > 0
         {
-            println!("{fault}: {seen:?}, once more");
+            println!("{name}: {seen:?}, once more");
             continue;
         }
         let mut wrong = String::new();
         for (observed, expected) in seen.iter().zip(expected) {
-            println!("{fault}: {observed:?}");
+            println!("{name}: {observed:?}");
             if observed.during.to_string() != expected || !observed.violations.is_empty() {
-                let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
+                let _ = writeln!(wrong, "{name}: expected {expected}, found {observed:?}");
             }
         }
         let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
-        return ((format!("| {fault} | {} | {afterwards} |\n", found.join(" | ")), wrong), scene);
+        return ((format!("| {name} | {} | {afterwards} |\n", found.join(" | ")), wrong), scene);
     }
 }
 
@@ -146,16 +148,16 @@ fn rows() -> Vec<Row> {
     let run = |number: usize| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            let Some((fault, expected)) = EXPECTED.get(number) else {
-                let (fault, expected) = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
-                let (row, scene) = row(ClusterScene::start, fault, expected).await;
+            let Some(expected) = EXPECTED.get(number) else {
+                let expected = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
+                let (row, scene) = row(ClusterScene::start, expected).await;
                 let redirected =
                     |text| scene.cluster().nodes().iter().any(|node| node.info("errorstats").unwrap().contains(text));
-                let is_migration = matches!(fault, ClusterFault::Migration);
+                let is_migration = expected.1 == ClusterFault::Migration;
                 assert!(!is_migration || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:"));
                 return row;
             };
-            row(RedisScene::start, *fault, *expected).await.0
+            row(RedisScene::start, *expected).await.0
         })
     };
     let count = EXPECTED.len() + EXPECTED_OF_CLUSTER.len();
@@ -247,7 +249,7 @@ async fn a_soak_of_random_faults() {
         most: Some(1),
     });
     // Loading takes too long for many of them.
-    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
+    let faults = EXPECTED.map(|(_, fault, _)| fault).into_iter();
     let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
     let settings = Soak::from_env(lossless.collect());
     let violations = soak(&mut scene, &settings, &subjects, direct).await.unwrap();

@@ -1,6 +1,5 @@
 //! The faults of a Redis Cluster.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +19,6 @@ pub enum ClusterFault {
     Down,
     /// All slots that hold keys move to the next node, again and again.
     Migration,
-}
-
-impl fmt::Display for ClusterFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Down => "CLUSTERDOWN",
-            Self::Migration => "slot migration",
-        })
-    }
 }
 
 /// A Redis Cluster. Its nodes announce their addresses, so there is no proxy.

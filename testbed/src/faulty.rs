@@ -8,8 +8,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, ErrorKind, WindowStore};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts,
+};
+use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
 use tokio::time::sleep;
 
 /// The behaviour of a [`Faulty`] store on a call.
@@ -74,7 +76,8 @@ impl<S> Faulty<S> {
         Self(Arc::new(Inner { store, rule, immediate, calls, applied }))
     }
 
-    /// Sets the behaviour on each call, by verb (`acquire`, `peek`, `record`, `settle` or `reset`) and log.
+    /// Sets the behaviour on each call, by verb (`acquire`, `peek`, `record`, `settle`, `reset`, or `apply_all` for several
+    /// operations as one) and log.
     pub fn rule(&self, rule: impl FnMut(&str, LogKey<'_>) -> Does + Send + 'static) {
         *lock(&self.0.rule) = Some(Box::new(rule));
     }
@@ -113,6 +116,10 @@ impl<S> Faulty<S> {
         &self.0.store
     }
 
+    fn note(&self, verb: &'static str) {
+        *lock(&self.0.calls).entry(verb).or_default() += 1;
+    }
+
     fn does(&self, verb: &str, log: LogKey<'_>) -> Does {
         lock(&self.0.rule).as_mut().map_or(Does::Answer, |rule| rule(verb, log))
     }
@@ -122,7 +129,7 @@ impl<S> Faulty<S> {
         (verb, log, cost): (&'static str, LogKey<'_>, u64),
         apply: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<(T, Does), Error> {
-        *lock(&self.0.calls).entry(verb).or_default() += 1;
+        self.note(verb);
         tokio::task::yield_now().await;
         let mut does = self.does(verb, log);
         while does == Does::Hold {
@@ -171,13 +178,47 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
         Ok(self.call(("reset", log, 0), self.store().reset(log)).await?.0)
     }
 
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let apply = self.store().apply_all(ops);
+        match ops.first() {
+            Some(first) => Ok(self.call(("apply_all", first.op.log, 0), apply).await?.0),
+            None => apply.await,
+        }
+    }
+
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         if self.0.immediate.load(Ordering::SeqCst) { self.store().try_decide(op, otherwise) } else { otherwise() }
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store().timer()
     }
 
     /// The node of `key@node` is `node`.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let node = log.key.iter().position(|byte| *byte == b'@').map(|at| &log.key[at + 1..]);
-        LogPlace::on(node.map(|node| String::from_utf8_lossy(node).into()))
+        let mut place = self.store().place(log).through(&*self.0);
+        place.node = node.map(|node| String::from_utf8_lossy(node).into());
+        place
+    }
+}
+
+/// Follows no rule, and notes only the calls of `decide_now`.
+impl<S: SyncStore> SyncStore for Faulty<S> {
+    fn apply_now(&self, op: &Op<'_>) -> Facts {
+        self.store().apply_now(op)
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.note("decide_now");
+        self.store().decide_now(op)
+    }
+
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
+        self.store().settle_now(settlement)
+    }
+
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        self.store().reset_now(log)
     }
 }

@@ -55,9 +55,9 @@ pub async fn observe<X: Scene>(
     subjects: &[Subject],
     direct: impl AsyncFn(String) -> SharedStore,
 ) -> io::Result<Vec<Observed>> {
-    let runs = subjects.iter().map(|subject| Run::before(subject, format!("{}, {fault}", subject.name)));
+    let runs = subjects.iter().map(|subject| Run::before(subject, format!("{}, {fault:?}", subject.name)));
     let runs = try_join_all(runs).await;
-    let mut runs = runs.map_err(|error| io::Error::other(format!("before {fault}: {error}")))?;
+    let mut runs = runs.map_err(|error| io::Error::other(format!("before {fault:?}: {error}")))?;
     block_in_place(|| scene.begin(fault))?;
     let until = Instant::now() + LENGTH;
     join_all(runs.iter_mut().map(|run| run.during(until))).await;

@@ -1,6 +1,5 @@
 //! A TCP proxy whose network fails on command.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,23 +34,6 @@ pub enum Network {
     CutRequest(usize),
     /// Resets each connection after this many bytes towards the client, counted from now on.
     CutReply(usize),
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Healthy => "healthy",
-            Self::Latency(latency) => return write!(f, "latency of {} ms each way", latency.as_millis()),
-            Self::Bandwidth(rate) => return write!(f, "bandwidth of {rate} bytes/s"),
-            Self::Refuse => "connections refused",
-            Self::Reset => "connections reset",
-            Self::HalfOpen => "half open: accepts, never answers",
-            Self::HoldRequests => "half open: requests do not arrive",
-            Self::HoldReplies => "half open: replies do not arrive",
-            Self::CutRequest(_) => "cut in mid-request",
-            Self::CutReply(_) => "cut in mid-reply",
-        })
-    }
 }
 
 /// A TCP proxy to one server. Dropping it closes its connections.

@@ -1,6 +1,5 @@
 //! The faults of a Redis server.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -38,23 +37,6 @@ pub enum RedisFault {
     ReadOnly,
     /// A master that needs a replica to accept writes, and has none.
     NoReplicas,
-}
-
-impl fmt::Display for RedisFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Network(network) => return network.fmt(f),
-            Self::Kill => "kill -9, restart with data",
-            Self::KillAndForget => "kill -9, restart without data",
-            Self::Pause => "SIGSTOP, SIGCONT",
-            Self::Failover => "failover to a replica",
-            Self::Loading => "LOADING",
-            Self::Busy => "BUSY",
-            Self::OutOfMemory => "OOM",
-            Self::ReadOnly => "READONLY",
-            Self::NoReplicas => "NOREPLICAS",
-        })
-    }
 }
 
 /// A Redis server behind a [`Proxy`].

@@ -1,14 +1,14 @@
 //! A server with its faults.
 
-use std::fmt::{Debug, Display};
+use std::fmt::Debug;
 use std::io;
 
 /// A server, usually behind a [`Proxy`](crate::Proxy), that fails on command. Its faults do not overlap.
 ///
 /// Its functions may block: [`observe`](crate::observe) and [`soak`](crate::soak) move other tasks elsewhere first.
 pub trait Scene: Debug {
-    /// The faults. A table shows their names.
-    type Fault: Copy + Debug + Display;
+    /// The faults.
+    type Fault: Copy + Debug;
 
     /// Returns the URL for the stores under test.
     fn url(&self) -> String;

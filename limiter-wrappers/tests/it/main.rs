@@ -7,6 +7,5 @@ mod fallback;
 mod forwarding;
 mod metrics;
 mod outages;
-mod probe;
 mod script;
 mod several;
