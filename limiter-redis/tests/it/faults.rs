@@ -17,6 +17,8 @@ use testbed::{Network, Proxy};
 use crate::support::{TIMEOUT, assert_temporary, calls, connect, run, search, until, within};
 
 const RESPONSE: Duration = Duration::from_millis(250);
+/// Two attempts with the pause between them, and some time for the runtime.
+const BOUND: Duration = Duration::from_millis(2 * 270 + 700);
 
 /// The timeouts that these tests are about. The first connection may take long while other tests start servers.
 fn builder() -> RedisStoreBuilder {
@@ -46,6 +48,42 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
         }
         let decision = limiter.acquire("k").await.unwrap();
         assert_eq!((decision.allowed(), decision.used()), (true, used));
+    }
+}
+
+/// The server stops, or dies, or stops and dies while the calls wait.
+async fn every_call_ends_in_time(stops: bool, dies: bool, policy: Policy) {
+    let mut server = Server::start().unwrap();
+    let limiter = &limiter(builder(), &server.url(), policy).await;
+    match stops {
+        true => server.pause().unwrap(),
+        false => server.kill(),
+    }
+    let all = join_all((0..50).map(|n| async move {
+        tokio::time::sleep(Duration::from_millis(n % 7 * 20)).await;
+        within(BOUND, limiter.acquire("k")).await
+    }));
+    let (results, ()) = tokio::join!(all, async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if dies {
+            server.kill();
+        }
+    });
+    for result in results {
+        assert_temporary(&result.unwrap_err());
+    }
+    if dies { server.restart() } else { server.resume() }.unwrap();
+    until("a recovery", async || limiter.acquire("other").await.is_ok()).await;
+    if dies {
+        until("an answer", async || limiter.status("k").await.is_ok_and(|status| status.used() == 0)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stops_or_dies_ends_every_call_in_time_and_is_found_again() {
+    for policy in [policy!("50/1h"), policy!("50/1h~1m")] {
+        let faults = [(false, true), (true, true), (true, false)];
+        join_all(faults.map(|(stops, dies)| every_call_ends_in_time(stops, dies, policy.clone()))).await;
     }
 }
 
