@@ -24,6 +24,7 @@ descriptors:
     descriptors:
       - key: address
         rate_limit: { name: login, policy: "5/1m", counting: attempts }
+        quota_mode: true
   - key: tenant
     rate_limit: { unit: hour, requests_per_unit: 1 }
     shadow_mode: true
@@ -59,6 +60,8 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d").await?;
         page.shows("tbody tr:nth-child(2) td:nth-child(2)", "2").await?;
         page.shows("tbody tr:nth-child(2) td:nth-child(3)", "3").await?;
+        page.shows("tbody tr:nth-child(3)", "5/1m\ncounts attempts\nquota mode").await?;
+        page.shows("tbody tr:nth-child(4)", "1/1h\nshadow mode").await?;
         page.shows("tbody tr:nth-child(4) td:nth-child(4)", "3").await?;
         page.shows("#tile-denied .total", "3 total").await?;
 

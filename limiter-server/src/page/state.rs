@@ -48,6 +48,7 @@ fn shown(rule: &Rule) -> Value {
         "where": rule.place.to_string(),
         "effect": rule.effect.name(),
         "shadow": rule.shadow,
+        "quota": rule.quota,
         "attempts": policy.is_some_and(|policy| policy.counting() == Counting::Attempts),
         "limits": policy.map_or(&[][..], Policy::limits).iter().map(Limit::to_string).collect::<Vec<_>>(),
         "allowed": rule.counts.allowed.load(Relaxed),

@@ -21,7 +21,7 @@ fn rules_are_a_table_and_errors_have_places() {
 descriptors:
 - {key: a, rate_limit: {policy: '5/10s, 100/1h', counting: attempts}, shadow_mode: true}
 - {key: b, value: ä, rate_limit: {unlimited: true}, descriptors: [{key: c}]}
-- {key: b, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: b, rate_limit: {unit: day, requests_per_unit: 0}, quota_mode: true}
 - {key: c, rate_limit: {unit: day, requests_per_unit: 010}}
 ";
     fs::write(&path, valid).unwrap();
@@ -30,7 +30,7 @@ domain  rule   limit                                          place
 d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
 d       b=ä    unlimited                                      limits.yaml:4:3
 d       b=ä,c  exempt                                         limits.yaml:4:67
-d       b      deny                                           limits.yaml:5:3
+d       b      deny, quota mode                               limits.yaml:5:3
 d       c      8/1d                                           limits.yaml:6:3
 ";
     let (passed, out, errors) = run(&path);

@@ -243,7 +243,7 @@ fn different_values_have_different_labels_whatever_they_contain() {
 
 #[test]
 fn rules_are_listed_with_their_counts() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Server::start(&format!("{CONFIG}    quota_mode: true"), &[]);
     thread::scope(|scope| {
         for _ in 0..4 {
             let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
@@ -254,7 +254,7 @@ fn rules_are_listed_with_their_counts() {
     let place = format!("{}:4:5", server.config().display());
     let expected = json!({
         "domain": "d", "path": "user", "name": null, "where": place, "effect": "limit", "limits": ["3/1m"], "attempts": false,
-        "shadow": false, "allowed": 3, "denied": 1, "shadow_denied": 0,
+        "shadow": false, "quota": true, "allowed": 3, "denied": 1, "shadow_denied": 0,
     });
     assert_eq!(rules["rules"][0], expected);
 }
