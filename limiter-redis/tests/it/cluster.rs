@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use futures::future::join_all;
 use limiter_core::request::AllOf;
 use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
-use tokio::task::JoinHandle;
 
 use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
 
@@ -115,30 +115,6 @@ async fn calls_with_several_keys_follow_a_slot_that_moves() {
     }
 }
 
-/// Operates on one key every few milliseconds. Returns when each operation began and ended, and whether it was answered.
-fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Tried>> {
-    let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
-    tokio::spawn(async move {
-        let mut tries = Vec::new();
-        while !over.load(Ordering::Relaxed) {
-            let begun = Instant::now();
-            let answer = within(BOUND, limiter.record(&key).into_future()).await;
-            tries.push(Tried { begun, ended: Instant::now(), answered: answer.is_ok() });
-            if let Err(error) = answer {
-                assert_temporary(&error);
-            }
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-        tries
-    })
-}
-
-struct Tried {
-    begun: Instant,
-    ended: Instant,
-    answered: bool,
-}
-
 /// Checks what the loss of a master does, until it is back. If it is `silent`, its port accepts connections and nobody answers,
 /// as if the host had vanished; otherwise they are refused.
 async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
@@ -154,43 +130,48 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = Arc::new(search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store));
-    let over = Arc::new(AtomicBool::new(false));
+    let limiter = search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store);
+    let over = AtomicBool::new(false);
     for key in &keys {
         until("every node serves", async || limiter.record(key).await.is_ok()).await;
         limiter.reset(key).await.unwrap();
     }
-    let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
-    cluster.nodes_mut()[0].kill();
-    // It may have replied while it was being killed.
-    let killed = Instant::now();
-    let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
-    // The others notice it after the node timeout of 2 s.
-    let nodes = || cluster.nodes()[1].command(&["CLUSTER", "NODES"]).unwrap().text();
-    until("the others notice", async || nodes().contains("fail")).await;
-    tokio::time::sleep(Duration::from_millis(size(500, 1_500))).await;
-    let restarting = Instant::now();
-    drop(stand_in);
-    cluster.nodes_mut()[0].restart().unwrap();
-    until("the restarted master is used again", async || limiter.record(&keys[0]).await.is_ok()).await;
-    let recovered = Instant::now();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    over.store(true, Ordering::Relaxed);
-
-    for (i, task) in tasks.into_iter().enumerate() {
-        let tries = task.await.unwrap();
-        if i == 0 {
-            let lost = |tried: &&Tried| tried.begun > killed && tried.ended < restarting;
-            assert!(tries.iter().any(|tried| lost(&tried)), "no operation was tried meanwhile");
-            assert!(tries.iter().filter(lost).all(|tried| !tried.answered), "a dead master answered");
-            let after: Vec<_> = tries.iter().filter(|tried| tried.begun > recovered).collect();
-            assert!(!after.is_empty() && after.iter().all(|tried| tried.answered), "it is there again");
-        } else {
-            assert!(tries.iter().all(|tried| tried.answered), "operations on node {i}, which lives, failed");
-            let used = limiter.peek(&keys[i]).await.unwrap().used();
-            assert_eq!(used, tries.len() as u64, "node {i}");
+    let (lost, live) = keys.split_first().unwrap();
+    let call = async |key: &str| {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        within(BOUND, limiter.record(key).into_future()).await
+    };
+    let use_live = async |key: &str| {
+        for calls in 0.. {
+            if over.load(Ordering::Relaxed) {
+                assert_eq!(limiter.peek(key).await.unwrap().used(), calls, "{key}");
+                break;
+            }
+            assert!(call(key).await.is_ok(), "{key}, on a node that lives");
         }
-    }
+    };
+    let lose_and_restart = async {
+        cluster.nodes_mut()[0].kill();
+        let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
+        // The others notice it after the node timeout of 2 s.
+        until("the others notice", async || {
+            assert_temporary(&call(lost).await.expect_err("a dead master answered"));
+            cluster.nodes()[1].command(&["CLUSTER", "NODES"]).unwrap().text().contains("fail")
+        })
+        .await;
+        for _ in 0..size(5, 15) {
+            assert_temporary(&call(lost).await.expect_err("a dead master answered"));
+            tokio::time::sleep(Duration::from_millis(97)).await;
+        }
+        drop(stand_in);
+        cluster.nodes_mut()[0].restart().unwrap();
+        until("the restarted master is used again", async || call(lost).await.is_ok()).await;
+        for _ in 0..100 {
+            assert!(call(lost).await.is_ok(), "it is there again");
+        }
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(lose_and_restart, join_all(live.iter().map(|key| use_live(key))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
