@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
-use crate::attempt::{Attempt, Reply, RetryPolicy};
+use crate::attempt::{Attempt, RetryPolicy};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;
 use crate::script::{APPLY, APPLY_ALL};
 use crate::server_clock::ServerClock;
-use crate::settings::Address;
 
 /// The channel of a store's commands.
 pub(crate) struct Channel {
@@ -37,23 +36,6 @@ pub(crate) struct EncodedOp {
 impl Channel {
     pub(crate) fn new(connection: Connection, retry_policy: RetryPolicy) -> Self {
         Self { connection, retry_policy, clock: ServerClock::new() }
-    }
-
-    /// Sends a command.
-    pub(crate) async fn run(&self, command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure> {
-        self.retry_policy.run(&self.connection, None, true, command).await
-    }
-
-    /// Sends a command that must not be repeated after a lost reply.
-    pub(crate) async fn run_once(&self, cmd: &Cmd) -> Result<Value, Failure> {
-        let reply = self.retry_policy.run(&self.connection, None, false, |_| cmd.clone()).await;
-        reply.map(|reply| reply.value)
-    }
-
-    /// Sends a command to one node of a Cluster, or to any.
-    pub(crate) async fn run_on(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Reply, Failure> {
-        let node = self.connection.node(node).map_err(Failure::Redis)?;
-        self.retry_policy.run(&node, None, true, |_| cmd.clone()).await
     }
 
     /// Sends operations with their flags. Returns the reply of `apply_fast.lua` or `apply.lua` to one, and of `apply_all.lua` to

@@ -7,7 +7,7 @@ use redis::aio::ConnectionLike;
 use redis::{Client, Cmd, IntoConnectionInfo, RedisFuture, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
-use crate::cluster::node_pool::NodePool;
+use crate::cluster::NodePool;
 use crate::failure::Failure;
 use crate::reconnecting::Reconnecting;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -151,12 +151,6 @@ impl Connection {
         }
     }
 
-    /// Whether commands without a key must be sent to each node.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(&self.0, Kind::Cluster(_))
-    }
-
     /// Returns the name of the Cluster node that serves a key, if it is known, and the slot: one script can use several keys of
     /// one slot. All keys of one server have slot 0.
     pub(crate) fn place_of(&self, key: &[u8]) -> (Option<Arc<str>>, Option<u64>) {
@@ -170,13 +164,20 @@ impl Connection {
         }
     }
 
-    /// Returns a connection to one node of a Cluster, or to any without an address.
+    /// Asks a Cluster for the addresses of its masters. One server is a node without an address.
+    pub(crate) async fn nodes(&self) -> RedisResult<Vec<Option<Address>>> {
+        match &self.0 {
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(pool) => Ok(pool.masters().await?.into_iter().map(Some).collect()),
+            _ => Ok(vec![None]),
+        }
+    }
+
+    /// Returns a connection to one of the [nodes](Self::nodes).
     pub(crate) fn node(&self, address: Option<&Address>) -> RedisResult<Self> {
         match (&self.0, address) {
             #[cfg(feature = "cluster")]
             (Kind::Cluster(pool), Some(address)) => Ok(Self(Kind::Single(pool.at(address)?.connection))),
-            #[cfg(feature = "cluster")]
-            (Kind::Cluster(pool), None) => Ok(Self(Kind::Single(pool.any()?.connection))),
             _ => Ok(self.clone()),
         }
     }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use limiter_core::store::LogKey;
 use limiter_core::{Error, Timestamp};
-use redis::Value;
 
-use crate::reply::{integer, unexpected};
+use crate::reply;
 use crate::script::INSPECT;
 use crate::store::RedisStore;
 
@@ -38,25 +37,16 @@ impl RedisStore {
     /// It changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let stored = self.keys.encode(log);
-        let reply = self.run(log, &stored, |attempt| INSPECT.call(attempt.load, &[&stored], &[])).await?.value;
-        log_info(&reply).map_err(|error| error.with_log(log))
+        let reply = self.run(log, &stored, true, |attempt| INSPECT.call(attempt.load, &[&stored], &[])).await?;
+        type Numbers = (u64, u64, u64, u64, i64, u64);
+        let numbers: Option<Numbers> = reply::value(&reply.value).map_err(|error| error.with_log(log))?;
+        Ok(numbers.map(|(entries, cost, oldest, newest, expires_in, bytes)| LogInfo {
+            entries,
+            cost,
+            oldest: Timestamp::from_micros_saturating(oldest),
+            newest: Timestamp::from_micros_saturating(newest),
+            expires_in: u64::try_from(expires_in).ok().map(Duration::from_millis),
+            bytes,
+        }))
     }
-}
-
-fn log_info(reply: &Value) -> Result<Option<LogInfo>, Error> {
-    let Value::Array(items) = reply else { return Err(unexpected(reply)) };
-    if items.is_empty() {
-        return Ok(None);
-    }
-    let [entries, cost, oldest, newest, expires, bytes] = &items[..] else { return Err(unexpected(reply)) };
-    let number = |item| integer(item).map(|n| u64::try_from(n).unwrap_or(0));
-    let time = |item| number(item).map(Timestamp::from_micros_saturating);
-    Ok(Some(LogInfo {
-        entries: number(entries)?,
-        cost: number(cost)?,
-        oldest: time(oldest)?,
-        newest: time(newest)?,
-        expires_in: u64::try_from(integer(expires)?).ok().map(Duration::from_millis),
-        bytes: number(bytes)?,
-    }))
 }

@@ -2,7 +2,7 @@
 
 use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage};
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 use crate::failure::Failure;
 use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED, SHORT};
@@ -104,12 +104,9 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
     rest.is_empty().then_some(SettlementFacts { applied: code & APPLIED != 0, log })
 }
 
-/// Returns the number that a command replied with.
-pub(crate) fn integer(reply: &Value) -> Result<i64, Error> {
-    match reply {
-        Value::Int(number) => Ok(*number),
-        reply => Err(unexpected(reply)),
-    }
+/// Returns the value that a command replied with.
+pub(crate) fn value<T: FromRedisValue>(reply: &Value) -> Result<T, Error> {
+    redis::from_redis_value_ref(reply).map_err(|_| unexpected(reply))
 }
 
 /// Describes a reply by its form alone: its content may hold keys.

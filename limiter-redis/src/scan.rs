@@ -1,10 +1,11 @@
 //! Lists the logs with a prefix, for operators.
 
 use limiter_core::{Error, Name};
-use redis::{Cmd, Value};
 
+use crate::channel::Channel;
+use crate::failure::Failure;
 use crate::key::StoredKey;
-use crate::reply::unexpected;
+use crate::reply;
 use crate::settings::Address;
 use crate::store::RedisStore;
 
@@ -67,16 +68,18 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     pub async fn scan(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+        let Channel { connection, retry_policy, .. } = &self.channel;
+        let failed = |failure: Failure| failure.into_error(&[]);
         let mut cursor = match from {
             Some(cursor) => cursor,
-            None => Cursor { nodes: self.nodes().await?, position: 0 },
+            None => Cursor { nodes: connection.nodes().await.map_err(Failure::Redis).map_err(failed)?, position: 0 },
         };
         let Some(node) = cursor.nodes.last().cloned() else { return Ok(Page { keys: Vec::new(), next: None }) };
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
-        let reply = self.send_to(node.as_ref(), &scan).await?;
-        let (position, stored): (u64, Vec<Vec<u8>>) =
-            redis::from_redis_value_ref(&reply).map_err(|_| unexpected(&reply))?;
+        let node = connection.node(node.as_ref()).map_err(Failure::Redis).map_err(failed)?;
+        let reply = retry_policy.run(&node, None, true, |_| scan.clone()).await.map_err(failed)?;
+        let (position, stored): (u64, Vec<Vec<u8>>) = reply::value(&reply.value)?;
         // The pattern also matches other names that end like this one.
         let is_wanted = |found: &str| name.is_none_or(|name| name.as_str() == found);
         let found = stored.iter().filter_map(|stored| self.keys.decode(stored));
@@ -86,23 +89,5 @@ impl RedisStore {
             cursor.nodes.pop();
         }
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
-    }
-
-    /// Returns the masters of a Cluster.
-    async fn nodes(&self) -> Result<Vec<Option<Address>>, Error> {
-        #[cfg(feature = "cluster")]
-        if self.channel.connection.is_cluster() {
-            let mut slots = redis::cmd("CLUSTER");
-            slots.arg("SLOTS");
-            let reply = self.send_to(None, &slots).await?;
-            let masters = crate::cluster::slots::masters(&reply).ok_or_else(|| unexpected(&reply))?;
-            return Ok(masters.into_iter().map(Some).collect());
-        }
-        Ok(vec![None])
-    }
-
-    async fn send_to(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Value, Error> {
-        let reply = self.channel.run_on(node, cmd).await;
-        reply.map(|reply| reply.value).map_err(|failure| failure.into_error(&[]))
     }
 }

@@ -84,14 +84,16 @@ impl RedisStore {
         (id, EncodedOp { stored, request, at, windows, timeout: op.timeout })
     }
 
-    /// Sends a command about a log, which is stored under `stored`.
+    /// Sends a command about a log, which is stored under `stored`. See [`RetryPolicy::run`](crate::attempt::RetryPolicy::run).
     pub(crate) async fn run(
         &self,
         log: LogKey<'_>,
         stored: &[u8],
+        repeatable: bool,
         command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Error> {
-        let reply = self.channel.run(command).await;
+        let Channel { connection, retry_policy, .. } = &self.channel;
+        let reply = retry_policy.run(connection, None, repeatable, command).await;
         reply.map_err(|failure| failure.into_error(&[stored]).with_log(log))
     }
 }
@@ -150,7 +152,7 @@ impl WindowStore for RedisStore {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
         let (request, at) = (request::settle(&settlement), given_time(settlement.at));
         let args = [&*request, at.as_bytes()];
-        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &[&stored], &args)).await?;
+        let reply = self.run(log, &stored, true, |attempt| SETTLE.call(attempt.load, &[&stored], &args)).await?;
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
@@ -163,11 +165,10 @@ impl WindowStore for RedisStore {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let stored = self.keys.encode(log);
         let mut unlink = redis::cmd("UNLINK");
+        unlink.arg(&stored);
         // A repetition could remove others' charges since the first attempt.
-        let reply = self.channel.run_once(unlink.arg(&stored)).await;
-        let reply = reply.map_err(|failure| failure.into_error(&[&stored]));
-        let removed = reply.and_then(|reply| reply::integer(&reply)).map_err(|error| error.with_log(log))?;
-        Ok(removed == 1)
+        let reply = self.run(log, &stored, false, |_| unlink.clone()).await?;
+        reply::value(&reply.value).map_err(|error| error.with_log(log))
     }
 
     /// In a Cluster, the node is the master that serves the log's slot: its host and port. A slot's logs go together; on one

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use crate::settings::Address;
 
 /// Returns the slot of a command's key, which is its first argument, or the third of a script.
-pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {
+pub(super) fn slot_of(cmd: &Cmd) -> Option<Slot> {
     let mut args = cmd.args_iter().filter_map(|arg| match arg {
         redis::Arg::Simple(bytes) => Some(bytes),
         _ => None,
@@ -18,7 +18,7 @@ pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {
 
 /// Returns the ranges of slots in a reply to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
 /// host gets `asked`, the host that responded.
-pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
+pub(super) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
     let number = |value: &Value| match value {
         Value::Int(number) => u16::try_from(*number).ok(),
@@ -35,10 +35,4 @@ pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, A
         Some((number(first)?, number(last)?, (host, number(master.get(1)?)?)))
     };
     ranges.iter().map(range).collect()
-}
-
-/// Returns the masters in a reply to `CLUSTER SLOTS`.
-pub(crate) fn masters(reply: &Value) -> Option<Vec<Address>> {
-    let masters: std::collections::BTreeSet<_> = slot_ranges(reply, "")?.into_iter().map(|(.., node)| node).collect();
-    Some(masters.into_iter().collect())
 }

@@ -1,7 +1,7 @@
 
 -- Describes a log, after head.lua and prelude.lua. Returns the number of entries, their cost, the times of the oldest and the
--- newest, the key's time to live in milliseconds and its bytes; an empty list if there is no log.
-if not newest then return {} end
+-- newest, the key's time to live in milliseconds and its bytes; nothing if there is no log.
+if not newest then return end
 local _
 last, high, low, _, tag = read(newest)
 local ids = tag % 16 >= 8 and count_ids() or 0
