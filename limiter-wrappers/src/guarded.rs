@@ -38,7 +38,8 @@ const HURRY: Duration = Duration::from_millis(100);
 /// # The denial cache
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
 /// the same decision, minus the time that has passed. Caches only denials by the store's clock, with a policy that counts
-/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`].
+/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`]. Does not cache what the
+/// store decides without waiting: deciding again takes as little time.
 ///
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
 /// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Policy, SyncStore, policy};
+use limiter_core::{Limit, Policy, SyncStore, policy};
 
 use super::carried::{Carried, Cell};
 
@@ -45,11 +45,11 @@ impl Local {
     }
 
     pub(super) fn apply(&self, op: &Op<'_>) -> Facts {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
         self.locked(|carried| self.apply_to(carried, op))
     }
 
     fn apply_to(&self, carried: &mut Carried, op: &Op<'_>) -> Facts {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
         let facts = self.store.apply_now(op);
         if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
             let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
@@ -58,19 +58,35 @@ impl Local {
         facts
     }
 
-    /// Decides operations as one. The lock prevents concurrent changes to the local store.
+    /// Decides operations as one. The lock prevents concurrent changes to the local store. Each reads the clock, so their times
+    /// may differ by microseconds.
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        self.decisions.fetch_add(ops.len() as u64, Ordering::Relaxed);
         self.locked(|carried| {
-            let fits = |op: &Op<'_>| self.store.apply_now(&op.to_peek()).admitted;
-            // Without room, it appends nothing unless it counts attempts.
-            let repeats = |op: &Op<'_>| op.id.is_some() && !op.appends(false) && self.store.apply_now(op).admitted;
-            let denier = ops.iter().position(|joint| joint.denies(fits(&joint.op) || repeats(&joint.op)));
-            let decide = |(i, joint): (usize, &JointOp<'_>)| {
-                let appends = denier.is_none_or(|denier| denier == i) || joint.keeps_charge;
-                self.apply_to(carried, &if appends { joint.op } else { joint.op.to_peek() })
+            let previews: Vec<_> = ops.iter().map(|joint| self.preview(&joint.op)).collect();
+            let denier = ops.iter().zip(&previews).position(|(joint, facts)| joint.denies(facts.admitted));
+            let decide = |(i, (joint, preview)): (usize, (&JointOp<'_>, Facts))| {
+                let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
+                let appends = preview.outcome == Outcome::Nothing && joint.op.appends(preview.admitted);
+                if appends && !is_held { self.apply_to(carried, &joint.op) } else { preview }
             };
-            ops.iter().enumerate().map(decide).collect()
+            ops.iter().zip(previews).enumerate().map(decide).collect()
         })
+    }
+
+    /// Returns an operation's facts if it repeats another, otherwise those of its peek. Appends nothing.
+    fn preview(&self, op: &Op<'_>) -> Facts {
+        let peeked = self.store.apply_now(&op.to_peek());
+        let (window, now) = (op.receipt_window(), peeked.log.now);
+        let has_entries = peeked.log.newest.is_some_and(|newest| window.counts(newest, now));
+        let (Some(id), true, Ok(limit)) = (op.id, has_entries, Limit::with_window(1, window)) else { return peeked };
+        // An entry counts in this window, so another does not fit. This one repeats, or is denied.
+        let one = limit.into();
+        let find = Op::acquire(op.log.key, &one).with_name(op.log.name).with_id(id).at(now);
+        match self.store.apply_now(&find) {
+            found @ Facts { outcome: Outcome::Repeated(_), .. } => Facts { log: peeked.log, ..found },
+            _ => peeked,
+        }
     }
 
     /// Settles an entry that the local log holds.

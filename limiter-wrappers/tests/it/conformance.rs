@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use limiter_core::WithClock;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::Suite;
-use limiter_testkit::conformance_tests;
+use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::server::Server;
+use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 use limiter_wrappers::Stack;
 use limiter_wrappers::observe::ObservedStore;
+use testbed::Faulty;
+
+use crate::script::{Does, bare};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -35,3 +39,14 @@ conformance_tests!(the_stack_over_redis, tokio, Suite::shared(), async |suite| {
         RedisStore::builder().connect_timeout(LONG).response_timeout(LONG).connect(&server.url()).await.unwrap();
     suite.run(Arc::new(Stack::new(redis).timeout(LONG).cached_keys(0).fail_open())).await
 });
+
+/// A reset is the primary store's. The local clock stands still, because the fallback reads it for each operation.
+#[tokio::test]
+async fn a_fallback_in_an_outage_applies_several_operations_as_one() {
+    let primary = Faulty::<ReferenceStore>::default();
+    primary.rule(|verb, _| if verb == "reset" { Does::Answer } else { Does::Refuse });
+    let local = WithClock::new(MemoryStore::new(), MockClock::new());
+    let suite = Suite::new().phases(&[Phase::Several]).spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
+    let checked = suite.run(Arc::new(bare(primary).fallback(local))).await;
+    assert!(checked.is_ok(), "{}", checked.unwrap_err());
+}

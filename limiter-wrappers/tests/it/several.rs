@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use limiter_core::request::{AllOf, Part};
+use limiter_core::request::AllOf;
 use limiter_core::{Counting, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::ReferenceStore;
@@ -34,16 +34,6 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
             let mut both = AllOf::new().with(two.acquire("k")).with(one.acquire("k"));
             assert_eq!(both.decide().await.unwrap(), admits, "{name}");
             assert_eq!((down.calls_to("apply_all"), down.calls_to("acquire")), (calls, 0), "{name}");
-        }
-        if name == "fallback" {
-            assert_eq!([used(&one).await, used(&two).await], [1, 1], "all or none");
-            // A repetition finds its entry, and a kept charge stays.
-            let repeated = || one.acquire("r").idempotency_key(7_u128);
-            assert!(AllOf::new().with(repeated()).with(two.acquire("r")).decide().await.unwrap());
-            assert!(AllOf::new().with(repeated()).with(two.acquire("r")).decide().await.unwrap());
-            let kept = Part::from(two.acquire("k")).keep_charge();
-            assert!(!AllOf::new().with(kept).with(one.acquire("k")).decide().await.unwrap());
-            assert_eq!([used(&one).await, used(&two).await], [1, 2]);
         }
         if name == "closed" {
             assert!(AllOf::new().with(one.record("k")).with(two.record("k")).decide().await.is_err());
