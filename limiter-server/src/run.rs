@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use axum_server::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
@@ -15,7 +14,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::grpc::Grpc;
 use crate::guard::Guard;
-use crate::listener::{self, Protocol};
+use crate::listener::{self, Listener};
 use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
@@ -24,8 +23,6 @@ use crate::store::Store;
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
-/// How long requests in progress may take after the stop.
-const GRACE: Duration = Duration::from_secs(8);
 /// How long the shutdown waits for refunds, and then for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -43,8 +40,7 @@ pub struct Server {
     pub admin: SocketAddr,
     service: Arc<Service>,
     health: HealthReporter,
-    handles: [Handle<SocketAddr>; 3],
-    listeners: JoinSet<std::io::Result<()>>,
+    listeners: JoinSet<()>,
     /// Stops with the server.
     _background: JoinSet<()>,
 }
@@ -72,28 +68,24 @@ impl Server {
         let for_http = http::routes(Arc::clone(&service));
         let for_admin = admin::routes(Arc::clone(&service), about);
 
-        let handles: [Handle<SocketAddr>; 3] = Default::default();
-        let [stop_grpc, stop_http, stop_admin] = handles.clone();
-        let (tls, seats) = (Tls::read(options)?, options.max_connections);
-        let with_tls = |protocol| tls.as_ref().and_then(|tls| tls.of(protocol));
+        let (tls, seats, stop) = (Tls::read(options)?, options.max_connections, service.stopped());
         let (grpc_socket, grpc) = listener::open(&options.grpc).await?;
         let (http_socket, http) = listener::open(&options.http).await?;
         let (admin_socket, admin) = listener::open(&options.admin).await?;
         let guard = Guard::new(token.as_deref(), admin.ip().is_loopback(), &options.admin_host);
         let for_admin = guard::guarded(for_admin, guard);
-        let listeners = [
-            listener::serve(grpc_socket, Protocol::Grpc, with_tls(Protocol::Grpc), for_grpc, stop_grpc, seats),
-            listener::serve(http_socket, Protocol::Http, with_tls(Protocol::Http), for_http, stop_http, seats),
-            listener::serve(admin_socket, Protocol::Http, None, for_admin, stop_admin, seats),
-        ];
-        let listeners = listeners.into_iter().collect();
+        let mut listeners = JoinSet::new();
+        let for_grpc = Listener::new(for_grpc, tls.clone()).http2_only();
+        listeners.spawn(for_grpc.serve(grpc_socket, seats, stop.clone()));
+        listeners.spawn(Listener::new(for_http, tls.clone()).serve(http_socket, seats, stop.clone()));
+        listeners.spawn(Listener::new(for_admin, None).serve(admin_socket, seats, stop.clone()));
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
         if let Some(tls) = tls {
             background.spawn(reload::watch_tls(tls)?);
         }
         background.spawn(metrics::upkeep());
-        Ok(Self { grpc, http, admin, service, health, handles, listeners, _background: background })
+        Ok(Self { grpc, http, admin, service, health, listeners, _background: background })
     }
 
     /// Returns the service.
@@ -104,7 +96,6 @@ impl Server {
 
     /// Stops. Health turns to `NOT_SERVING`, and requests in progress have eight seconds to finish.
     pub async fn stop(mut self) {
-        self.service.stop();
         for name in HEALTH {
             self.health.set_service_status(name, ServingStatus::NotServing).await;
         }
@@ -112,9 +103,7 @@ impl Server {
             // Ends the watchers' streams.
             self.health.clear_service_status(name).await;
         }
-        for handle in &self.handles {
-            handle.graceful_shutdown(Some(GRACE));
-        }
+        self.service.stopped().cancel();
         while self.listeners.join_next().await.is_some() {}
         self.service.flush(FLUSH).await;
         self.service.store().flush(FLUSH).await;

@@ -253,14 +253,9 @@ impl Service {
         Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
     }
 
-    /// Ends all waits: the server stops.
-    pub(crate) fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Completes when the server stops.
-    pub(crate) async fn stopped(&self) {
-        self.stop.cancelled().await;
+    /// Returns what ends all waits, when the server stops.
+    pub(crate) fn stopped(&self) -> &CancellationToken {
+        &self.stop
     }
 
     /// Waits for the refunds of earlier responses, but no longer than `timeout`.

@@ -1,25 +1,28 @@
 //! TLS, and mutual TLS.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use axum_server::tls_rustls::RustlsConfig;
+use arc_swap::ArcSwap;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-use crate::listener::Protocol;
 use crate::options::Serve;
 
 /// TLS of the listeners, which follows its files.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     options: Serve,
-    configs: [(Protocol, RustlsConfig); 2],
+    config: Arc<ArcSwap<ServerConfig>>,
 }
 
 impl Tls {
@@ -28,14 +31,16 @@ impl Tls {
     /// # Errors
     /// If a file cannot be read or does not fit the others.
     pub(crate) fn read(options: &Serve) -> anyhow::Result<Option<Self>> {
-        let read = |protocol| Ok::<_, anyhow::Error>(config(options, protocol)?.map(RustlsConfig::from_config));
-        let (Some(http), Some(grpc)) = (read(Protocol::Http)?, read(Protocol::Grpc)?) else { return Ok(None) };
-        Ok(Some(Self { options: options.clone(), configs: [(Protocol::Http, http), (Protocol::Grpc, grpc)] }))
+        let config = config(options)?.map(|config| Arc::new(ArcSwap::from_pointee(config)));
+        Ok(config.map(|config| Self { options: options.clone(), config }))
     }
 
-    /// Returns the configuration of a listener.
-    pub(crate) fn of(&self, protocol: Protocol) -> Option<RustlsConfig> {
-        self.configs.iter().find(|(of, _)| *of == protocol).map(|(_, config)| config.clone())
+    /// Makes the handshake with a client.
+    ///
+    /// # Errors
+    /// If the client or its certificate does not fit.
+    pub(crate) async fn accept<I: AsyncRead + AsyncWrite + Unpin>(&self, stream: I) -> io::Result<TlsStream<I>> {
+        TlsAcceptor::from(self.config.load_full()).accept(stream).await
     }
 
     /// Returns the files.
@@ -49,15 +54,14 @@ impl Tls {
     /// # Errors
     /// Those of [`read`](Self::read). The old certificates then stay in use.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        let Some(new) = Self::read(&self.options)? else { return Ok(()) };
-        for ((_, config), (_, new)) in self.configs.iter().zip(new.configs) {
-            config.reload_from_config(new.get_inner());
+        if let Some(config) = config(&self.options)? {
+            self.config.store(Arc::new(config));
         }
         Ok(())
     }
 }
 
-fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
     let (Some(cert), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
     let provider = Arc::new(default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -76,8 +80,8 @@ fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Option<Arc<Serv
         PrivateKeyDer::from_pem_file(key).with_context(|| format!("{}: expected a private key", key.display()))?;
     let mut config =
         config.with_single_cert(certificates(cert)?, private).with_context(|| cert.display().to_string())?;
-    config.alpn_protocols = vec![protocol.alpn().into()];
-    Ok(Some(Arc::new(config)))
+    config.alpn_protocols = ["h2", "http/1.1"].map(Into::into).into();
+    Ok(Some(config))
 }
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {

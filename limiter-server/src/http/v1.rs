@@ -216,7 +216,7 @@ async fn decide(
             let permit = tokio::select! {
                 biased;
                 permit = waits => permit?,
-                () = service.stopped() => acquire().permit().await?,
+                () = service.stopped().cancelled() => acquire().permit().await?,
             };
             Ok(permit.clone())
         }

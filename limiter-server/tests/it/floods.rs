@@ -142,6 +142,11 @@ async fn connections_without_requests_or_readers_end() {
     let args = ["limiter-server", "--grpc", any, "--http", any, "--admin", any, "--config", config.to_str().unwrap()];
     let server = run::Server::start(&Options::parse_from(args).serve.unwrap()).await.unwrap();
 
+    // A connection without a first request.
+    let (mut silent, began) = (tokio::net::TcpStream::connect(server.grpc).await.unwrap(), Instant::now());
+    let _ = silent.read_to_end(&mut Vec::new()).await;
+    assert!((Duration::from_secs(60)..Duration::from_secs(70)).contains(&began.elapsed()), "{:?}", began.elapsed());
+
     // Pings keep a connection open only for a time.
     let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
     let (client, connection) = h2::client::Builder::new().handshake::<_, Bytes>(stream).await.unwrap();
