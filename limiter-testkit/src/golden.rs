@@ -66,12 +66,6 @@ impl Trace {
         Ok(self.limits.parse::<Policy>()?.with_counting(self.counting))
     }
 
-    /// Returns whether every operation comes through one limiter with its default policy, as on the command line.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.rows.iter().all(|row| row.own_limits.is_empty() && row.limiter == 0)
-    }
-
     /// Returns the operations as a CSV file with the columns `at,key,cost,op`. Times are in seconds.
     #[must_use]
     pub fn csv(&self, key: &str) -> String {

@@ -15,7 +15,6 @@ use super::sequence::replay::Mismatch;
 use super::session::{Session, run_script};
 use super::sleep::{DropAfter, sleep, within};
 use super::strategy::START;
-use super::suite::failure::Finding;
 use super::suite::run::Run;
 
 /// The maximum number of polls before a future is dropped.
@@ -50,9 +49,8 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                     has_waited |= !done && matches!(after, DropAfter::Polls(1..));
                 }
                 Err(Ended::Wrong(mismatch)) => {
-                    let mut finding = script.finding(mismatch);
-                    finding.title += &format!(", whose future is dropped after {after}");
-                    run.fail(finding);
+                    let circumstance = format!(", whose future is dropped after {after}");
+                    run.fail(script.cited(mismatch).under(&circumstance, &[]));
                 }
                 Err(Ended::Hung) => {
                     let title = format!("{} whose future is dropped after {after}", script.name);
@@ -60,7 +58,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                         "after that, calls on the same key and on another key did not return within {DEADLINE:?}"
                     );
                     // A store that hangs once would hang again.
-                    return run.fail(Finding::new(title, &[C2], text));
+                    return run.fail(Mismatch::new(title, &[C2], text));
                 }
             }
         }
@@ -69,7 +67,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 /// Runs a script and drops one call. Returns whether that call had already finished.
 async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
-    let wrong = |text| Ended::Wrong(Mismatch::new(&[], text));
+    let wrong = |text| Ended::Wrong(Mismatch::new("", &[], text));
     let mut session = Session::new(run, &script.case, 0).map_err(wrong)?;
     session.route = Some(Route::Facts);
     let when = if is_given { At::Given(Timestamp::from_micros_saturating(START)) } else { At::StoreClock };

@@ -6,9 +6,9 @@ use super::script::{Planning, Script};
 use super::sentence::Sentence::L1;
 use super::sequence::caller::StoreKeys;
 use super::sequence::case::CaseLimiter;
+use super::sequence::replay::Mismatch;
 use super::sequence::replay::Replay;
 use super::sequence::{Log, Plan};
-use super::suite::failure::Finding;
 use super::suite::run::Run;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
@@ -18,7 +18,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
             let result = run.replay_script(script, None, planning as usize, false).await;
             run.count_script(result);
         }
-        if !run.findings.is_empty() {
+        if !run.mismatches.is_empty() {
             return;
         }
     }
@@ -122,9 +122,9 @@ async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
     let result = match Plan::of(&script.case) {
         Ok(plan) => {
             let result = Replay::new(&run.handles, &store_keys).run(&plan).await;
-            result.map(|()| plan.calls.len() as u64).map_err(|mismatch| Finding { title, ..script.finding(mismatch) })
+            result.map(|()| plan.calls.len() as u64).map_err(|mismatch| script.cited(mismatch).titled(title))
         }
-        Err(text) => Err(Finding::new(title, &[L1], text)),
+        Err(text) => Err(Mismatch::new(title, &[L1], text)),
     };
     run.count_script(result);
 }

@@ -16,11 +16,11 @@ use super::sequence::call_result::CallResult;
 use super::sequence::caller::{Caller, Route, StoreKeys};
 use super::sequence::case::Operation;
 use super::sequence::planner::Planner;
+use super::sequence::replay::Mismatch;
 use super::sequence::replay::salt;
 use super::sequence::{Call, Log};
 use super::sleep::sleep;
 use super::strategy::START;
-use super::suite::failure::Finding;
 use super::suite::run::Run;
 use order::{Made, Order, Search};
 
@@ -33,10 +33,10 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         for script in run.scripts(script::TOGETHER) {
             let title = format!("{} concurrent tasks: {}", run.suite.sizes.tasks, script.name);
             if let Err(text) = together(run, &Arc::new(script)).await {
-                run.fail(Finding::new(title, &[L12], text));
+                run.fail(Mismatch::new(title, &[L12], text));
             }
         }
-        if !run.findings.is_empty() {
+        if !run.mismatches.is_empty() {
             return;
         }
     }

@@ -30,11 +30,6 @@ async fn swept(run: &mut Run<'_>) {
     }
     for script in run.planned(Planning::AsWritten) {
         let result = run.replay_script(script, None, 1, true).await;
-        let result = result.map_err(|mut finding| {
-            finding.title += ", with a sweep before every call";
-            finding.mismatch.citations.insert(0, F2);
-            finding
-        });
-        run.count_script(result);
+        run.count_script(result.map_err(|mismatch| mismatch.under(", with a sweep before every call", &[F2])));
     }
 }

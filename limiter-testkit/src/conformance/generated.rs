@@ -10,8 +10,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::strategy;
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::report::Phase;
 use crate::conformance::suite::run::Run;
 
@@ -29,7 +29,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
             }
             match sequence(run, &case).await {
                 Ok(()) => run.passed(1),
-                Err(finding) => run.fail(*finding),
+                Err(mismatch) => run.fail(mismatch),
             }
         }
     }
@@ -37,13 +37,13 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
 
 /// Runs a case on new keys, with new ids. Every field must be the reference store's, except in the phase
 /// [`Guarantee`](Phase::Guarantee), which judges from outside.
-async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
+async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     if run.phase == Phase::Guarantee {
         return guarantee::judge(run, case).await;
     }
-    let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
+    let plan = Plan::of(case).map_err(|text| Mismatch::new("a sequence", &[], text))?;
     let turn = run.report.checks_of(run.phase) as usize;
-    run.replay(&plan, turn).await.map_err(|mismatch| Box::new(Finding { title: "a sequence".to_owned(), mismatch }))
+    run.replay(&plan, turn).await.map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {
@@ -65,10 +65,10 @@ pub(crate) async fn random(run: &mut Run<'_>) {
         };
         match result {
             Ok(()) => run.passed(1),
-            Err(mut finding) => {
+            Err(mut mismatch) => {
                 failed += 1;
-                finding.title = format!("random sequence {number}, {}", finding.title);
-                run.fail(*finding);
+                mismatch.title = format!("random sequence {number}, {}", mismatch.title);
+                run.fail(mismatch);
             }
         }
     }
@@ -79,9 +79,8 @@ async fn random_case(
     strategy: &impl Strategy<Value = Case>,
     runner: &mut TestRunner,
     shrinks: bool,
-) -> Result<(), Box<Finding>> {
-    let tree =
-        strategy.new_tree(runner).map_err(|reason| Box::new(Finding::new("not made", &[], reason.to_string())))?;
+) -> Result<(), Mismatch> {
+    let tree = strategy.new_tree(runner).map_err(|reason| Mismatch::new("not made", &[], reason.to_string()))?;
     let case = tree.current();
     match sequence(run, &case).await {
         Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
@@ -94,8 +93,8 @@ async fn shrunk(
     run: &mut Run<'_>,
     mut tree: impl ValueTree<Value = Case>,
     mut smallest: Case,
-    mut finding: Box<Finding>,
-) -> Box<Finding> {
+    mut mismatch: Mismatch,
+) -> Mismatch {
     let (mut runs, most) = (0, run.suite.sizes.shrinking);
     let mut goes_on = tree.simplify();
     while goes_on && runs < most {
@@ -104,7 +103,7 @@ async fn shrunk(
         if !fails {
             runs += 1;
             if let Err(smaller) = sequence(run, &case).await {
-                (smallest, finding, fails) = (case, smaller, true);
+                (smallest, mismatch, fails) = (case, smaller, true);
             }
         }
         goes_on = if fails { tree.simplify() } else { tree.complicate() };
@@ -116,10 +115,10 @@ async fn shrunk(
         let case = smallest.with_steps(|other| other != step);
         runs += 1;
         if let Err(smaller) = sequence(run, &case).await {
-            (smallest, finding) = (case, smaller);
+            (smallest, mismatch) = (case, smaller);
             step = smallest.steps.len();
         }
     }
-    finding.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
-    finding
+    mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
+    mismatch
 }

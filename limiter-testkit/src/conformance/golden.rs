@@ -4,7 +4,7 @@ use limiter_core::Policy;
 
 use super::sequence::Plan;
 use super::sequence::case::{Case, CaseLimiter, Operation, Place, Step};
-use super::suite::failure::Finding;
+use super::sequence::replay::Mismatch;
 use super::suite::run::Run;
 use crate::golden::{self, Trace};
 
@@ -13,12 +13,12 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         let title = format!("golden trace \"{}\"", trace.name);
         let plan = case(trace).map_err(|error| error.to_string()).and_then(|case| Plan::of(&case));
         let result = match plan {
-            Ok(plan) => run.replay(&plan, number).await.map_err(|mismatch| Finding { title, mismatch }),
-            Err(text) => Err(Finding::new(title, &[], text)),
+            Ok(plan) => run.replay(&plan, number).await.map_err(|mismatch| mismatch.titled(title)),
+            Err(text) => Err(Mismatch::new(title, &[], text)),
         };
         match result {
             Ok(()) => run.passed(trace.rows.len() as u64),
-            Err(finding) => run.fail(finding),
+            Err(mismatch) => run.fail(mismatch),
         }
     }
 }

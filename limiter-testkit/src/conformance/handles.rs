@@ -4,8 +4,8 @@ use super::contention;
 use super::script::Planning;
 use super::sentence::Sentence::L12;
 use super::sequence::Plan;
+use super::sequence::replay::Mismatch;
 use super::session::run_script::{Pace, run_script};
-use super::suite::failure::Finding;
 use super::suite::run::Run;
 
 /// The last calls go through a handle that is opened after the first calls.
@@ -19,7 +19,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     }
     opened_late(run).await;
     in_turn(run).await;
-    if run.findings.is_empty() {
+    if run.mismatches.is_empty() {
         contention::run(run).await;
     }
 }
@@ -44,8 +44,6 @@ async fn in_turn(run: &mut Run<'_>) {
     }
 }
 
-fn through_handles(mut finding: Finding) -> Finding {
-    finding.title += ", through several handles in turn";
-    finding.mismatch.citations.insert(0, L12);
-    finding
+fn through_handles(mismatch: Mismatch) -> Mismatch {
+    mismatch.under(", through several handles in turn", &[L12])
 }

@@ -8,9 +8,9 @@ use limiter_core::{MAX_COST, Policy, Receipt, Settled, SharedStore, Timestamp, W
 
 use super::sentence::Sentence::L14;
 use super::sequence::caller::{Route, decided};
+use super::sequence::replay::Mismatch;
 use super::sequence::transcript::columns;
 use super::strategy::{START, limit, policy, resolved};
-use super::suite::failure::Finding;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::{Answer, StatusAnswer};
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     run.count(long.calls);
     run.passed(len);
     if let Err(text) = result {
-        run.fail(Finding::new(format!("a log of {len} entries"), &[L14], text));
+        run.fail(Mismatch::new(format!("a log of {len} entries"), &[L14], text));
     }
 }
 

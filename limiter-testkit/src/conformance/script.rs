@@ -11,7 +11,6 @@ use super::sequence::Plan;
 use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use super::sequence::replay::Mismatch;
 use super::strategy::START;
-use super::suite::failure::Finding;
 
 pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
 pub(crate) const STORE_CLOCK: &str = include_str!("scripts/store_clock.txt");
@@ -85,14 +84,14 @@ impl Script {
         self.given.insert(step, GivenTime::At(at.as_micros()));
     }
 
-    /// Returns the finding for a wrong result. It cites the sentences of the step.
-    pub(crate) fn finding(&self, mut mismatch: Mismatch) -> Finding {
+    /// Returns the mismatch with the script's name. It cites the sentences of the step.
+    pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
         let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
         // First those that agree with the wrong field.
         citations.sort_by_key(|sentence| !mismatch.citations.contains(sentence));
         mismatch.citations.retain(|sentence| !citations.contains(sentence));
         mismatch.citations.splice(0..0, citations);
-        Finding { title: format!("script \"{}\"", self.name), mismatch }
+        mismatch.titled(format!("script \"{}\"", self.name))
     }
 }
 

@@ -13,7 +13,7 @@ use limiter_core::store::{At, LogKey};
 use limiter_core::{SharedStore, Timestamp, WindowStore as _};
 
 use super::sentence::Sentence;
-use super::sequence::call_result::{CallResult, StoreResult, agrees, clone};
+use super::sequence::call_result::{CallResult, StoreResult, agrees};
 use super::sequence::caller::{Caller, Route, StoreKeys, identify};
 use super::sequence::case::{Case, Operation};
 use super::sequence::planner::Planner;
@@ -82,7 +82,7 @@ impl Session {
         let call = self.plan().calls.len().saturating_sub(1);
         let step = self.plan().calls.last().map_or(0, |planned| planned.step);
         let transcript = format!("{}{}", transcript::of_calls(self.plan()), text.into());
-        Mismatch { call, step, citations: citations.to_vec(), transcript }
+        Mismatch { call, step, ..Mismatch::new("", citations, transcript) }
     }
 
     /// Makes a step's call and returns its result. Returns `None` if there is no call, for example without a receipt.
@@ -216,11 +216,11 @@ impl Session {
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
         if let Err(text) = history.expect(step, call, when) {
-            return Err(Mismatch { step, ..Mismatch::new(&[], text) });
+            return Err(Mismatch { step, ..Mismatch::new("", &[], text) });
         }
         let plan = &history.planner.plan;
         let number = plan.calls.len() - 1;
-        let got = identify(&self.caller.receipts, &plan.calls[number], clone(got));
+        let got = identify(&self.caller.receipts, &plan.calls[number], got.clone());
         match &got {
             Ok(reply) if agrees(&plan.calls[number].expected, &got) => Ok(reply.clone()),
             Err(error) if agrees(&plan.calls[number].expected, &got) => Ok(CallResult::Refused(error.kind())),

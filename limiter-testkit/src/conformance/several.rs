@@ -6,8 +6,8 @@ use limiter_core::{Counting, Policy, SharedStore, Timestamp, WindowStore as _, p
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6};
 use super::sequence::call_result::{OutcomeKind, RawFacts};
+use super::sequence::replay::Mismatch;
 use super::strategy::START;
-use super::suite::failure::Finding;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
 use crate::reference::ReferenceStore;
@@ -27,7 +27,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         let changed = is_changed_by_none(&store, &keys).await;
         run.count(LOGS as u64);
         if let Err(text) = changed {
-            run.fail(Finding::new("logs that do not go together", &[A1], text));
+            run.fail(Mismatch::new("logs that do not go together", &[A1], text));
         }
         return;
     }
@@ -39,14 +39,14 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         reset_all(&store, &keys.each_ref().map(log)).await;
         run.count((CALLS * LOGS) as u64);
         if let Err((citation, text)) = result {
-            run.fail(Finding::new(format!("random sequence {number}"), &[citation], text));
+            run.fail(Mismatch::new(format!("random sequence {number}"), &[citation], text));
         }
     }
-    if !run.findings.is_empty() {
+    if !run.mismatches.is_empty() {
         return;
     }
     if let Err(text) = at_the_same_time(run, &store).await {
-        run.fail(Finding::new("concurrent tasks on two logs", &[A2], text));
+        run.fail(Mismatch::new("concurrent tasks on two logs", &[A2], text));
     }
 }
 

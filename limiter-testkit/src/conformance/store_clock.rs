@@ -8,10 +8,10 @@ use limiter_core::{MAX_COST, Policy};
 use super::script;
 use super::sentence::Sentence::T2;
 use super::sequence::caller::by_facts;
+use super::sequence::replay::Mismatch;
 use super::session::Session;
 use super::session::run_script::{self, Pace, run_scripts};
 use super::strategy::{limit, policy as of};
-use super::suite::failure::Finding;
 use super::suite::run::{Run, log, op, reset_all};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
@@ -19,7 +19,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     run_scripts(run, &scripts, Pace::Millis, 0).await;
     let scripts = run.scripts(script::GIVEN_TIMES);
     run_scripts(run, &scripts, Pace::Standstill, 0).await;
-    if run.findings.is_empty() {
+    if run.mismatches.is_empty() {
         run_scripts(run, &scripts, Pace::Stretched, 1).await;
         short_windows(run).await;
     }
@@ -31,7 +31,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 async fn short_windows(run: &mut Run<'_>) {
     for _ in 0..run.suite.sizes.in_a_row.div_ceil(CALLS) {
         if let Err(text) = records(run).await {
-            return run.fail(Finding::new("records in a row at the store's own clock", &[T2], text));
+            return run.fail(Mismatch::new("records in a row at the store's own clock", &[T2], text));
         }
     }
     sessions(run).await;
@@ -120,7 +120,7 @@ async fn sessions(run: &mut Run<'_>) {
         };
         let mut session = match Session::new(run, &script.case, number) {
             Ok(session) => session,
-            Err(text) => return run.fail(Finding::new(script.name, &[], text)),
+            Err(text) => return run.fail(Mismatch::new(script.name, &[], text)),
         };
         // Sweeps would take longer than the windows.
         session.sweep = None;
@@ -131,7 +131,7 @@ async fn sessions(run: &mut Run<'_>) {
         run.count(session.calls());
         if let Err(mismatch) = result {
             // The same calls pass at a given time, so the clock is at fault.
-            return run.fail(script.finding(mismatch));
+            return run.fail(script.cited(mismatch));
         }
     }
 }

@@ -14,11 +14,11 @@ use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::sentence::Sentence::E2;
-use super::sequence::replay::{Sweep, salt};
+use super::sequence::replay::{Mismatch, Sweep, salt};
 use super::spawn::{Spawner, Task};
 use super::watched::{Hung, watched};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, several, store_clock};
-use failure::{Failure, Finding};
+use failure::Failure;
 use report::{Phase, Report};
 use run::Run;
 use sizes::Sizes;
@@ -174,10 +174,10 @@ impl Suite {
             run.handles = handles.iter().take(count).cloned().collect();
             run_phase(&mut run, phase).await;
             if let Some(text) = hung.get() {
-                run.findings = vec![Finding::new("a call that does not return", &[E2], text)];
+                run.mismatches = vec![Mismatch::new("a call that does not return", &[E2], text)];
             }
-            if !run.findings.is_empty() {
-                return Err(Failure::new(phase, run.findings, self.seed));
+            if !run.mismatches.is_empty() {
+                return Err(Failure::new(phase, run.mismatches, self.seed));
             }
         }
         Ok(run.report)
@@ -213,7 +213,7 @@ impl fmt::Debug for Suite {
 async fn run_phase(run: &mut Run<'_>, phase: Phase) {
     run.phase = phase;
     if run.handles.is_empty() {
-        return run.fail(Finding::new("no store", &[], "the list of handles is empty"));
+        return run.fail(Mismatch::new("no store", &[], "the list of handles is empty"));
     }
     match phase {
         Phase::Golden => golden::run(run).await,
@@ -228,11 +228,11 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) {
         Phase::Contention => contention::run(run).await,
         Phase::Several => several::run(run).await,
     }
-    if run.findings.is_empty() && run.report.calls_of(phase) == 0 {
+    if run.mismatches.is_empty() && run.report.calls_of(phase) == 0 {
         let text = match phase {
             Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
             _ => "nothing to run",
         };
-        run.fail(Finding::new("nothing was checked", &[], text));
+        run.fail(Mismatch::new("nothing was checked", &[], text));
     }
 }

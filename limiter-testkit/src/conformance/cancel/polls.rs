@@ -8,8 +8,8 @@ use limiter_core::{Error, WindowStore as _, policy};
 
 use crate::conformance::sentence::Sentence::T5;
 use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::sleep::sleep;
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 
 /// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
@@ -60,7 +60,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
              the runtime's thread before it blocks needs a longer `Sizes::blocking`."
         );
-        run.fail(Finding::new(format!("the time that {what} takes"), &[T5], text));
+        run.fail(Mismatch::new(format!("the time that {what} takes"), &[T5], text));
     }
 }
 

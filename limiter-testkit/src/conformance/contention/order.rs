@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use limiter_core::{Receipt, Timestamp};
 
-use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees, clone};
+use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees};
 use crate::conformance::sequence::caller::identify;
 use crate::conformance::sequence::case::Operation;
 use crate::conformance::sequence::planner::Planner;
@@ -74,7 +74,7 @@ impl Order {
         order.calls.push(made.of);
         order.receipts.extend(made.receipt.map(|receipt| (number, receipt)));
         let planned = order.planner.expect(number, call).ok()?;
-        let got = identify(&order.receipts, planned, clone(&made.got));
+        let got = identify(&order.receipts, planned, made.got.clone());
         agrees(&planned.expected, &got).then_some(order)
     }
 

@@ -7,9 +7,9 @@ use limiter_core::{Error, WindowStore as _};
 
 use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::sleep::{sleep, sleep_on};
 use crate::conformance::strategy::{limit, policy};
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, op, reset_all};
 
 /// The window, in microseconds.
@@ -23,7 +23,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
     for _ in 0..LOGS {
         match lost_early(run).await {
             Ok(Some(text)) => {
-                return run.fail(Finding::new("the last moment of a log", &[F1], text));
+                return run.fail(Mismatch::new("the last moment of a log", &[F1], text));
             }
             Ok(None) => {}
             // Other phases report errors better.

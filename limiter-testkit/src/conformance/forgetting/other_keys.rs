@@ -3,9 +3,9 @@
 use limiter_core::store::Mode;
 use limiter_core::{Timestamp, WindowStore as _, policy};
 
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::session::{Session, run_script};
 use crate::conformance::strategy::START;
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, log, op};
 
 /// The last two steps run after the other keys.
@@ -25,7 +25,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                 let result = run_script::steps(&mut session, &script, 0..2, 0, None).await;
                 sessions.push((session, script, result));
             }
-            Err(text) => return run.fail(Finding::new(script.name, &[], text)),
+            Err(text) => return run.fail(Mismatch::new(script.name, &[], text)),
         }
     }
     let calls = others(run).await;
@@ -36,7 +36,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
             Err(mismatch) => Err(mismatch),
         };
         session.end().await;
-        run.count_script(result.map(|_| session.calls()).map_err(|mismatch| script.finding(mismatch)));
+        run.count_script(result.map(|_| session.calls()).map_err(|mismatch| script.cited(mismatch)));
     }
 }
 

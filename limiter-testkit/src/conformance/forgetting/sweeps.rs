@@ -10,8 +10,8 @@ use limiter_core::{Error, Policy, SharedStore, policy};
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::sleep::sleep_on;
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 
 /// The number of keys of each task.
@@ -31,7 +31,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
     for polls in 0..=MAX_POLLS {
         if let Ok(0) = between_polls(run, polls).await {
             let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
-            return run.fail(Finding::new("an append between two polls of a sweep", CITATIONS, text));
+            return run.fail(Mismatch::new("an append between two polls of a sweep", CITATIONS, text));
         }
     }
     for _ in 0..run.suite.sizes.tries.div_ceil(4) {
@@ -52,7 +52,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
             }
         };
         if let Err(text) = run.suite.spawner.run_all((tasks, KEYS), work).await {
-            return run.fail(Finding::new("sweeps and appends", CITATIONS, text));
+            return run.fail(Mismatch::new("sweeps and appends", CITATIONS, text));
         }
         let mut lost = 0;
         for key in &all[KEYS..] {
@@ -63,7 +63,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
         run.count(4 * all.len() as u64);
         if lost > 0 {
             let text = format!("{lost} logs lost an entry that was appended while another task swept");
-            return run.fail(Finding::new("sweeps and appends", CITATIONS, text));
+            return run.fail(Mismatch::new("sweeps and appends", CITATIONS, text));
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
 use crate::conformance::sequence::caller::{Route, by_facts, decided};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::sequence::replay::salt;
 use crate::conformance::strategy::{START, limit, policy, resolved};
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, log, reset_all};
 
 /// The units that a call has appended.
@@ -174,7 +174,7 @@ impl Judged<'_> {
 }
 
 /// Judges each decision by the case's first policy.
-pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
+pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     run.count(2 * case.steps.len() as u64);
     let (store, key) = (run.store(), run.new_key());
     let log_key = log(&key);
@@ -188,7 +188,7 @@ pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Find
         let found = found.unwrap_or_else(|error| Some((E1, format!("the store returned the error {error:?}"))));
         if let Some((citation, text)) = found {
             transcript += &format!("under {}: {text}", case.policies[0]);
-            result = Err(Box::new(Finding::new("a sequence", &[citation], transcript)));
+            result = Err(Mismatch::new("a sequence", &[citation], transcript));
             break;
         }
     }

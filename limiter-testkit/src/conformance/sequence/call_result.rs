@@ -80,14 +80,6 @@ pub(crate) fn agrees(expected: &CallResult, got: &StoreResult) -> bool {
     }
 }
 
-/// Clones a result. Errors cannot be cloned, so an error keeps only its text.
-pub(crate) fn clone(got: &StoreResult) -> StoreResult {
-    match got {
-        Ok(reply) => Ok(reply.clone()),
-        Err(error) => Err(Error::new(error.kind(), format!("{error:?}"))),
-    }
-}
-
 impl CallResult {
     /// Returns the time of the operation.
     pub(crate) fn at(&self) -> Option<Timestamp> {

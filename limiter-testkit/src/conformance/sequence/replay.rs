@@ -12,9 +12,11 @@ use super::caller::{Caller, Route, StoreKeys};
 use super::transcript;
 use crate::conformance::sentence::Sentence::{self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
-/// A wrong result from a store. [`Display`](fmt::Display) prints every call up to it.
+/// A wrong result from a store, or another failed check. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
+    /// The name of the failing case. Empty for a plan without a name.
+    pub(crate) title: String,
     /// The number of the wrong call.
     pub call: usize,
     /// The step of the case that the call belongs to.
@@ -26,6 +28,9 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.title.is_empty() {
+            writeln!(f, "{}", self.title)?;
+        }
         for citation in &self.citations {
             writeln!(f, "{citation}")?;
         }
@@ -37,8 +42,20 @@ impl std::error::Error for Mismatch {}
 
 impl Mismatch {
     /// Returns a failed check of these sentences, without a call.
-    pub(crate) fn new(citations: &[Sentence], transcript: impl Into<String>) -> Self {
-        Self { call: 0, step: 0, citations: citations.to_vec(), transcript: transcript.into() }
+    pub(crate) fn new(title: impl Into<String>, citations: &[Sentence], transcript: impl Into<String>) -> Self {
+        let (title, transcript) = (title.into(), transcript.into());
+        Self { title, call: 0, step: 0, citations: citations.to_vec(), transcript }
+    }
+
+    pub(crate) fn titled(self, title: impl Into<String>) -> Self {
+        Self { title: title.into(), ..self }
+    }
+
+    /// Adds a circumstance to the title. The mismatch then cites these sentences first.
+    pub(crate) fn under(mut self, circumstance: &str, citations: &[Sentence]) -> Self {
+        self.title += circumstance;
+        self.citations.splice(0..0, citations.iter().copied());
+        self
     }
 }
 
@@ -93,7 +110,7 @@ impl<'a> Replay<'a> {
 /// Returns the mismatch of a wrong result.
 pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
     let (step, citations) = (plan.calls[call].step, suggested(&plan.calls[call].expected, got));
-    Mismatch { call, step, citations, transcript: transcript::of_call(plan, call, got) }
+    Mismatch { call, step, ..Mismatch::new("", &citations, transcript::of_call(plan, call, got)) }
 }
 
 /// Fields of a decision, most telling first.

@@ -11,7 +11,6 @@ use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::strategy::{limit, resolved};
-use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::Run;
 
 /// How the times of a script become real times.
@@ -69,12 +68,12 @@ pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pac
 }
 
 /// Runs a script. Returns the number of calls, or 0 if the script does not suit this pace.
-pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn: usize) -> Result<u64, Finding> {
+pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn: usize) -> Result<u64, Mismatch> {
     let Some((windows, sleeps)) = pace.factors(&script.case) else { return Ok(0) };
     let mut case = script.case.clone();
     case.policies = case.policies.iter().map(|policy| stretched(policy, windows)).collect();
     let session = Session::new(run, &case, turn);
-    let mut session = session.map_err(|text| Finding::new(&script.name, &[], text))?;
+    let mut session = session.map_err(|text| Mismatch::new(&script.name, &[], text))?;
     // At the other paces, sweeps would only cost time.
     session.sweep = session.sweep.filter(|_| pace == Pace::Millis);
     let result = async {
@@ -83,11 +82,7 @@ pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn:
     };
     let result = result.await;
     session.end().await;
-    result.map_err(|mismatch| {
-        let mut finding = script.finding(mismatch);
-        finding.title += " at the store's own clock";
-        finding
-    })?;
+    result.map_err(|mismatch| script.cited(mismatch).under(" at the store's own clock", &[]))?;
     Ok(session.calls())
 }
 

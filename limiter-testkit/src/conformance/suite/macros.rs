@@ -7,7 +7,7 @@ use super::report::{Phase, Report};
 #[doc(hidden)]
 pub use futures::executor::block_on;
 
-/// Runs one phase, and fails the test with the phase's findings.
+/// Runs one phase, and fails the test with the phase's mismatches.
 ///
 /// # Panics
 /// If the store fails.

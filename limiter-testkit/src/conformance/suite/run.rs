@@ -6,7 +6,6 @@ use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{BoxFuture, Name, Policy, SharedStore, WindowStore as _};
 
 use super::Suite;
-use super::failure::Finding;
 use super::report::{Phase, Report};
 use crate::conformance::script::{self, Planning, Script};
 use crate::conformance::sequence::Plan;
@@ -26,14 +25,14 @@ pub(crate) struct Run<'a> {
     keys: AtomicU64,
     pub(crate) report: Report,
     /// The errors so far in this phase.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) mismatches: Vec<Mismatch>,
 }
 
 impl<'a> Run<'a> {
     pub(crate) fn new(suite: &'a Suite, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
         let (prefix, report) = (format!("{:016x}", salt() as u64), Report::default());
-        let (handles, keys, findings) = (Vec::new(), AtomicU64::new(0), Vec::new());
-        Self { suite, handles, late, phase: Phase::Golden, prefix, keys, report, findings }
+        let (handles, keys, mismatches) = (Vec::new(), AtomicU64::new(0), Vec::new());
+        Self { suite, handles, late, phase: Phase::Golden, prefix, keys, report, mismatches }
     }
 
     /// Makes the store sweep, if it can.
@@ -58,8 +57,8 @@ impl<'a> Run<'a> {
     }
 
     /// Reports a failing case.
-    pub(crate) fn fail(&mut self, finding: Finding) {
-        self.findings.push(finding);
+    pub(crate) fn fail(&mut self, mismatch: Mismatch) {
+        self.mismatches.push(mismatch);
     }
 
     /// Returns an unused key.
@@ -88,13 +87,13 @@ impl<'a> Run<'a> {
     /// Returns the scripts of a text, and reports a text with mistakes.
     pub(crate) fn scripts(&mut self, text: &str) -> Vec<Script> {
         let scripts = script::parse(text);
-        scripts.map_err(|text| self.fail(Finding::new("a script of the suite", &[], text))).unwrap_or_default()
+        scripts.map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text))).unwrap_or_default()
     }
 
     /// Returns the scripts at given times with their plans, and reports a script with mistakes.
     pub(crate) fn planned(&mut self, planning: Planning) -> &'static [(Script, Plan)] {
         let scripts = script::planned(planning).as_deref();
-        scripts.map_err(|text| self.fail(Finding::new("a script of the suite", &[], text))).unwrap_or_default()
+        scripts.map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text))).unwrap_or_default()
     }
 
     /// Replays a script at given times. In the phase [`Handles`](Phase::Handles) the handles take turns, and `late` opens
@@ -105,20 +104,20 @@ impl<'a> Run<'a> {
         late: Option<(usize, BoxFuture<'_, SharedStore>)>,
         turn: usize,
         sweeps: bool,
-    ) -> Result<u64, Finding> {
+    ) -> Result<u64, Mismatch> {
         let (store_keys, sweep) = (self.store_keys(plan), self.suite.sweep.as_ref().filter(|_| sweeps));
         let replay = Replay { handles: &self.handles, store_keys: &store_keys, turn, sweep, late };
-        replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
+        replay.run(plan).await.map_err(|mismatch| script.cited(mismatch))?;
         Ok(plan.calls.len() as u64)
     }
 
     /// Counts a script's calls, or reports its errors. A script without calls did not run.
-    pub(crate) fn count_script(&mut self, result: Result<u64, Finding>) {
+    pub(crate) fn count_script(&mut self, result: Result<u64, Mismatch>) {
         match result {
             Ok(calls) => self.report.count(self.phase, (u64::from(calls > 0), calls)),
-            Err(finding) => {
+            Err(mismatch) => {
                 self.count(1);
-                self.fail(finding);
+                self.fail(mismatch);
             }
         }
     }
