@@ -23,9 +23,9 @@ mod suite;
 mod watched;
 
 pub use sentence::Sentence;
-pub use sequence::Plan;
 pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
-pub use sequence::replay::{Mismatch, replay, replay_blocking};
+pub use sequence::mismatch::Mismatch;
+pub use session::{replay, replay_blocking};
 pub use spawn::Task;
 pub use strategy::{cases, policies};
 pub use suite::Suite;

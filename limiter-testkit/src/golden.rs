@@ -3,6 +3,7 @@
 mod traces;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Decision, Error, Policy};
@@ -118,6 +119,10 @@ impl Row {
     }
 }
 
+fn micros(duration: Duration) -> u64 {
+    duration.as_micros() as u64
+}
+
 impl From<&Decision> for RowAnswer {
     fn from(decision: &Decision) -> Self {
         Self::from(&Answer::from(decision))
@@ -128,12 +133,12 @@ impl From<&Answer> for RowAnswer {
     fn from(answer: &Answer) -> Self {
         Self {
             allowed: answer.allowed,
-            limit: answer.limit.max(),
-            used: answer.used,
-            remaining: answer.remaining,
-            retry_after: answer.retry_after,
-            refill_after: answer.refill_after,
-            reset_after: answer.status.reset_after,
+            limit: answer.status.limit().max(),
+            used: answer.status.used(),
+            remaining: answer.status.remaining(),
+            retry_after: answer.retry_after.map(micros),
+            refill_after: micros(answer.status.refill_after()),
+            reset_after: micros(answer.status.reset_after()),
         }
     }
 }

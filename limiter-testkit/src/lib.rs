@@ -28,7 +28,7 @@ pub mod reference;
 #[cfg(feature = "redis-server")]
 pub mod server;
 
-pub use answer::{Answer, LimitAnswer, StatusAnswer};
+pub use answer::Answer;
 pub use clock::MockClock;
 #[cfg(feature = "conformance")]
 pub use poll_times::poll_times;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_testkit::conformance::{Phase, Plan, Sizes, Suite, cases, replay_blocking};
+use limiter_testkit::conformance::{Phase, Sizes, Suite, cases, replay_blocking};
 use limiter_testkit::conformance_tests;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
@@ -97,8 +97,7 @@ fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) 
     });
     let result = runner.run(&cases(steps), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
-        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        replay_blocking(&store, &plan, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+        replay_blocking(&store, &case, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     result.unwrap_or_else(|e| panic!("{e}"));
     assert!(tried.into_inner() >= u64::from(count));

@@ -1,8 +1,10 @@
 //! Answers as text: one line in a list of calls, one line per field in a comparison.
 
-use limiter_core::{Limit, MAX_COST, Timestamp, Window};
+use std::time::Duration;
 
-use super::{Answer, LimitAnswer, StatusAnswer};
+use limiter_core::{Limit, LimitStatus, MAX_COST, Status, Timestamp, Window};
+
+use super::Answer;
 
 /// The names and values of an answer's fields.
 pub(crate) type Fields = Vec<(String, String)>;
@@ -26,23 +28,23 @@ fn named(name: &str, value: impl ToString) -> (String, String) {
 }
 
 /// Adds one field per limit. The limit is part of the name if there are several.
-fn push_each(fields: &mut Fields, name: &str, status: &StatusAnswer, value: impl Fn(usize, &LimitAnswer) -> u64) {
-    for (i, part) in status.limits.iter().enumerate() {
-        let name = if status.limits.len() > 1 { format!("{}: {name}", shown(part.limit)) } else { name.to_owned() };
-        fields.push((name, value(i, part).to_string()));
+fn push_each<T: ToString>(fields: &mut Fields, name: &str, status: &Status, value: impl Fn(&LimitStatus) -> T) {
+    let limits = status.limits();
+    for part in limits.iter() {
+        let name = if limits.len() > 1 { format!("{}: {name}", shown(part.limit())) } else { name.to_owned() };
+        fields.push(named(&name, value(part)));
     }
 }
 
 /// Returns the fields of a status, with times relative to `start`.
-pub(crate) fn of_status(status: &StatusAnswer, start: Timestamp) -> Fields {
-    let binding = status.limits.get(status.binding).map(|part| shown(part.limit));
-    let mut fields = vec![named("at", since(start, status.at)), named("limit", binding.unwrap_or_default())];
-    push_each(&mut fields, "used", status, |_, part| part.used);
-    push_each(&mut fields, "remaining", status, |_, part| part.remaining);
-    push_each(&mut fields, "refill_after", status, |_, part| part.refill_after);
-    push_each(&mut fields, "reset_after", status, |_, part| part.reset_after);
-    if status.limits.len() > 1 {
-        fields.push(named("reset_after", status.reset_after));
+pub(crate) fn of_status(status: &Status, start: Timestamp) -> Fields {
+    let mut fields = vec![named("at", since(start, status.at())), named("limit", shown(status.limit()))];
+    push_each(&mut fields, "used", status, LimitStatus::used);
+    push_each(&mut fields, "remaining", status, LimitStatus::remaining);
+    push_each(&mut fields, "refill_after", status, |part| part.refill_after().as_micros());
+    push_each(&mut fields, "reset_after", status, |part| part.reset_after().as_micros());
+    if status.limits().len() > 1 {
+        fields.push(named("reset_after", status.reset_after().as_micros()));
     }
     fields
 }
@@ -52,18 +54,15 @@ impl Answer {
     pub(crate) fn fields(&self, start: Timestamp) -> Fields {
         let none = || "none".to_owned();
         let mut fields = vec![named("allowed", self.allowed)];
-        fields.push(named("retry_after", self.retry_after.map_or_else(none, |retry| retry.to_string())));
+        let retry_after = self.retry_after.as_ref().map(Duration::as_micros);
+        fields.push(named("retry_after", retry_after.map_or_else(none, |retry| retry.to_string())));
         fields.push(named("appended", self.appended));
         let receipt = self.receipt.map(|(at, window)| format!("of {}, for {window}", since(start, at)));
         fields.push(named("receipt", receipt.unwrap_or_else(none)));
         fields.extend(of_status(&self.status, start));
-        if self.status.limits.len() > 1 {
-            let retry = |i: usize, _: &LimitAnswer| self.retry_after_each.get(i).copied().unwrap_or(0);
-            push_each(&mut fields, "retry_after", &self.status, retry);
-            fields.push(named("binding limit", shown(self.limit)));
-            fields.push(named("used of it", self.used));
-            fields.push(named("remaining of it", self.remaining));
-            fields.push(named("refill_after of it", self.refill_after));
+        if self.status.limits().len() > 1 {
+            let retry_after = |part: &LimitStatus| part.retry_after().unwrap_or_default().as_micros();
+            push_each(&mut fields, "retry_after", &self.status, retry_after);
         }
         fields
     }

@@ -5,16 +5,13 @@ mod polls;
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use limiter_core::Timestamp;
-use limiter_core::store::At;
 
 use super::script::{self, Script};
 use super::sentence::Sentence::C2;
 use super::sequence::caller::Route;
-use super::sequence::replay::Mismatch;
-use super::session::{Session, run_script};
+use super::sequence::mismatch::Mismatch;
+use super::session::Session;
 use super::sleep::{DropAfter, sleep, within};
-use super::strategy::START;
 use super::suite::run::Run;
 
 /// The maximum number of polls before a future is dropped.
@@ -67,21 +64,20 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 /// Runs a script and drops one call. Returns whether that call had already finished.
 async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
-    let wrong = |text| Ended::Wrong(Mismatch::new("", &[], text));
-    let mut session = Session::new(run, &script.case, 0).map_err(wrong)?;
-    session.route = Some(Route::Facts);
-    let when = if is_given { At::Given(Timestamp::from_micros_saturating(START)) } else { At::StoreClock };
+    let mut session = Session::new(run, &script.case, 0);
+    (session.route, session.sweep) = (Some(Route::Facts), run.suite.sweep.clone());
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
     let mut script = script.clone();
-    if let At::Given(at) = when {
-        (0..steps).for_each(|step| script.give_time(step, at));
+    if is_given {
+        script.stand_still();
     }
-    run_script::steps(&mut session, &script, 0..dropped, 1_000, None).await.map_err(Ended::Wrong)?;
+    session.script(&script, 0..dropped, 1_000).await.map_err(Ended::Wrong)?;
     let operation = script.case.steps[dropped].operation;
-    let finished = session.dropped_step(dropped, operation, when, after).await.map_err(Ended::Wrong)?;
+    let finished =
+        session.dropped_step(dropped, operation, script.when(dropped, None), after).await.map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();
     let task = run.suite.spawner.start(Box::pin(async move {
-        let result = run_script::steps(&mut session, &script, dropped + 1..steps, 1_000, None).await;
+        let result = session.script(&script, dropped + 1..steps, 1_000).await;
         _ = send.send((session, result));
     }));
     let answered = async {
@@ -95,5 +91,5 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
         sleep(Duration::from_millis(1)).await;
     }
     session.end().await;
-    result.map(|_| finished).map_err(Ended::Wrong)
+    result.map(|()| finished).map_err(Ended::Wrong)
 }

@@ -2,21 +2,21 @@
 
 use limiter_core::Name;
 
-use super::script::{Planning, Script};
-use super::sentence::Sentence::L1;
+use super::script::{self, Script};
 use super::sequence::caller::StoreKeys;
 use super::sequence::case::CaseLimiter;
-use super::sequence::replay::Mismatch;
-use super::sequence::replay::Replay;
-use super::sequence::{Log, Plan};
+use super::session::Session;
 use super::suite::run::Run;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
-    let rounds = [Planning::WithPeeks, Planning::AsWritten, Planning::CountingOtherwise];
-    for planning in rounds.into_iter().take(run.suite.sizes.rounds_of_cases) {
-        for script in run.planned(planning) {
-            let result = run.replay_script(script, None, planning as usize, false).await;
-            run.count_script(result);
+    for round in 0..run.suite.sizes.rounds_of_cases.min(3) {
+        for script in run.scripts(script::GIVEN_TIMES) {
+            let script = if round == 2 { script.counting_otherwise() } else { script };
+            let mut session = Session::new(run, &script.case, 2 - round);
+            // A failure in the first round names the step that went wrong.
+            session.peeks = round == 0;
+            let result = session.replay(&script.case).await;
+            run.count_script(result.map_err(|mismatch| script.cited(mismatch)));
         }
         if !run.mismatches.is_empty() {
             return;
@@ -117,14 +117,8 @@ async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
         format!("{:?}/\"{}\"{more}", trio.names[i].as_str(), key[..key.len().min(64)].escape_ascii())
     };
     let title = format!("three logs, by name and key: {}, {}, {}", show(0), show(1), show(2));
-    let logs = (0..3).map(|i| Log { name: i, key: i });
-    let store_keys = StoreKeys::new(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
-    let result = match Plan::of(&script.case) {
-        Ok(plan) => {
-            let result = Replay::new(&run.handles, &store_keys).run(&plan).await;
-            result.map(|()| plan.calls.len() as u64).map_err(|mismatch| script.cited(mismatch).titled(title))
-        }
-        Err(text) => Err(Mismatch::new(title, &[L1], text)),
-    };
+    let store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
+    let mut session = Session::on(run.handles.clone(), store_keys, &script.case);
+    let result = session.replay(&script.case).await.map_err(|mismatch| script.cited(mismatch).titled(title));
     run.count_script(result);
 }

@@ -13,11 +13,11 @@ use limiter_core::{SharedStore, Timestamp};
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
 use super::sequence::call_result::CallResult;
+use super::sequence::caller::salt;
 use super::sequence::caller::{Caller, Route, StoreKeys};
 use super::sequence::case::Operation;
+use super::sequence::mismatch::Mismatch;
 use super::sequence::planner::Planner;
-use super::sequence::replay::Mismatch;
-use super::sequence::replay::salt;
 use super::sequence::{Call, Log};
 use super::sleep::sleep;
 use super::strategy::START;
@@ -47,7 +47,7 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
     let (tasks, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
-        let mut turn = Turn::new(script, &run.new_key(), tasks)?;
+        let mut turn = Turn::new(script, &run.new_key(), tasks);
         let mut caller = turn.caller.clone();
         turn.alone = turn.make(run.store(), &mut caller, 0, 0..script.alone).await;
         turn.caller = caller;
@@ -86,12 +86,11 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Result<Self, String> {
-        let logs = (0..=tasks.min(OWN_KEYS) as u8).map(|key| Log { name: 0, key });
-        let store_keys = StoreKeys::new(logs, |k| format!("{key}/{k}").into_bytes());
-        let (planner, caller) = (Planner::new(&script.case)?, Caller::new(&store_keys, salt()));
+    fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Self {
+        let store_keys = StoreKeys::new(0..=tasks.min(OWN_KEYS) as u8, |k| format!("{key}/{k}").into_bytes());
+        let (planner, caller) = (Planner::new(&script.case), Caller::new(store_keys));
         let clock = AtomicU64::new(START);
-        Ok(Self { script: Arc::clone(script), planner, caller, alone: Vec::new(), clock })
+        Self { script: Arc::clone(script), planner, caller, alone: Vec::new(), clock }
     }
 
     /// Makes some steps of a task. A settlement without a receipt is left out.

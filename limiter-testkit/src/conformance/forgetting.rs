@@ -6,8 +6,9 @@ mod sweeps;
 
 use std::time::Duration;
 
-use super::script::{self, Planning};
+use super::script;
 use super::sentence::Sentence::F2;
+use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::run::Run;
 
@@ -28,8 +29,10 @@ async fn swept(run: &mut Run<'_>) {
     if run.suite.sweep.is_none() {
         return;
     }
-    for script in run.planned(Planning::AsWritten) {
-        let result = run.replay_script(script, None, 1, true).await;
+    for script in run.scripts(script::GIVEN_TIMES) {
+        let mut session = Session::new(run, &script.case, 1);
+        session.sweep = run.suite.sweep.clone();
+        let result = session.replay(&script.case).await.map_err(|mismatch| script.cited(mismatch));
         run.count_script(result.map_err(|mismatch| mismatch.under(", with a sweep before every call", &[F2])));
     }
 }

@@ -2,15 +2,15 @@
 
 #[cfg(test)]
 mod coverage;
-mod exhaustive;
+pub(super) mod exhaustive;
 mod guarantee;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
+use crate::conformance::session::Session;
 use crate::conformance::strategy;
 use crate::conformance::suite::report::Phase;
 use crate::conformance::suite::run::Run;
@@ -41,9 +41,11 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     if run.phase == Phase::Guarantee {
         return guarantee::judge(run, case).await;
     }
-    let plan = Plan::of(case).map_err(|text| Mismatch::new("a sequence", &[], text))?;
     let turn = run.report.checks_of(run.phase) as usize;
-    run.replay(&plan, turn).await.map_err(|mismatch| mismatch.titled("a sequence"))
+    let mut session = Session::new(run, case, turn);
+    let result = session.replay(case).await;
+    run.count(session.calls());
+    result.map(drop).map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {

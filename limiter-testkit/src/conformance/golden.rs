@@ -2,22 +2,24 @@
 
 use limiter_core::Policy;
 
-use super::sequence::Plan;
 use super::sequence::case::{Case, CaseLimiter, Operation, Place, Step};
-use super::sequence::replay::Mismatch;
+use super::sequence::mismatch::Mismatch;
+use super::session::Session;
 use super::suite::run::Run;
 use crate::golden::{self, Trace};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     for (number, trace) in golden::traces().iter().enumerate() {
         let title = format!("golden trace \"{}\"", trace.name);
-        let plan = case(trace).map_err(|error| error.to_string()).and_then(|case| Plan::of(&case));
-        let result = match plan {
-            Ok(plan) => run.replay(&plan, number).await.map_err(|mismatch| mismatch.titled(title)),
-            Err(text) => Err(Mismatch::new(title, &[], text)),
+        let result = match case(trace) {
+            Ok(case) => Session::new(run, &case, number).replay(&case).await.map_err(|mismatch| mismatch.titled(title)),
+            Err(error) => Err(Mismatch::new(title, &[], error.to_string())),
         };
         match result {
-            Ok(()) => run.passed(trace.rows.len() as u64),
+            Ok(calls) => {
+                run.count(calls);
+                run.passed(trace.rows.len() as u64);
+            }
             Err(mismatch) => run.fail(mismatch),
         }
     }
@@ -44,22 +46,24 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
 
 #[cfg(test)]
 mod tests {
+    use limiter_core::LimitStatus;
+
     use super::*;
     use crate::conformance::sequence::call_result::CallResult;
+    use crate::conformance::session::planned;
     use crate::golden::{RowAnswer, traces};
 
-    /// A plan's answers are those by definition.
     #[test]
-    fn the_definitions_agree_with_every_field() {
+    fn the_reference_store_agrees_with_every_field() {
         let mut rows = 0;
         for trace in traces() {
-            let plan = Plan::of(&case(trace).unwrap()).unwrap();
+            let plan = planned(&case(trace).unwrap());
             for (row, planned) in trace.rows.iter().zip(&plan.calls) {
                 let CallResult::Decided(decided) = &planned.expected else {
                     assert_eq!(row.answer, None, "{}: {row:?}", trace.name);
                     continue;
                 };
-                let used: Vec<u64> = decided.answer.status.limits.iter().map(|limit| limit.used).collect();
+                let used: Vec<u64> = decided.answer.status.limits().iter().map(LimitStatus::used).collect();
                 assert!(row.used_each.is_empty() || *used == *row.used_each, "{}: {row:?}", trace.name);
                 assert_eq!(row.answer, Some(RowAnswer::from(&decided.answer)), "{}: {row:?}", trace.name);
                 rows += 1;

@@ -1,17 +1,19 @@
 //! Several handles of one store.
 
+use limiter_core::{BoxFuture, SharedStore};
+
 use super::contention;
-use super::script::Planning;
+use super::script::{self, Script};
 use super::sentence::Sentence::L12;
-use super::sequence::Plan;
-use super::sequence::replay::Mismatch;
+use super::sequence::mismatch::Mismatch;
+use super::session::Session;
 use super::session::run_script::{Pace, run_script};
 use super::suite::run::Run;
 
 /// The last calls go through a handle that is opened after the first calls.
 const LATE: &str = "a handle that is opened late | L12 | 9/1h
     record 1 id 1 called a, record 2 called b, record 1 id 1, settle a 3, refund b, peek 1";
-const FIRST_LATE_CALL: usize = 2;
+const FIRST_LATE_STEP: usize = 2;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     if run.handles.len() < 2 {
@@ -25,21 +27,33 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 }
 
 async fn opened_late(run: &mut Run<'_>) {
-    let planned = run.scripts(LATE).pop().and_then(|script| Plan::of(&script.case).ok().map(|plan| (script, plan)));
-    if let (Some(planned), Some(late)) = (planned, run.late.take()) {
-        let result = run.replay_script(&planned, Some((FIRST_LATE_CALL, late)), 0, false).await;
-        run.count_script(result);
-    }
+    let (Some(mut script), Some(late)) = (run.scripts(LATE).pop(), run.late.take()) else { return };
+    script.stand_still();
+    let mut session = Session::new(run, &script.case, 0);
+    let result = with_a_late_handle(&mut session, &script, late).await;
+    session.end().await;
+    run.count_script(result.map(|()| session.calls()).map_err(|mismatch| script.cited(mismatch)));
+}
+
+async fn with_a_late_handle(
+    session: &mut Session,
+    script: &Script,
+    late: BoxFuture<'_, SharedStore>,
+) -> Result<(), Mismatch> {
+    session.script(script, 0..FIRST_LATE_STEP, 0).await?;
+    session.handles = vec![late.await];
+    session.script(script, FIRST_LATE_STEP..script.case.steps.len(), 0).await?;
+    session.finish(script.when(0, None)).await
 }
 
 /// Runs the scripts, each call through the next handle. Each handle must notice the others' changes.
 async fn in_turn(run: &mut Run<'_>) {
-    for (number, planned) in run.planned(Planning::AsWritten).iter().enumerate() {
+    for (number, script) in run.scripts(script::GIVEN_TIMES).iter().enumerate() {
         for first in 0..run.suite.sizes.rounds_of_cases.min(2) {
-            let result = run.replay_script(planned, None, number + first, false).await;
-            run.count_script(result.map_err(through_handles));
+            let result = Session::new(run, &script.case, number + first).replay(&script.case).await;
+            run.count_script(result.map_err(|mismatch| through_handles(script.cited(mismatch))));
         }
-        let result = run_script(run, &planned.0, Pace::Standstill, number).await;
+        let result = run_script(run, script, Pace::Standstill, number).await;
         run.count_script(result.map_err(through_handles));
     }
 }

@@ -1,15 +1,13 @@
 //! Scripts: named cases that are written as text. `scripts/given_times.txt` describes the language.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use limiter_core::store::{At, Mode};
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
 use super::sentence::Sentence;
-use super::sequence::Plan;
 use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
-use super::sequence::replay::Mismatch;
+use super::sequence::mismatch::Mismatch;
 use super::strategy::START;
 
 pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
@@ -79,9 +77,9 @@ impl Script {
         At::Given(Timestamp::from_micros_saturating(micros))
     }
 
-    /// Makes a step happen at a given time.
-    pub(crate) fn give_time(&mut self, step: usize, at: Timestamp) {
-        self.given.insert(step, GivenTime::At(at.as_micros()));
+    /// Makes all steps happen at one given time.
+    pub(crate) fn stand_still(&mut self) {
+        self.given = (0..self.case.steps.len()).map(|step| (step, GivenTime::At(START))).collect();
     }
 
     /// Returns the mismatch with the script's name. It cites the sentences of the step.
@@ -93,32 +91,6 @@ impl Script {
         mismatch.citations.splice(0..0, citations);
         mismatch.titled(format!("script \"{}\"", self.name))
     }
-}
-
-/// How the calls of a script at given times are planned.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Planning {
-    CountingOtherwise,
-    AsWritten,
-    /// With a look at the log after every step, so that a failure names the step that went wrong.
-    WithPeeks,
-}
-
-/// Scripts with their plans, or a mistake in a script.
-pub(crate) type Planned = Result<Vec<(Script, Plan)>, String>;
-
-/// Returns the scripts at given times with their plans, which are computed once per process.
-pub(crate) fn planned(planning: Planning) -> &'static Planned {
-    static PLANS: [OnceLock<Planned>; 3] = [const { OnceLock::new() }; 3];
-    PLANS[planning as usize].get_or_init(|| {
-        let plan = |script: Script| {
-            let script = if let Planning::CountingOtherwise = planning { script.counting_otherwise() } else { script };
-            let build = if let Planning::WithPeeks = planning { Plan::with_peeks } else { Plan::of };
-            let plan = build(&script.case)?;
-            Ok((script, plan))
-        };
-        parse(GIVEN_TIMES)?.into_iter().map(plan).collect()
-    })
 }
 
 /// Parses all scripts of a text.
@@ -161,6 +133,9 @@ fn head_of(head: &str) -> Result<Script, String> {
                 case.policies.push(policy.with_counting(counting));
             }
         }
+    }
+    if case.policies.is_empty() {
+        return Err("expected a policy".to_owned());
     }
     let citations = vec![citations(about)?];
     Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None, alone: 0, clock })
@@ -281,6 +256,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::conformance::session::planned;
 
     #[test]
     fn every_script_is_complete() {
@@ -290,9 +266,8 @@ mod tests {
         assert!(parse(DROPPED).unwrap().iter().all(|script| script.dropped.is_some()));
         for script in parse(GIVEN_TIMES).unwrap().into_iter().chain(others) {
             for (round, script) in [script.clone(), script.clone().counting_otherwise()].into_iter().enumerate() {
-                let (plan, with_peeks) = (Plan::of(&script.case).unwrap(), Plan::with_peeks(&script.case).unwrap());
-                let (count, calls) = (script.case.steps.len(), plan.calls.len());
-                assert!(calls > count && with_peeks.calls.len() > calls, "{}", script.name);
+                let (plan, count) = (planned(&script.case), script.case.steps.len());
+                assert!(plan.calls.len() > count, "{}", script.name);
                 assert_eq!(script.citations.len(), count);
                 // A skipped settlement would check nothing.
                 let steps: HashSet<usize> = plan.calls.iter().map(|planned| planned.step).collect();
@@ -318,15 +293,15 @@ mod tests {
     #[test]
     fn a_wrong_script_is_an_error() {
         for (text, error) in [
-            ("a | L9\n    acquire 1", "a case needs a policy"),
+            ("a | L9\n    acquire 1", "a | L9: expected a policy"),
             ("a | X9 | 1/1s\n    peek 1", "a | X9 | 1/1s: unknown sentence X9"),
             ("a | L9 | 1/1s\n    take 1", "unknown operation \"take\""),
             ("a | L9 | 1/1s\n    acquire", "the step \"acquire\" is incomplete"),
             ("a | L9 | 1/1s\n    refund b", "no step is called \"b\""),
             ("a | L9 | 1/1s\n    reset id 1", "\"reset id 1\" cannot have \"id\""),
         ] {
-            let planned = parse(text).and_then(|scripts| Plan::of(&scripts[0].case));
-            assert!(planned.as_ref().is_err_and(|got| got.contains(error)), "{text}: {planned:?}");
+            let parsed = parse(text);
+            assert!(parsed.as_ref().is_err_and(|got| got.contains(error)), "{text}: {parsed:?}");
         }
     }
 }

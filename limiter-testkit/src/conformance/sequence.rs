@@ -1,10 +1,12 @@
-//! Sequences of operations as data, their expected results, and their replay on a store.
+//! Sequences of operations as data, their expected results, and the calls that they make on a store.
 
 pub(super) mod call_result;
 pub(super) mod caller;
 pub(super) mod case;
+#[cfg(test)]
+mod definition;
+pub(super) mod mismatch;
 pub(super) mod planner;
-pub(super) mod replay;
 pub(super) mod transcript;
 
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use case::{Operation, Place};
 
 /// The calls of a [`Case`](case::Case) on a store, each with its expected result. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The case's policies, followed by one that covers every entry.
     pub(crate) policies: Arc<[Policy]>,
     pub(crate) start: Timestamp,
@@ -49,7 +51,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Returns a peek at a log, without a limiter.
-    fn peek(log: Log, policy: usize, at: Timestamp) -> Self {
+    pub(crate) fn peek(log: Log, policy: usize, at: Timestamp) -> Self {
         Self { operation: Operation::run(Mode::Peek, 1), log, policy, limiter_policy: None, at }
     }
 
@@ -99,14 +101,4 @@ pub(crate) fn everything() -> Policy {
         Err(_) => unreachable!(),
     };
     Policy::from(MOST)
-}
-
-impl Plan {
-    /// Returns the logs that the calls use.
-    pub(crate) fn logs(&self) -> Vec<Log> {
-        let mut logs: Vec<Log> = self.calls.iter().map(|planned| planned.call.log).collect();
-        logs.sort_unstable();
-        logs.dedup();
-        logs
-    }
 }

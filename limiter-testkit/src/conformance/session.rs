@@ -1,55 +1,78 @@
-//! Sequences at the store's own clock, and with calls whose futures are dropped.
+//! Calls on a store, whose results are compared with the reference store's.
 //!
-//! The store's results state when each call happened. The reference store is called at the same times, so every field of every
-//! result is compared, however long the calls take. A separate check decides whether those times are right.
+//! Calls may be at the store's own clock, and their futures may be dropped. The store's results state when each call happened. The
+//! reference store is called at the same times, so every field of every result is compared, however long the calls take. A separate
+//! check decides whether those times are right.
 
 pub(super) mod clock;
 mod possible_history;
 pub(super) mod run_script;
 
-use std::time::Duration;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use limiter_core::store::{At, LogKey};
-use limiter_core::{SharedStore, Timestamp, WindowStore as _};
+use limiter_core::store::{At, LogKey, Mode};
+use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
 
+use super::script::Script;
 use super::sentence::Sentence;
 use super::sequence::call_result::{CallResult, StoreResult, agrees};
 use super::sequence::caller::{Caller, Route, StoreKeys, identify};
 use super::sequence::case::{Case, Operation};
+use super::sequence::mismatch::{Mismatch, mismatch};
 use super::sequence::planner::Planner;
-use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
 use super::sequence::{Call, Log, Plan, transcript};
 use super::sleep::{DropAfter, sleep_on};
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
 use possible_history::PossibleHistory;
 
+/// A function that makes the store sweep.
+pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// Calls a store, and compares its results with the reference store's at the times that the store stated.
 pub(crate) struct Session {
-    handles: Vec<SharedStore>,
+    /// Handles of one store, used in turn.
+    pub(crate) handles: Vec<SharedStore>,
+    /// Which handle and which route come next.
     turn: usize,
     /// The route of all calls. `None` takes the routes in turn.
     pub(crate) route: Option<Route>,
-    /// Makes the store sweep before each step.
+    /// Makes the store sweep before each call.
     pub(crate) sweep: Option<Sweep>,
+    /// Whether it looks at all entries after every step.
+    pub(crate) peeks: bool,
     /// Every history that agrees with the results so far. Never empty.
     histories: Vec<PossibleHistory>,
-    store_keys: StoreKeys,
     caller: Caller,
     clock: ClockCheck,
+    /// The time of the first step.
+    first: Option<Timestamp>,
 }
 
 impl Session {
-    /// Returns a session with the policies and limiters of `case`, on unused keys.
-    pub(crate) fn new(run: &Run<'_>, case: &Case, turn: usize) -> Result<Self, String> {
+    /// Returns a session with the policies and limiters of `case`.
+    pub(crate) fn on(handles: Vec<SharedStore>, store_keys: StoreKeys, case: &Case) -> Self {
+        Self {
+            handles,
+            turn: 0,
+            route: None,
+            sweep: None,
+            peeks: false,
+            histories: vec![PossibleHistory::new(Planner::new(case))],
+            caller: Caller::new(store_keys),
+            clock: ClockCheck::new(None, false),
+            first: None,
+        }
+    }
+
+    /// Returns a session on the store under test, on unused keys.
+    pub(crate) fn new(run: &Run<'_>, case: &Case, turn: usize) -> Self {
         let key = run.new_key();
-        let histories = vec![PossibleHistory::new(Planner::new(case)?)];
-        let logs = (0..=2).map(|k| Log { name: 0, key: k });
-        let store_keys = StoreKeys::new(logs, |k| format!("{key}/{k}").into_bytes());
-        let caller = Caller::new(&store_keys, salt());
+        let store_keys = StoreKeys::new(case.keys(), |k| format!("{key}/{k}").into_bytes());
         let clock = ClockCheck::new(run.suite.tolerance, run.store().timer().is_some());
-        let sweep = run.suite.sweep.clone();
-        Ok(Self { handles: run.handles.clone(), turn, route: None, sweep, histories, store_keys, caller, clock })
+        Self { turn, clock, ..Self::on(run.handles.clone(), store_keys, case) }
     }
 
     fn planner(&self) -> &Planner {
@@ -85,18 +108,65 @@ impl Session {
         Mismatch { call, step, ..Mismatch::new("", citations, transcript) }
     }
 
-    /// Makes a step's call and returns its result. Returns `None` if there is no call, for example without a receipt.
-    pub(crate) async fn step(
-        &mut self,
-        step: usize,
-        operation: Operation,
-        when: At,
-    ) -> Result<Option<CallResult>, Mismatch> {
-        if let Some(sweep) = &self.sweep {
-            sweep().await;
+    /// Makes all steps of a case at its times, then peeks at each log with every policy and at all entries, and resets it. Returns
+    /// the number of calls.
+    pub(crate) async fn replay(&mut self, case: &Case) -> Result<u64, Mismatch> {
+        let times = case.times();
+        let mut result = self.steps(case, 0..times.len(), 0, |step, _| At::Given(times[step])).await;
+        if result.is_ok() {
+            result = self.finish(At::Given(times.last().copied().unwrap_or_default())).await;
         }
-        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(None) };
-        self.call(step, call, when).await.map(Some)
+        if result.is_err() {
+            self.end().await;
+        }
+        result.map(|()| self.calls())
+    }
+
+    /// Makes some steps of a script, with sleeps of `sleeps` microseconds per unit of time.
+    pub(crate) async fn script(&mut self, script: &Script, range: Range<usize>, sleeps: u64) -> Result<(), Mismatch> {
+        self.steps(&script.case, range, sleeps, |step, first| script.when(step, first)).await
+    }
+
+    /// Makes some steps of a case, each when `when(step, first)` says; `first` is the time of the first step.
+    async fn steps(
+        &mut self,
+        case: &Case,
+        range: Range<usize>,
+        sleeps: u64,
+        when: impl Fn(usize, Option<Timestamp>) -> At,
+    ) -> Result<(), Mismatch> {
+        let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
+        for number in range {
+            let step = case.steps[number];
+            let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
+            if !after.is_zero() {
+                // Calls take time too, so wait only for the rest.
+                let late = start.elapsed().saturating_sub(elapsed);
+                self.sleep(after.saturating_sub(late)).await?;
+            }
+            elapsed += after;
+            // There is no call, for example, without a receipt.
+            let Some(call) = self.planner().call(step.operation, Timestamp::EPOCH) else { continue };
+            let when = when(number, self.first);
+            let result = self.call(number, call, when).await?;
+            self.first = self.first.or(result.at());
+            if self.peeks && !matches!(step.operation, Operation::Run { mode: Mode::Peek, .. }) {
+                self.peek_all(number, when).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Peeks at each log with every policy and at all entries, and resets it.
+    pub(crate) async fn finish(&mut self, when: At) -> Result<(), Mismatch> {
+        let last = self.plan().calls.last().map_or(0, |planned| planned.step);
+        for log in self.planner().logs.clone() {
+            for policy in 0..self.plan().policies.len() {
+                self.call(last, Call::peek(log, policy, Timestamp::EPOCH), when).await?;
+            }
+            self.call(last, Call::reset(log, Timestamp::EPOCH), when).await?;
+        }
+        Ok(())
     }
 
     /// Makes a step's call and drops its future. Returns whether it had already finished.
@@ -120,14 +190,17 @@ impl Session {
     }
 
     /// Peeks at all entries of every log.
-    pub(crate) async fn peek_all(&mut self, step: usize) -> Result<(), Mismatch> {
+    pub(crate) async fn peek_all(&mut self, step: usize, when: At) -> Result<(), Mismatch> {
         for log in self.planner().logs.clone() {
-            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), At::StoreClock).await?;
+            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), when).await?;
         }
         Ok(())
     }
 
     async fn call(&mut self, step: usize, call: Call, when: At) -> Result<CallResult, Mismatch> {
+        if let Some(sweep) = &self.sweep {
+            sweep().await;
+        }
         let (store, before) = (self.handle().clone(), Moment::now());
         let plan = &self.histories[0].planner.plan;
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
@@ -215,9 +288,7 @@ impl Session {
         when: At,
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
-        if let Err(text) = history.expect(step, call, when) {
-            return Err(Mismatch { step, ..Mismatch::new("", &[], text) });
-        }
+        history.expect(step, call, when);
         let plan = &history.planner.plan;
         let number = plan.calls.len() - 1;
         let got = identify(&self.caller.receipts, &plan.calls[number], got.clone());
@@ -230,7 +301,7 @@ impl Session {
 
     /// Resets the logs.
     pub(crate) async fn end(&self) {
-        let logs: Vec<LogKey<'_>> = self.planner().logs.iter().map(|log| self.store_keys.log(*log)).collect();
+        let logs: Vec<LogKey<'_>> = self.planner().logs.iter().map(|log| self.caller.store_keys.log(*log)).collect();
         reset_all(self.handle(), &logs).await;
     }
 }
@@ -238,4 +309,40 @@ impl Session {
 /// Returns the time that the caller gives.
 fn given(at: At) -> Option<Timestamp> {
     if let At::Given(at) = at { Some(at) } else { None }
+}
+
+/// Makes the calls of `case` on `store` one after another and compares every field of every result with the reference store's. Then
+/// peeks at each log with every policy, and resets it. The case's key `k` becomes `keys(k)`, which must be unused with every name.
+///
+/// Stores choose different entry ids. Receipts therefore compare equal if both or neither exist, their times and
+/// windows agree, and they name the entry of the same call.
+///
+/// # Errors
+/// Returns the first [`Mismatch`].
+pub async fn replay<S>(store: &Arc<S>, case: &Case, keys: impl Fn(u8) -> Vec<u8>) -> Result<(), Mismatch>
+where
+    S: WindowStore + ?Sized,
+{
+    let handle: SharedStore = Arc::new(Arc::clone(store));
+    Session::on(vec![handle], StoreKeys::new(case.keys(), keys), case).replay(case).await.map(drop)
+}
+
+/// Like [`replay`], for a store that needs no runtime, on keys that start with `prefix`.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_blocking<S>(store: &Arc<S>, case: &Case, prefix: &str) -> Result<(), Mismatch>
+where
+    S: WindowStore + ?Sized,
+{
+    futures::executor::block_on(replay(store, case, |key| format!("{prefix}/{key}").into_bytes()))
+}
+
+/// Returns the calls that a case makes, with their expected results.
+#[cfg(test)]
+pub(crate) fn planned(case: &Case) -> Plan {
+    let store: SharedStore = Arc::new(crate::ReferenceStore::new());
+    let mut session = Session::on(vec![store], StoreKeys::new(case.keys(), |key| vec![key]), case);
+    futures::executor::block_on(session.replay(case)).unwrap();
+    session.plan().clone()
 }

@@ -5,8 +5,8 @@ use limiter_core::{Counting, Policy, SharedStore, Timestamp, WindowStore as _, p
 
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6};
-use super::sequence::call_result::{OutcomeKind, RawFacts};
-use super::sequence::replay::Mismatch;
+use super::sequence::call_result::RawFacts;
+use super::sequence::mismatch::Mismatch;
 use super::strategy::START;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
@@ -149,15 +149,15 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
         return error.to_string();
     }
     let raw_facts = RawFacts::from(&facts);
-    let mut answer = Answer::from(&decide(&op, facts));
-    if raw_facts.outcome == OutcomeKind::Repeated {
-        // A store need not know whether a repeated entry has a receipt.
-        answer.receipt = None;
-    }
-    if joint.op.mode == Mode::Record && !answer.appended {
+    let repeats = matches!(facts.outcome, Outcome::Repeated(_));
+    let decision = decide(&op, facts);
+    if joint.op.mode == Mode::Record && !decision.appended() {
         // It may be above the maximum, so that no wait helps: which limit binds is unspecified.
-        return format!("{raw_facts:?}, {:?}", answer.status);
+        return format!("{raw_facts:?}, {:?}", decision.status());
     }
+    let mut answer = Answer::from(&decision);
+    // A store need not know whether a repeated entry has a receipt.
+    answer.receipt = answer.receipt.filter(|_| !repeats);
     format!("{raw_facts:?}, {answer:?}")
 }
 

@@ -8,9 +8,9 @@ use limiter_core::{MAX_COST, Policy};
 use super::script;
 use super::sentence::Sentence::T2;
 use super::sequence::caller::by_facts;
-use super::sequence::replay::Mismatch;
+use super::sequence::mismatch::Mismatch;
 use super::session::Session;
-use super::session::run_script::{self, Pace, run_scripts};
+use super::session::run_script::{Pace, run_scripts};
 use super::strategy::{limit, policy as of};
 use super::suite::run::{Run, log, op, reset_all};
 
@@ -118,14 +118,9 @@ async fn sessions(run: &mut Run<'_>) {
             0 => vec![metered(call), saturated(call, true)],
             _ => vec![of(&few, false), saturated(call, false)],
         };
-        let mut session = match Session::new(run, &script.case, number) {
-            Ok(session) => session,
-            Err(text) => return run.fail(Mismatch::new(script.name, &[], text)),
-        };
-        // Sweeps would take longer than the windows.
-        session.sweep = None;
+        let mut session = Session::new(run, &script.case, number);
         let start = Instant::now();
-        let result = run_script::steps(&mut session, &script, 0..script.case.steps.len(), 0, None).await;
+        let result = session.script(&script, 0..script.case.steps.len(), 0).await;
         call = (start.elapsed().as_micros() as u64 / CALLS as u64).max(1);
         session.end().await;
         run.count(session.calls());

@@ -14,7 +14,9 @@ use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::sentence::Sentence::E2;
-use super::sequence::replay::{Mismatch, Sweep, salt};
+use super::sequence::caller::salt;
+use super::sequence::mismatch::Mismatch;
+use super::session::Sweep;
 use super::spawn::{Spawner, Task};
 use super::watched::{Hung, watched};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, several, store_clock};

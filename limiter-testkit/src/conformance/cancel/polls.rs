@@ -8,7 +8,7 @@ use limiter_core::{Error, WindowStore as _, policy};
 
 use crate::conformance::sentence::Sentence::T5;
 use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::sleep;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 

@@ -7,7 +7,7 @@ use limiter_core::{Error, WindowStore as _};
 
 use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::{sleep, sleep_on};
 use crate::conformance::strategy::{limit, policy};
 use crate::conformance::suite::run::{Run, op, reset_all};

@@ -1,11 +1,9 @@
 //! Logs that the store must keep while many other keys come and go.
 
 use limiter_core::store::Mode;
-use limiter_core::{Timestamp, WindowStore as _, policy};
+use limiter_core::{WindowStore as _, policy};
 
-use crate::conformance::sequence::replay::Mismatch;
-use crate::conformance::session::{Session, run_script};
-use crate::conformance::strategy::START;
+use crate::conformance::session::Session;
 use crate::conformance::suite::run::{Run, log, op};
 
 /// The last two steps run after the other keys.
@@ -18,25 +16,22 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     let mut sessions = Vec::new();
     for (number, mut script) in run.scripts(KEPT).into_iter().enumerate() {
         if number > 0 {
-            (0..4).for_each(|step| script.give_time(step, Timestamp::from_micros_saturating(START)));
+            script.stand_still();
         }
-        match Session::new(run, &script.case, 0) {
-            Ok(mut session) => {
-                let result = run_script::steps(&mut session, &script, 0..2, 0, None).await;
-                sessions.push((session, script, result));
-            }
-            Err(text) => return run.fail(Mismatch::new(script.name, &[], text)),
-        }
+        let mut session = Session::new(run, &script.case, 0);
+        session.sweep = run.suite.sweep.clone();
+        let result = session.script(&script, 0..2, 0).await;
+        sessions.push((session, script, result));
     }
     let calls = others(run).await;
     run.count(calls);
     for (mut session, script, result) in sessions {
         let result = match result {
-            Ok(first) => run_script::steps(&mut session, &script, 2..4, 0, first).await,
+            Ok(()) => session.script(&script, 2..4, 0).await,
             Err(mismatch) => Err(mismatch),
         };
         session.end().await;
-        run.count_script(result.map(|_| session.calls()).map_err(|mismatch| script.cited(mismatch)));
+        run.count_script(result.map(|()| session.calls()).map_err(|mismatch| script.cited(mismatch)));
     }
 }
 

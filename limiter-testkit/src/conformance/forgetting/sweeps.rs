@@ -10,7 +10,7 @@ use limiter_core::{Error, Policy, SharedStore, policy};
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::sleep_on;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 

@@ -1,6 +1,7 @@
 //! Checks that random sequences contain every kind of call. A kind that is never generated is never tested.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Counting, ErrorKind, MAX_COST};
@@ -10,6 +11,7 @@ use proptest::test_runner::TestRunner;
 use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Operation;
 use crate::conformance::sequence::{Call, Plan, Planned};
+use crate::conformance::session::planned;
 use crate::conformance::strategy::cases;
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
@@ -36,12 +38,12 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 note(log.name > 0, "another limiter");
                 note(limiter_policy.is_some_and(|default| default != *policy), "not the default policy");
                 note(at.as_micros() < latest, "steps back");
-                note(*at < answer.status.at, "clamped");
-                let is_later = answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at);
+                note(*at < answer.status.at(), "clamped");
+                let is_later = answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at());
                 note(id.is_some() && is_later, "repeated later");
-                note(answer.retry_after == Some(1), "one microsecond early");
-                note(answer.binding > 0, "a later limit binds");
-                let is_whole = answer.status.limits.iter().any(|limit| limit.limit.max() == *cost);
+                note(answer.retry_after == Some(Duration::from_micros(1)), "one microsecond early");
+                note(answer.status.binding_index() > 0, "a later limit binds");
+                let is_whole = answer.status.limits().iter().any(|limit| limit.limit().max() == *cost);
                 note(answer.allowed && is_whole, "the whole maximum");
                 latest = at.as_micros();
                 let kind = match (mode, answer.allowed) {
@@ -82,7 +84,7 @@ fn random_sequences_reach_every_kind_of_call() {
     let mut counts = BTreeMap::new();
     for _ in 0..1_000 {
         let case = cases(1..=30).new_tree(&mut runner).unwrap().current();
-        for kind in kinds(&Plan::of(&case).unwrap()) {
+        for kind in kinds(&planned(&case)) {
             *counts.entry(kind).or_insert(0_u32) += 1;
         }
     }

@@ -11,10 +11,10 @@ use proptest::sample::Index;
 
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
+use crate::conformance::sequence::caller::salt;
 use crate::conformance::sequence::caller::{Route, by_facts, decided};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
-use crate::conformance::sequence::replay::Mismatch;
-use crate::conformance::sequence::replay::salt;
+use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::strategy::{START, limit, policy, resolved};
 use crate::conformance::suite::run::{Run, log, reset_all};
 

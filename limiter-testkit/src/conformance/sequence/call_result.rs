@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use limiter_core::store::{Facts, Outcome};
-use limiter_core::{Error, ErrorKind, Timestamp};
+use limiter_core::store::{Facts, Outcome, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, Status, Timestamp};
 
+use crate::answer::Answer;
 use crate::answer::fields::{Fields, of_status, since};
-use crate::answer::{Answer, StatusAnswer};
 
 /// The result of a call, expected or actual.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,33 +33,43 @@ pub(crate) struct Decided {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) applied: bool,
-    pub(crate) status: StatusAnswer,
+    pub(crate) status: Status,
     pub(crate) newest: Option<Timestamp>,
 }
 
 /// The parts of [`Facts`] that a decision lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFacts {
-    pub(crate) outcome: OutcomeKind,
+    /// The name of the [`Outcome`].
+    pub(crate) outcome: &'static str,
     pub(crate) newest: Option<Timestamp>,
 }
 
-/// An [`Outcome`] without its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutcomeKind {
-    Nothing,
-    Appended,
-    Repeated,
+impl RawFacts {
+    pub(crate) const APPENDED: &str = "Appended";
 }
 
 impl From<&Facts> for RawFacts {
     fn from(facts: &Facts) -> Self {
         let outcome = match facts.outcome {
-            Outcome::Nothing => OutcomeKind::Nothing,
-            Outcome::Appended(_) => OutcomeKind::Appended,
-            Outcome::Repeated(_) => OutcomeKind::Repeated,
+            Outcome::Nothing => "Nothing",
+            Outcome::Appended(_) => Self::APPENDED,
+            Outcome::Repeated(_) => "Repeated",
         };
         Self { outcome, newest: facts.log.newest }
+    }
+}
+
+impl CallResult {
+    /// Returns the result of an acquire, a peek or a record.
+    pub(crate) fn decided(decision: &Decision, repeats: Option<usize>, raw_facts: Option<RawFacts>) -> Self {
+        Self::Decided(Box::new(Decided { answer: Answer::from(decision), repeats, raw_facts }))
+    }
+
+    pub(crate) fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
+        let newest = facts.log.newest;
+        let settled = limiter_core::Settled::new(settlement, facts);
+        Self::Settled(Box::new(Settled { applied: settled.applied(), status: settled.status().clone(), newest }))
     }
 }
 
@@ -84,8 +94,8 @@ impl CallResult {
     /// Returns the time of the operation.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Decided(decided) => Some(decided.answer.status.at),
-            Self::Settled(settled) => Some(settled.status.at),
+            Self::Decided(decided) => Some(decided.answer.status.at()),
+            Self::Settled(settled) => Some(settled.status.at()),
             Self::Refused(_) | Self::Reset(_) | Self::Dropped => None,
         }
     }
@@ -112,7 +122,7 @@ impl CallResult {
                     .map_or_else(|| "new, or none".to_owned(), |step| format!("appended by step {step}"));
                 fields.push(("entry".to_owned(), entry));
                 if let Some(raw_facts) = decided.raw_facts {
-                    fields.push(("outcome".to_owned(), format!("{:?}", raw_facts.outcome)));
+                    fields.push(("outcome".to_owned(), raw_facts.outcome.to_owned()));
                     fields.push(newest(raw_facts.newest));
                 }
                 fields

@@ -1,14 +1,14 @@
 //! Makes a plan's calls on a store.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _};
 
-use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
+use super::call_result::{CallResult, RawFacts, StoreResult};
 use super::case::{CaseId, Operation};
 use super::{Call, Log, Plan, Planned};
-use crate::answer::{Answer, StatusAnswer};
 
 /// The keys and names of a plan's logs in a store.
 #[derive(Clone, Debug)]
@@ -19,9 +19,9 @@ pub(crate) struct StoreKeys {
 }
 
 impl StoreKeys {
-    /// Maps the key `k` of these logs to `key(k)` and uses the default names.
-    pub(crate) fn new(logs: impl IntoIterator<Item = Log>, key: impl Fn(u8) -> Vec<u8>) -> Self {
-        Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
+    /// Maps each of these keys `k` to `key(k)` and uses the default names.
+    pub(crate) fn new(keys: impl IntoIterator<Item = u8>, key: impl Fn(u8) -> Vec<u8>) -> Self {
+        Self { keys: keys.into_iter().map(|k| (k, key(k))).collect(), names: Vec::new() }
     }
 
     /// Returns the same keys with other names.
@@ -57,7 +57,7 @@ impl Route {
 /// The state shared by all calls of a sequence.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    store_keys: StoreKeys,
+    pub(crate) store_keys: StoreKeys,
     /// The source of the sequence's fresh ids.
     salt: u128,
     /// The receipts that the store returned, by step.
@@ -65,8 +65,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(store_keys: &StoreKeys, salt: u128) -> Self {
-        Self { store_keys: store_keys.clone(), salt, receipts: BTreeMap::new() }
+    pub(crate) fn new(store_keys: StoreKeys) -> Self {
+        Self { store_keys, salt: salt(), receipts: BTreeMap::new() }
     }
 
     /// Makes the call of a step of `plan` on `store`.
@@ -87,8 +87,7 @@ impl Caller {
             if let Some(receipt) = decision.receipt() {
                 self.receipts.insert(step, receipt);
             }
-            let answer = Answer::from(&decision);
-            return Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })));
+            return Ok(CallResult::decided(&decision, None, raw_facts));
         }
         let Operation::Settle { step: issuer, cost, .. } = call.operation else {
             return store.reset(log).await.map(CallResult::Reset);
@@ -101,24 +100,14 @@ impl Caller {
         settlement.at = at;
         let facts = store.settle(settlement).await?;
         facts.verify(&settlement)?;
-        let newest = facts.log.newest;
-        let settled = limiter_core::Settled::new(&settlement, facts);
-        let status = StatusAnswer::from(settled.status());
-        Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
+        Ok(CallResult::settled(&settlement, facts))
     }
+}
 
-    /// Makes a planned call at its planned time.
-    pub(crate) async fn call_planned(
-        &mut self,
-        store: &SharedStore,
-        plan: &Plan,
-        number: usize,
-        route: Route,
-    ) -> StoreResult {
-        let planned = &plan.calls[number];
-        let got = self.call(store, plan, planned.step, &planned.call, At::Given(planned.call.at), route).await;
-        identify(&self.receipts, planned, got)
-    }
+/// Returns a number that no other sequence uses.
+pub(crate) fn salt() -> u128 {
+    let random = RandomState::new();
+    u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
 }
 
 /// Finds the step that appended the entry of a result, by the store's entry id. `receipts` are those that the store returned, by

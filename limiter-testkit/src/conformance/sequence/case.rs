@@ -3,14 +3,14 @@
 use std::fmt;
 
 use limiter_core::store::Mode;
-use limiter_core::{Counting, EntryId, Policy};
+use limiter_core::{Counting, EntryId, Policy, Timestamp};
 
 /// A sequence of operations on a few keys through a few limiters on one store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Case {
-    /// The policies that the operations choose from. At least one.
+    /// The policies that the operations choose from. Without any, a policy that covers every entry.
     pub policies: Vec<Policy>,
-    /// The limiters that the operations come through. At least one.
+    /// The limiters that the operations come through. Without any, operations have no limiter.
     pub limiters: Vec<CaseLimiter>,
     /// The time before the first step, in microseconds.
     pub start: u64,
@@ -19,6 +19,24 @@ pub struct Case {
 }
 
 impl Case {
+    /// Returns the time of each step.
+    pub(crate) fn times(&self) -> Vec<Timestamp> {
+        let mut now = Timestamp::from_micros_saturating(self.start);
+        let time = |step: &Step| {
+            now = Timestamp::from_micros_saturating(now.as_micros().saturating_add_signed(step.after));
+            now
+        };
+        self.steps.iter().map(time).collect()
+    }
+
+    /// Returns the keys that the steps use.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u8> {
+        self.steps.iter().filter_map(|step| match step.operation {
+            Operation::Run { on, .. } | Operation::Reset { on } => Some(on.key),
+            Operation::Settle { on, .. } => on.map(|on| on.key),
+        })
+    }
+
     /// Returns the case with only some of its steps. Drops steps that name entries from removed steps. Times do not
     /// change.
     pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {

@@ -8,7 +8,7 @@ use limiter_core::{Timestamp, Window};
 
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, F2};
-use crate::conformance::sequence::call_result::{CallResult, OutcomeKind};
+use crate::conformance::sequence::call_result::{CallResult, RawFacts};
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
 
@@ -61,10 +61,9 @@ impl PossibleHistory {
     }
 
     /// Adds a call.
-    pub(crate) fn expect(&mut self, step: usize, call: Call, when: At) -> Result<(), String> {
-        let expected = self.planner.expect(step, call)?.expected.clone();
+    pub(crate) fn expect(&mut self, step: usize, call: Call, when: At) {
+        let expected = self.planner.expect(step, call).expected.clone();
         self.keep(call, &expected, when);
-        Ok(())
     }
 
     /// Adds a call that was dropped. It has not taken effect yet.
@@ -81,7 +80,7 @@ impl PossibleHistory {
         if let (At::StoreClock, Some(newest)) = (when, newest) {
             other.planner.set_time(number, newest);
         }
-        let expected = other.planner.apply(number).ok()?;
+        let expected = other.planner.apply(number);
         other.keep(other.planner.plan.calls[number].call, &expected, when);
         Some(other)
     }
@@ -89,7 +88,7 @@ impl PossibleHistory {
     /// Notes how long the log is kept after an append.
     fn keep(&mut self, call: Call, expected: &CallResult, when: At) {
         if let CallResult::Decided(decided) = expected
-            && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == OutcomeKind::Appended)
+            && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == RawFacts::APPENDED)
         {
             let plan = &self.planner.plan;
             let policies = [Some(call.policy), call.limiter_policy].into_iter().flatten();

@@ -1,15 +1,13 @@
 //! Runs scripts at the store's clock.
 
-use std::time::{Duration, Instant};
-
 use futures::future::join_all;
-use limiter_core::{Policy, Timestamp, Window};
+use limiter_core::store::At;
+use limiter_core::{Policy, Window};
 
 use super::Session;
 use crate::conformance::script::Script;
-use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Case;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::strategy::{limit, resolved};
 use crate::conformance::suite::run::Run;
 
@@ -72,41 +70,15 @@ pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn:
     let Some((windows, sleeps)) = pace.factors(&script.case) else { return Ok(0) };
     let mut case = script.case.clone();
     case.policies = case.policies.iter().map(|policy| stretched(policy, windows)).collect();
-    let session = Session::new(run, &case, turn);
-    let mut session = session.map_err(|text| Mismatch::new(&script.name, &[], text))?;
+    let mut session = Session::new(run, &case, turn);
     // At the other paces, sweeps would only cost time.
-    session.sweep = session.sweep.filter(|_| pace == Pace::Millis);
-    let result = async {
-        steps(&mut session, script, 0..case.steps.len(), sleeps, None).await?;
-        session.peek_all(case.steps.len().saturating_sub(1)).await
-    };
-    let result = result.await;
+    session.sweep = run.suite.sweep.clone().filter(|_| pace == Pace::Millis);
+    let steps = case.steps.len();
+    let mut result = session.script(script, 0..steps, sleeps).await;
+    if result.is_ok() {
+        result = session.peek_all(steps.saturating_sub(1), At::StoreClock).await;
+    }
     session.end().await;
     result.map_err(|mismatch| script.cited(mismatch).under(" at the store's own clock", &[]))?;
     Ok(session.calls())
-}
-
-/// Runs some steps of a script, with sleeps of `sleeps` microseconds per unit of time. `first` is the time of the first
-/// step, if it ran before. Returns that time.
-pub(crate) async fn steps(
-    session: &mut Session,
-    script: &Script,
-    range: std::ops::Range<usize>,
-    sleeps: u64,
-    mut first: Option<Timestamp>,
-) -> Result<Option<Timestamp>, Mismatch> {
-    let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
-    for number in range {
-        let step = script.case.steps[number];
-        let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
-        if !after.is_zero() {
-            // Calls take time too, so wait only for the rest.
-            let late = start.elapsed().saturating_sub(elapsed);
-            session.sleep(after.saturating_sub(late)).await?;
-        }
-        elapsed += after;
-        let reply = session.step(number, step.operation, script.when(number, first)).await?;
-        first = first.or(reply.as_ref().and_then(CallResult::at));
-    }
-    Ok(first)
 }

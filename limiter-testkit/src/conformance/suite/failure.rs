@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::report::Phase;
 use crate::conformance::sentence::Sentence;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::mismatch::Mismatch;
 
 /// The number of failing cases that are printed.
 const MAX_SHOWN: usize = 10;

@@ -7,10 +7,9 @@ use limiter_core::{BoxFuture, Name, Policy, SharedStore, WindowStore as _};
 
 use super::Suite;
 use super::report::{Phase, Report};
-use crate::conformance::script::{self, Planning, Script};
-use crate::conformance::sequence::Plan;
-use crate::conformance::sequence::caller::StoreKeys;
-use crate::conformance::sequence::replay::{Mismatch, Replay, salt};
+use crate::conformance::script::{self, Script};
+use crate::conformance::sequence::caller::salt;
+use crate::conformance::sequence::mismatch::Mismatch;
 
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {
@@ -71,44 +70,10 @@ impl<'a> Run<'a> {
         format!("conformance:{}", self.prefix)
     }
 
-    /// Returns unused keys for a plan.
-    pub(crate) fn store_keys(&self, plan: &Plan) -> StoreKeys {
-        let key = self.new_key();
-        StoreKeys::new(plan.logs(), |k| format!("{key}/{k}").into_bytes())
-    }
-
-    /// Replays a plan on the store, on unused keys.
-    pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
-        let store_keys = self.store_keys(plan);
-        self.count(plan.calls.len() as u64);
-        Replay { turn, ..Replay::new(&self.handles, &store_keys) }.run(plan).await
-    }
-
     /// Returns the scripts of a text, and reports a text with mistakes.
     pub(crate) fn scripts(&mut self, text: &str) -> Vec<Script> {
         let scripts = script::parse(text);
         scripts.map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text))).unwrap_or_default()
-    }
-
-    /// Returns the scripts at given times with their plans, and reports a script with mistakes.
-    pub(crate) fn planned(&mut self, planning: Planning) -> &'static [(Script, Plan)] {
-        let scripts = script::planned(planning).as_deref();
-        scripts.map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text))).unwrap_or_default()
-    }
-
-    /// Replays a script at given times. In the phase [`Handles`](Phase::Handles) the handles take turns, and `late` opens
-    /// another one for the calls from some call on. Returns the number of calls.
-    pub(crate) async fn replay_script(
-        &self,
-        (script, plan): &(Script, Plan),
-        late: Option<(usize, BoxFuture<'_, SharedStore>)>,
-        turn: usize,
-        sweeps: bool,
-    ) -> Result<u64, Mismatch> {
-        let (store_keys, sweep) = (self.store_keys(plan), self.suite.sweep.as_ref().filter(|_| sweeps));
-        let replay = Replay { handles: &self.handles, store_keys: &store_keys, turn, sweep, late };
-        replay.run(plan).await.map_err(|mismatch| script.cited(mismatch))?;
-        Ok(plan.calls.len() as u64)
     }
 
     /// Counts a script's calls, or reports its errors. A script without calls did not run.
