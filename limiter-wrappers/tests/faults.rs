@@ -1,4 +1,4 @@
-//! Every fault against every stack of wrappers around a `RedisStore`, rendered as docs/faults.md; random faults; dropped futures.
+//! Every fault against every stack of wrappers around a `RedisStore`, rendered as docs/faults.md; random faults.
 //!
 //! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
@@ -9,10 +9,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{Limiter, SharedStore, policy};
+use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::poll_times;
 use limiter_wrappers::Stack;
 use testbed::{
     ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
@@ -181,57 +180,6 @@ fn every_fault_against_every_stack() {
     } else {
         let command = "LIMITER_RENDER=1 cargo test -p limiter-wrappers --test faults";
         assert!(fs::read_to_string(path).unwrap() == text, "docs/faults.md differs: {command}");
-    }
-}
-
-/// The calls, and the units that each leaves of the 3 that it finds.
-const CALLS: [(&str, u64); 4] = [("acquire", 6), ("settle", 1), ("refund", 0), ("reset", 0)];
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_call_has_its_whole_effect_or_none() {
-    let _alone = alone();
-    let mut scene = RedisScene::start().unwrap();
-    let server = Limiter::new("cancel", policy!("9/1h, 100/1d"), direct(scene.direct_url()).await);
-    scene.begin(RedisFault::Network(Network::Latency(Duration::from_millis(3)))).unwrap();
-    for (wrapped, (name, whole)) in [false, true].into_iter().flat_map(|wrapped| CALLS.map(|call| (wrapped, call))) {
-        // The number of drops that left nothing behind, and of those that left the whole effect.
-        let (mut none, mut all) = (0, 0);
-        for unit in ["polls", "ms"] {
-            for after in 0.. {
-                let redis = RedisStore::builder().connect_lazy(&scene.url()).unwrap();
-                let store: SharedStore = match wrapped {
-                    false => Arc::new(redis),
-                    true => Arc::new(Stack::new(redis).fallback(MemoryStore::new())),
-                };
-                // The connection and the script are new, which adds awaits.
-                scene.server().expect_ok(&["SCRIPT", "FLUSH"]).unwrap();
-                let limiter = Limiter::new("cancel", policy!("9/1h, 100/1d"), store);
-                let key = format!("{name}, wrapped: {wrapped}, dropped after {after} {unit}");
-                let receipt = server.acquire(&*key).cost(3).await.unwrap().receipt().unwrap();
-                let call = async {
-                    match name {
-                        "acquire" => drop(limiter.acquire(&*key).cost(3).await.unwrap()),
-                        "settle" => drop(limiter.settle(&*key, receipt, 1).await.unwrap()),
-                        "refund" => drop(limiter.refund(&*key, receipt).await.unwrap()),
-                        _ => drop(limiter.reset(&*key).await.unwrap()),
-                    }
-                };
-                let done = match unit {
-                    "polls" => poll_times(after, call).await.is_some(),
-                    _ => timeout(Duration::from_millis(after as u64), call).await.is_ok(),
-                };
-                // On the same connection, so it arrives after earlier data.
-                let used = limiter.acquire(&*key).await.unwrap().used() - 1;
-                assert!(used == whole || (used == 3 && !done), "{key}: {used} used, done: {done}");
-                assert_eq!(server.peek(&*key).await.unwrap().used(), used + 1, "{key}");
-                if done {
-                    break;
-                }
-                *(if used == whole { &mut all } else { &mut none }) += 1;
-            }
-        }
-        println!("{name}, wrapped: {wrapped}: {none} drops without effect, {all} with it");
-        assert!(none > 3 && all > 1, "{name}, wrapped: {wrapped}: {none} drops without effect, {all} with it");
     }
 }
 

@@ -15,9 +15,6 @@ use testbed::{alone, test_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-/// Calls in a millisecond.
-const RATE: usize = 3;
-const BEFORE: Duration = Duration::from_secs(1);
 /// How long a store may take to recover. A machine that is busy elsewhere needs some of it.
 const WATCHED: Duration = Duration::from_secs(8);
 /// Recovered is what succeeds for so long.
@@ -28,86 +25,72 @@ const KEYS: usize = 50;
 /// How long a master is lost.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A call: when it began, whether Redis decided, and how long it took.
-type Sample = (Instant, bool, Duration);
+/// A call: when it began, the index of its key, whether Redis decided, and how long it took.
+type Sample = (Instant, usize, bool, Duration);
 
-/// Loads one key while the server stops for a while. Returns when the stop ended, and the calls by when they began.
-async fn load(server: &Server, store: SharedStore, stop: Duration) -> (Instant, Vec<Sample>) {
-    let limiter = Arc::new(Limiter::new("busy", policy!("1000000/1m"), store));
+/// Makes some calls each millisecond, on each key in turn, until `end` returns. Returns its result, and the calls by when they began.
+async fn load<T>(limiter: &Limiter, keys: &[String], rate: usize, end: impl Future<Output = T>) -> (T, Vec<Sample>) {
     let mut calls = JoinSet::new();
     let generate = async {
         let mut ticks = interval(Duration::from_millis(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            for _ in 0..RATE {
-                let limiter = limiter.clone();
-                calls.spawn(async move {
-                    let begun = Instant::now();
-                    (begun, limiter.acquire("key").await.is_ok(), begun.elapsed())
-                });
+        for n in 0.. {
+            if n % rate == 0 {
+                ticks.tick().await;
             }
+            let index = n % keys.len();
+            let (limiter, key) = (limiter.clone(), keys[index].clone());
+            calls.spawn(async move {
+                let begun = Instant::now();
+                (begun, index, limiter.acquire(&key).await.is_ok(), begun.elapsed())
+            });
         }
     };
-    let stops = async {
-        sleep(BEFORE).await;
-        server.pause().unwrap();
-        sleep(stop).await;
-        server.resume().unwrap();
-        let resumed = Instant::now();
-        sleep(if test_all() { WATCHED } else { WATCHED / 2 }).await;
-        resumed
-    };
-    let resumed = tokio::select! {
-        resumed = stops => resumed,
+    let ended = tokio::select! {
+        ended = end => ended,
         () = generate => unreachable!("the load has no end"),
     };
     let mut all = calls.join_all().await;
     all.sort_unstable();
-    (resumed, all)
+    (ended, all)
 }
 
 /// Returns how long after `resumed` a time begins in which nine of ten calls succeed.
 fn recovery(resumed: Instant, calls: &[Sample]) -> Option<Duration> {
-    let after = calls.iter().filter(|(begun, ..)| *begun >= resumed);
-    let failed: Vec<Instant> = after.clone().filter(|(_, decided, _)| !decided).map(|(begun, ..)| *begun).collect();
-    let starts = std::iter::once(resumed).chain(failed);
     let last = calls.last()?.0;
-    let mut starts = starts.filter(|start| *start + STEADY <= last);
-    let steady = starts.find(|start| {
-        let within = after.clone().filter(|(begun, ..)| (*start..*start + STEADY).contains(begun));
-        let (all, decided) = within.fold((0, 0), |(all, sum), (_, decided, _)| (all + 1, sum + usize::from(*decided)));
-        all > 0 && 10 * decided >= 9 * all
-    });
-    steady.map(|start| start - resumed)
+    let mut starts = (0..).map(|n| resumed + n * STEADY / 30).take_while(|start| *start + STEADY <= last);
+    let is_steady = |start: &Instant| {
+        let within = calls.iter().filter(|(begun, ..)| (*start..*start + STEADY).contains(begun));
+        let (decided, failed): (Vec<&Sample>, Vec<&Sample>) = within.partition(|(_, _, decided, _)| *decided);
+        decided.len() >= 9 * failed.len().max(1)
+    };
+    starts.find(is_steady).map(|start| start - resumed)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_key_recovers_from_a_stop() {
     let _alone = alone();
     let stops: &[u64] = if test_all() { &[300, 600, 1_500] } else { &[600] };
-    println!("store | stop | calls/s | failed before | failed after the stop | recovered after");
-    for stack in [false, true] {
-        for stop in stops {
-            let server = Server::start().unwrap();
-            let redis = RedisStore::connect(&server.url()).await.unwrap();
-            let (name, store): (_, SharedStore) =
-                if stack { ("stack", Arc::new(Stack::new(redis).or_error())) } else { ("bare", Arc::new(redis)) };
-            let (resumed, calls) = load(&server, store, Duration::from_millis(*stop)).await;
-            let stopped = resumed - Duration::from_millis(*stop);
-            // A call that began shortly before the stop may fail by it.
-            let failed = |from: Instant, to: Instant| {
-                calls.iter().filter(|(begun, decided, _)| (from..to).contains(begun) && !decided).count()
-            };
-            let before = calls.iter().take_while(|(begun, ..)| *begun < stopped).count();
-            let recovered = recovery(resumed, &calls);
-            println!(
-                "{name} | {stop} ms | {before} | {} | {} | {recovered:?}",
-                failed(calls[0].0, stopped - BEFORE / 4),
-                failed(resumed, resumed + WATCHED),
-            );
-            assert!(recovered.is_some(), "{name}: not within {WATCHED:?} of a stop of {stop} ms");
-        }
+    println!("store | stop | calls | failed after the stop | recovered after");
+    for (name, stop) in ["bare", "stack"].iter().flat_map(|name| stops.iter().map(move |stop| (*name, *stop))) {
+        let server = Server::start().unwrap();
+        let redis = RedisStore::connect(&server.url()).await.unwrap();
+        let store: SharedStore = if name == "stack" { Arc::new(Stack::new(redis).or_error()) } else { Arc::new(redis) };
+        let limiter = Limiter::new("busy", policy!("1000000/1m"), store);
+        let stops = async {
+            sleep(Duration::from_secs(1)).await;
+            server.pause().unwrap();
+            sleep(Duration::from_millis(stop)).await;
+            server.resume().unwrap();
+            let resumed = Instant::now();
+            sleep(if test_all() { WATCHED } else { WATCHED / 2 }).await;
+            resumed
+        };
+        let (resumed, calls) = load(&limiter, &["key".to_owned()], 3, stops).await;
+        let failed = calls.iter().filter(|(begun, _, decided, _)| *begun >= resumed && !decided).count();
+        let recovered = recovery(resumed, &calls);
+        println!("{name} | {stop} ms | {} | {failed} | {recovered:?}", calls.len());
+        assert!(recovered.is_some(), "{name}: not within {WATCHED:?} of a stop of {stop} ms");
     }
 }
 
@@ -148,82 +131,55 @@ async fn what_timed_out_behind_the_stack_does_not_count() {
     }
 }
 
-/// Returns keys of the limiter `lost`, by the master that serves them.
-fn keys_by_master(cluster: &Cluster) -> Vec<Vec<String>> {
+/// Returns keys of the limiter `lost`, in turn one of each master.
+fn keys_by_master(cluster: &Cluster) -> Vec<String> {
     let mut keys = vec![Vec::new(); cluster.nodes().len()];
     for key in (0..).map(|n| format!("key {n}")) {
         let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("lost:{key}")]).unwrap().int();
         let owner = cluster.owner(u16::try_from(slot).unwrap()).unwrap().port();
-        let master = cluster.nodes().iter().position(|node| node.port() == owner).unwrap();
-        if keys[master].len() < KEYS {
-            keys[master].push(key);
-        }
-        if keys.iter().all(|keys| keys.len() == KEYS) {
+        keys[cluster.nodes().iter().position(|node| node.port() == owner).unwrap()].push(key);
+        if keys.iter().all(|keys| keys.len() >= KEYS) {
             break;
         }
     }
-    keys
-}
-
-/// Loads all masters while the first is stopped or killed. Returns the calls to the first, and those to the others.
-async fn lose_a_master(killed: bool) -> [Vec<Sample>; 2] {
-    let mut cluster = Cluster::start().unwrap();
-    for node in cluster.nodes() {
-        // Otherwise the others refuse all calls as soon as they notice.
-        node.expect_ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
-    }
-    let keys = keys_by_master(&cluster);
-    let store = Stack::new(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
-    let limiter = Arc::new(Limiter::new("lost", policy!("1000000/1m"), store));
-    for key in keys.iter().flatten() {
-        while limiter.acquire(key).await.is_err() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-    if killed {
-        cluster.nodes_mut()[0].kill();
-    } else {
-        cluster.nodes()[0].pause().unwrap();
-    }
-    let (mut calls, end) = (JoinSet::new(), Instant::now() + LOST);
-    let mut ticks = interval(Duration::from_millis(1));
-    for n in 0.. {
-        if ticks.tick().await > end {
-            break;
-        }
-        let master = n % keys.len();
-        let (limiter, key) = (limiter.clone(), keys[master][n % KEYS].clone());
-        calls.spawn(async move {
-            let begun = Instant::now();
-            (master, (begun, limiter.acquire(&key).await.is_ok(), begun.elapsed()))
-        });
-    }
-    if !killed {
-        cluster.nodes()[0].resume().unwrap();
-    }
-    let (of_first, of_others): (Vec<_>, Vec<_>) = calls.join_all().await.into_iter().partition(|call| call.0 == 0);
-    [of_first, of_others].map(|calls| calls.into_iter().map(|(_, call)| call).collect())
+    (0..KEYS).flat_map(|n| keys.iter().map(move |keys| keys[n].clone())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_masters_that_live_decide_while_one_is_lost() {
     let _alone = alone();
     println!("first master | calls to the others | decided by Redis | p99 | calls to the first | decided by Redis");
-    for killed in [true, false] {
-        let [of_first, of_others] = lose_a_master(killed).await;
-        let decided = |calls: &[Sample]| calls.iter().filter(|(_, decided, _)| *decided).count();
-        let mut took: Vec<Duration> = of_others.iter().map(|(.., took)| *took).collect();
+    for is_killed in [true, false] {
+        let mut cluster = Cluster::start().unwrap();
+        for node in cluster.nodes() {
+            // Otherwise the others refuse all calls as soon as they notice.
+            node.expect_ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+        }
+        let keys = keys_by_master(&cluster);
+        let store = Stack::new(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
+        let limiter = Limiter::new("lost", policy!("1000000/1m"), Arc::new(store) as SharedStore);
+        for key in &keys {
+            while limiter.acquire(key).await.is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        if is_killed {
+            cluster.nodes_mut()[0].kill();
+        } else {
+            cluster.nodes()[0].pause().unwrap();
+        }
+        let ((), calls) = load(&limiter, &keys, 1, sleep(LOST)).await;
+        if !is_killed {
+            cluster.nodes()[0].resume().unwrap();
+        }
+        let masters = cluster.nodes().len();
+        let (first, others): (Vec<&Sample>, Vec<&Sample>) = calls.iter().partition(|(_, key, ..)| key % masters == 0);
+        let decided = |calls: &[&Sample]| calls.iter().filter(|(_, _, decided, _)| *decided).count();
+        let mut took: Vec<Duration> = others.iter().map(|(.., took)| *took).collect();
         took.sort_unstable();
-        println!(
-            "{} | {} | {} | {:?} | {} | {}",
-            if killed { "killed" } else { "stopped" },
-            of_others.len(),
-            decided(&of_others),
-            took[took.len() * 99 / 100],
-            of_first.len(),
-            decided(&of_first),
-        );
-        assert!(100 * decided(&of_others) >= 99 * of_others.len(), "killed: {killed}");
-        assert_eq!(decided(&of_first), 0, "killed: {killed}");
+        let (name, p99) = (if is_killed { "killed" } else { "stopped" }, took[took.len() * 99 / 100]);
+        let (by_first, by_others) = (decided(&first), decided(&others));
+        println!("{name} | {} | {by_others} | {p99:?} | {} | {by_first}", others.len(), first.len());
+        assert!(100 * by_others >= 99 * others.len() && by_first == 0, "{name}: {by_others} and {by_first} decided");
     }
 }
