@@ -117,22 +117,10 @@ impl<S> Guarded<S> {
         self.0.nodes.which(Out::is_open)
     }
 
-    /// Returns how many outages of nodes have begun, and how long they have taken in all.
+    /// Returns how many outages of nodes have begun.
     #[must_use]
-    pub fn outages(&self) -> (u64, Duration) {
-        self.0.nodes.totals()
-    }
-
-    /// Returns the number of denials in the cache, expired ones included.
-    #[must_use]
-    pub fn cached_denials(&self) -> usize {
-        self.0.denials.len()
-    }
-
-    /// Returns the number of calls decided by a fallback's local store.
-    #[must_use]
-    pub fn fallback_decisions(&self) -> u64 {
-        self.0.stand_in.local().map_or(0, Local::decisions)
+    pub fn outages(&self) -> u64 {
+        self.0.nodes.begun()
     }
 
     /// Returns how many logs wait to be carried over.

@@ -21,9 +21,9 @@
 //! | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`] |
 //! | `limiter_keys` | gauge | none: see [`report_keys`] |
 //! | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](LogPlace::node) have names: see [`report`] |
-//! | `limiter_outages_total`, `limiter_outage_seconds_total` | counters | none: outages that began, and how long all took, in whole seconds |
+//! | `limiter_outages_total` | counter | none: outages that began |
 //! | `limiter_carried_logs` | gauge | none: see [`report`] |
-//! | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`report`] |
+//! | `limiter_carried_dropped_total` | counter | none: see [`report`] |
 //!
 //! `store` is the name that the store was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
 //! limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
@@ -258,17 +258,13 @@ pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
     nodes("limiter_outage", "1 during an outage of the store or the node, otherwise 0.", guarded.nodes());
     let text = "1 while the circuit breaker blocks calls to the store or the node, otherwise 0.";
     nodes("limiter_breaker_open", text, guarded.breakers());
-    let total = |name, unit, text, total| {
-        describe_counter!(name, unit, text);
+    let total = |name, text, total| {
+        describe_counter!(name, Unit::Count, text);
         counter!(name, "store" => store).absolute(total);
     };
-    let (begun, took) = guarded.outages();
-    total("limiter_outages_total", Unit::Count, "Outages of the store or its nodes so far.", begun);
-    total("limiter_outage_seconds_total", Unit::Seconds, "Total duration of outages so far.", took.as_secs());
-    let text = "Calls decided by the local store during outages.";
-    total("limiter_fallback_decisions_total", Unit::Count, text, guarded.fallback_decisions());
+    total("limiter_outages_total", "Outages of the store or its nodes so far.", guarded.outages());
     let text = "Logs dropped instead of carried over, because there were too many.";
-    total("limiter_carried_dropped_total", Unit::Count, text, guarded.dropped());
+    total("limiter_carried_dropped_total", text, guarded.dropped());
     describe_gauge!("limiter_carried_logs", Unit::Count, "Logs charged during outages and waiting to be carried over.");
     gauge!("limiter_carried_logs", "store" => store).set(guarded.carried_logs() as f64);
 }

@@ -57,12 +57,6 @@ impl RedisScene {
         let proxy = Proxy::start(address(&server))?;
         Ok(Self { server, replica: None, proxy })
     }
-
-    /// Returns the server, past the proxy.
-    #[must_use]
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
 }
 
 fn address(server: &Server) -> SocketAddr {

@@ -13,7 +13,6 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -23,27 +22,24 @@ use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome};
 use limiter_core::{Counting, Name, Policy, Timestamp};
 use tokio::time::Instant;
 
-/// The shortest time between two searches for expired denials.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Enough that changes of other logs seldom keep a denial from being cached.
 const CHANGE_COUNTERS: usize = 256;
 
 /// The denials of a store. Caches only denials by the store's clock, with a policy that counts admitted requests and without an
 /// idempotency key.
 pub(super) struct Denials {
-    /// By the hash of the log. One denial for each.
+    /// By the hash of the log, modulo the capacity. The latest denial stays.
     denials: DashMap<u64, Denial, RandomState>,
     hasher: RandomState,
-    max_keys: usize,
+    max_keys: u64,
     max_age: Duration,
-    /// When expired denials may be removed again: a full cache must not be searched for every denial.
-    next_sweep: Mutex<Instant>,
     /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
     /// outdated.
     changes: [AtomicU64; CHANGE_COUNTERS],
 }
 
 struct Denial {
+    hash: u64,
     name: Name,
     key: Box<[u8]>,
     policy: Policy,
@@ -83,16 +79,10 @@ impl Denials {
         Self {
             denials: DashMap::with_hasher(RandomState::default()),
             hasher: RandomState::default(),
-            max_keys,
+            max_keys: max_keys as u64,
             max_age,
-            next_sweep: Mutex::new(Instant::now()),
             changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
         }
-    }
-
-    /// Returns the number of denials held, expired ones included.
-    pub(super) fn len(&self) -> usize {
-        self.denials.len()
     }
 
     fn hash(&self, log: LogKey<'_>) -> u64 {
@@ -111,7 +101,7 @@ impl Denials {
         if !Self::is_cacheable(op) {
             return None;
         }
-        let denial = self.denials.get(&self.hash(op.log))?;
+        let denial = self.denials.get(&self.hash(op.log).checked_rem(self.max_keys)?)?;
         let now = Instant::now();
         (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
     }
@@ -129,17 +119,9 @@ impl Denials {
 
     fn forget_hash(&self, hash: u64) {
         self.changes(hash).fetch_add(1, Ordering::SeqCst);
-        self.denials.remove(&hash);
-    }
-
-    /// Removes the expired denials, if that was not done just now. Returns whether there is room for another.
-    fn make_room(&self, now: Instant) -> bool {
-        match self.next_sweep.try_lock() {
-            Ok(mut next) if now >= *next => *next = now + SWEEP_INTERVAL,
-            _ => return false,
+        if let Some(place) = hash.checked_rem(self.max_keys) {
+            self.denials.remove_if(&place, |_, denial| denial.hash == hash);
         }
-        self.denials.retain(|_, denial| now < denial.until);
-        self.denials.len() < self.max_keys
     }
 
     fn changes(&self, hash: u64) -> &AtomicU64 {
@@ -173,11 +155,9 @@ impl Watch<'_> {
         let received = Instant::now();
         let age = denials.max_age.min(Duration::from_micros(wait));
         let Some(until) = self.sent.checked_add(age).filter(|until| received < *until) else { return };
-        let is_full = denials.len() >= denials.max_keys && !denials.denials.contains_key(&hash);
-        if is_full && !denials.make_room(received) {
-            return;
-        }
+        let Some(place) = hash.checked_rem(denials.max_keys) else { return };
         let denial = Denial {
+            hash,
             name: op.log.name,
             key: op.log.key.into(),
             policy: op.policy.clone(),
@@ -187,7 +167,7 @@ impl Watch<'_> {
             received,
             until,
         };
-        let entry = denials.denials.entry(hash);
+        let entry = denials.denials.entry(place);
         // Compared behind the lock of the entry, which a change takes after it has counted itself.
         if denials.changes(hash).load(Ordering::SeqCst) == self.changes {
             entry.insert(denial);

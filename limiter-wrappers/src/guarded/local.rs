@@ -1,7 +1,7 @@
 //! The local store, which limits while the primary store is down.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
@@ -11,7 +11,6 @@ use super::carried::{Carried, Cell};
 
 pub(crate) struct Local {
     pub(super) store: Box<dyn SyncStore>,
-    decisions: AtomicU64,
     carried: Mutex<Carried>,
     /// The number of carried logs, so that a healthy call takes no lock.
     waiting: AtomicUsize,
@@ -22,13 +21,8 @@ static TOTAL: Policy = policy!("4503599627370496/104249d");
 
 impl Local {
     pub(crate) fn new(store: impl SyncStore) -> Self {
-        let (decisions, carried, waiting) = Default::default();
-        Self { store: Box::new(store), decisions, carried, waiting }
-    }
-
-    /// Returns how many calls it has decided.
-    pub(super) fn decisions(&self) -> u64 {
-        self.decisions.load(Ordering::Relaxed)
+        let (carried, waiting) = Default::default();
+        Self { store: Box::new(store), carried, waiting }
     }
 
     /// Returns how many logs wait to be carried over.
@@ -45,7 +39,6 @@ impl Local {
     }
 
     pub(super) fn apply(&self, op: &Op<'_>) -> Facts {
-        self.decisions.fetch_add(1, Ordering::Relaxed);
         self.locked(|carried| self.apply_to(carried, op))
     }
 
@@ -61,7 +54,6 @@ impl Local {
     /// Decides operations as one. The lock prevents concurrent changes to the local store. Each reads the clock, so their times
     /// may differ by microseconds.
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
-        self.decisions.fetch_add(ops.len() as u64, Ordering::Relaxed);
         self.locked(|carried| {
             let previews: Vec<_> = ops.iter().map(|joint| self.preview(&joint.op)).collect();
             let denier = ops.iter().zip(&previews).position(|(joint, facts)| joint.denies(facts.admitted));

@@ -66,14 +66,12 @@ struct State {
     listeners: Vec<Listener>,
     /// The nodes that have failed at some time, with their outages.
     nodes: HashMap<Node, Option<Out>>,
-    /// How many outages have begun, and how long those that are over took in all.
+    /// How many outages have begun.
     begun: u64,
-    over: Duration,
 }
 
 /// An outage that is not over.
 pub(super) struct Out {
-    began: Instant,
     failed: Instant,
     /// The first response since the last failure.
     answering_since: Option<Instant>,
@@ -123,11 +121,9 @@ impl Nodes {
         self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so))).collect()
     }
 
-    /// Returns how many outages have begun, and how long they have taken in all.
-    pub(super) fn totals(&self) -> (u64, Duration) {
-        let state = self.lock();
-        let running = state.nodes.values().flatten().map(|out| out.began.elapsed());
-        (state.begun, running.fold(state.over, Duration::saturating_add))
+    /// Returns how many outages have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.lock().begun
     }
 
     /// Refuses a call while its node's breaker is open. After the pause, the first call that is a probe passes, and all that are not.
@@ -164,11 +160,11 @@ impl Nodes {
     }
 
     fn failed(&self, error: &Error, is_hurried: bool, node: &Node) {
-        let (mut locked, now) = (self.lock(), Instant::now());
+        let mut locked = self.lock();
         let out = locked.nodes.entry(node.clone()).or_default();
         let is_new = out.is_none();
-        let new = Out { began: now, failed: now, answering_since: None, calls: 0, failures: 0, probe: None };
-        let out = out.get_or_insert(new);
+        let new = || Out { failed: Instant::now(), answering_since: None, calls: 0, failures: 0, probe: None };
+        let out = out.get_or_insert_with(new);
         if out.has_left() {
             (out.failures, out.probe) = (0, None);
         }
@@ -194,7 +190,6 @@ impl Nodes {
         let over =
             locked.nodes.iter_mut().filter_map(|(node, out)| Some((node.clone(), out.take_if(|out| out.is_over())?)));
         let over: Vec<_> = over.collect();
-        locked.over = over.iter().map(|(_, out)| out.began.elapsed()).fold(locked.over, Duration::saturating_add);
         let in_outage = locked.nodes.values().any(Option::is_some);
         self.in_outage.store(in_outage, Ordering::Release);
         let ended = over.iter().map(|(node, out)| Outage::Ended { node: node.as_deref(), calls: out.calls });

@@ -160,7 +160,6 @@ impl Scene {
                     let outages = std::mem::take(&mut *self.outages.lock().unwrap());
                     Ok(outages + if store.in_outage() { "out" } else { "well" })
                 }
-                ["held"] => Ok(store.cached_denials().to_string()),
                 ["waiting"] => Ok(store.carried_logs().to_string()),
                 _ => panic!("{step} is no step"),
             };

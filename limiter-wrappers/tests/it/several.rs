@@ -44,7 +44,7 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
 #[tokio::test]
 async fn a_denial_cache_responds_if_it_knows_all_denials() {
     let remote = Remote::default();
-    let store: SharedStore = Arc::new(Stack::new(remote.clone()).or_error());
+    let store: SharedStore = Arc::new(Stack::new(remote.clone()).cached_keys(usize::MAX).or_error());
     let limiter = |name, policy| Limiter::new(name, policy, store.clone());
     let [first, second, third] = ["first", "second", "third"].map(|name| limiter(name, policy!("1/1h")));
     let attempts = limiter("attempts", policy!("1/1h").with_counting(Counting::Attempts));
