@@ -12,7 +12,6 @@ use limiter_core::{SharedStore, Timestamp};
 
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
-use super::sequence::call_result::CallResult;
 use super::sequence::caller::salt;
 use super::sequence::caller::{Caller, Route, StoreKeys};
 use super::sequence::case::Operation;
@@ -133,7 +132,7 @@ impl Turn {
         let got = caller.call(store, &self.planner.plan, of.1, &call, at, Route::in_turn(of.0 + of.1)).await;
         let time = match at {
             At::Given(given) => given,
-            At::StoreClock => got.as_ref().ok().and_then(CallResult::at).unwrap_or_default(),
+            At::StoreClock => got.at().unwrap_or_default(),
         };
         Made { of, call: Call { at: time, ..call }, receipt: caller.receipts.get(&of.1).copied(), got }
     }
@@ -171,13 +170,8 @@ impl Turn {
     fn describe(&self, calls: &[Made]) -> String {
         let line = |made: &Made| {
             let call = self.planner.plan.describe(&made.call);
-            match &made.got {
-                Ok(got) => format!(
-                    "  {call}: {got}, at {}\n",
-                    got.at().map_or_else(String::new, |at| at.as_micros().to_string())
-                ),
-                Err(error) => format!("  {call}: the error {error:?}\n"),
-            }
+            let at = made.got.at().map_or_else(String::new, |at| format!(", at {}", at.as_micros()));
+            format!("  {call}: {}{at}\n", made.got)
         };
         calls.iter().map(line).collect()
     }

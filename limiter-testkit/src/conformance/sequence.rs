@@ -33,8 +33,6 @@ pub(crate) struct Planned {
     pub(crate) expected: CallResult,
     /// The step of the case that the call belongs to. Calls after the end belong to the last step.
     pub(crate) step: usize,
-    /// The steps whose entries the log holds after this call.
-    pub(crate) held: Vec<usize>,
 }
 
 /// An operation at a time, with the meaning of its numbers.

@@ -17,12 +17,12 @@ use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
 
 use super::script::Script;
 use super::sentence::Sentence;
-use super::sequence::call_result::{CallResult, StoreResult, agrees};
-use super::sequence::caller::{Caller, Route, StoreKeys, identify};
+use super::sequence::call_result::CallResult;
+use super::sequence::caller::{Caller, Route, StoreKeys};
 use super::sequence::case::{Case, Operation};
-use super::sequence::mismatch::{Mismatch, mismatch};
+use super::sequence::mismatch::Mismatch;
 use super::sequence::planner::Planner;
-use super::sequence::{Call, Log, Plan, transcript};
+use super::sequence::{Call, Plan, transcript};
 use super::sleep::{DropAfter, sleep_on};
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     histories: Vec<PossibleHistory>,
     caller: Caller,
     clock: ClockCheck,
-    /// The time of the first step.
+    /// The time of the first call.
     first: Option<Timestamp>,
 }
 
@@ -127,7 +127,7 @@ impl Session {
         self.steps(&script.case, range, sleeps, |step, first| script.when(step, first)).await
     }
 
-    /// Makes some steps of a case, each when `when(step, first)` says; `first` is the time of the first step.
+    /// Makes some steps of a case, each when `when(step, first)` says; `first` is the time of the first call.
     async fn steps(
         &mut self,
         case: &Case,
@@ -148,8 +148,7 @@ impl Session {
             // There is no call, for example, without a receipt.
             let Some(call) = self.planner().call(step.operation, Timestamp::EPOCH) else { continue };
             let when = when(number, self.first);
-            let result = self.call(number, call, when).await?;
-            self.first = self.first.or(result.at());
+            self.call(number, call, when).await?;
             if self.peeks && !matches!(step.operation, Operation::Run { mode: Mode::Peek, .. }) {
                 self.peek_all(number, when).await?;
             }
@@ -182,7 +181,7 @@ impl Session {
         let plan = &self.histories[0].planner.plan;
         let future = self.caller.call(&store, plan, step, &call, when, Route::Facts);
         if let Some(got) = after.poll(future).await {
-            return self.answered(step, call, when, (before, got)).map(|_| true);
+            return self.answered(step, (call, when), (before, got)).map(|()| true);
         }
         let call = Call { at: given(when).unwrap_or(before.system), ..call };
         self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
@@ -197,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    async fn call(&mut self, step: usize, call: Call, when: At) -> Result<CallResult, Mismatch> {
+    async fn call(&mut self, step: usize, call: Call, when: At) -> Result<(), Mismatch> {
         if let Some(sweep) = &self.sweep {
             sweep().await;
         }
@@ -205,98 +204,63 @@ impl Session {
         let plan = &self.histories[0].planner.plan;
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
         let got = self.caller.call(&store, plan, step, &call, when, route).await;
-        self.answered(step, call, when, (before, got))
+        self.answered(step, (call, when), (before, got))
     }
 
     /// Compares a call's result, and its time.
     fn answered(
         &mut self,
         step: usize,
-        call: Call,
-        when: At,
-        (before, got): (Moment, StoreResult),
-    ) -> Result<CallResult, Mismatch> {
-        let (after, log) = (Moment::now(), call.log);
-        let newest = self.planner().newest(log);
+        (call, when): (Call, At),
+        (before, got): (Moment, CallResult),
+    ) -> Result<(), Mismatch> {
+        let (after, newest, stated) = (Moment::now(), self.planner().newest(call.log), got.at());
         self.turn += 1;
-        let stated = got.as_ref().ok().and_then(CallResult::at);
+        self.first = self.first.or(stated);
         let time = given(when).or(stated).unwrap_or(before.system);
         if self.plan().calls.is_empty() {
             self.histories.iter_mut().for_each(|history| history.planner.plan.start = time);
         }
-        let call = Call { at: time, ..call };
-        let got = self.compare((step, log), call, when, &got)?;
+        self.compare(step, (Call { at: time, ..call }, when), &got)?;
         if let (At::StoreClock, Some(stated)) = (when, stated) {
             self.clock
                 .check(stated, newest, (before, after))
                 .map_err(|(citations, text)| self.wrong(&citations, text))?;
         }
-        Ok(got)
+        Ok(())
     }
 
     /// Keeps the histories that agree with a result.
-    fn compare(
-        &mut self,
-        (step, log): (usize, Log),
-        call: Call,
-        when: At,
-        got: &StoreResult,
-    ) -> Result<CallResult, Mismatch> {
+    fn compare(&mut self, step: usize, (call, when): (Call, At), got: &CallResult) -> Result<(), Mismatch> {
+        let (log, receipts) = (call.log, &self.caller.receipts);
         // If the result states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got.as_ref().is_ok_and(|got| got.at().is_some()) { call.at } else { Moment::now().system };
-        let newest = got.as_ref().ok().and_then(CallResult::newest);
+        let now = if got.at().is_some() { call.at } else { Moment::now().system };
         let effects: Vec<PossibleHistory> =
-            self.histories.iter().filter_map(|history| history.with_dropped_call(newest)).collect();
+            self.histories.iter().filter_map(|history| history.with_dropped_call(got.newest())).collect();
         self.histories.extend(effects);
         let forgotten = self.histories.iter().filter(|history| history.may_forget(log, now));
         let mut possible: Vec<PossibleHistory> = forgotten.filter_map(|history| history.forgotten(log)).collect();
         let too_early = self.histories[0].forgotten(log);
         possible.splice(0..0, self.histories.drain(..));
-        let (mut agreeing, mut first) = (Vec::<(PossibleHistory, CallResult)>::new(), None);
+        let (mut agreeing, mut wrong) = (Vec::<PossibleHistory>::new(), None);
         for mut history in possible {
-            let identified = self.expected(&mut history, step, call, when, got);
-            match identified {
+            match history.compare(step, (call, when), receipts, got) {
                 // Without merging equal histories, their number would double with every call.
-                Ok(_) if agreeing.iter().any(|(other, _)| history.has_the_logs_of(other)) => {}
-                Ok(reply) => agreeing.push((history, reply)),
-                Err(mismatch) => first = first.or(Some((history, mismatch))),
+                Ok(()) if agreeing.iter().any(|other| history.has_the_logs_of(other)) => {}
+                Ok(()) => agreeing.push(history),
+                Err(mismatch) => wrong = wrong.or(Some((history, mismatch))),
             }
         }
-        if let Some((_, reply)) = agreeing.first() {
-            let reply = reply.clone();
-            self.histories = agreeing.into_iter().map(|(history, _)| history).collect();
-            return Ok(reply);
-        }
-        let Some((history, mut mismatch)) = first else { return Err(self.wrong(&[], "there is no history")) };
-        let keeps = history.keeps(log);
-        self.histories = vec![history];
+        self.histories = agreeing;
+        let Some((history, mut mismatch)) = wrong.filter(|_| self.histories.is_empty()) else { return Ok(()) };
         if let Some(mut forgotten) = too_early
-            && self.expected(&mut forgotten, step, call, when, got).is_ok()
+            && forgotten.compare(step, (call, when), receipts, got).is_ok()
         {
-            mismatch.citations = vec![keeps];
+            mismatch.citations = vec![history.keeps(log)];
             mismatch.transcript += "\nthe store has forgotten the log too early";
         }
+        self.histories.push(history);
         Err(mismatch)
-    }
-
-    /// Adds a call to a history and compares its result.
-    fn expected(
-        &self,
-        history: &mut PossibleHistory,
-        step: usize,
-        call: Call,
-        when: At,
-        got: &StoreResult,
-    ) -> Result<CallResult, Mismatch> {
-        history.expect(step, call, when);
-        let plan = &history.planner.plan;
-        let number = plan.calls.len() - 1;
-        let got = identify(&self.caller.receipts, &plan.calls[number], got.clone());
-        match &got {
-            Ok(reply) if agrees(&plan.calls[number].expected, &got) => Ok(reply.clone()),
-            Err(error) if agrees(&plan.calls[number].expected, &got) => Ok(CallResult::Refused(error.kind())),
-            _ => Err(mismatch(plan, number, &got)),
-        }
     }
 
     /// Resets the logs.

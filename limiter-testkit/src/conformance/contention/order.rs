@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use limiter_core::{LimitStatus, Receipt, Timestamp};
 
-use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees};
-use crate::conformance::sequence::caller::identify;
+use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Operation;
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
@@ -20,7 +19,7 @@ pub(super) struct Made {
     pub(super) of: (usize, usize),
     /// A settlement names the step whose receipt it uses.
     pub(super) call: Call,
-    pub(super) got: StoreResult,
+    pub(super) got: CallResult,
     /// The receipt that the call returned.
     pub(super) receipt: Option<Receipt>,
 }
@@ -29,9 +28,9 @@ impl Made {
     /// Returns whether the call may have changed its log, judging by its result.
     fn may_have_changed(&self) -> bool {
         match &self.got {
-            Ok(CallResult::Decided(decided)) => decided.answer.appended,
-            Ok(CallResult::Settled(settled)) => settled.applied,
-            Ok(CallResult::Reset(removed)) => *removed,
+            CallResult::Decided(decided) => decided.answer.appended,
+            CallResult::Settled(settled) => settled.applied,
+            CallResult::Reset(removed) => *removed,
             _ => false,
         }
     }
@@ -39,8 +38,8 @@ impl Made {
     /// Returns the values that are likely to grow from one call to the next: the time, and the usage.
     fn likely_place(&self) -> (u64, bool, u64) {
         let status = match &self.got {
-            Ok(CallResult::Decided(decided)) => &decided.answer.status,
-            Ok(CallResult::Settled(settled)) => &settled.status,
+            CallResult::Decided(decided) => &decided.answer.status,
+            CallResult::Settled(settled) => &settled.status,
             _ => return (u64::MAX, !self.may_have_changed(), 0),
         };
         let used = status.limits().iter().map(LimitStatus::used).fold(0, u64::saturating_add);
@@ -73,9 +72,7 @@ impl Order {
         }
         order.calls.push(made.of);
         order.receipts.extend(made.receipt.map(|receipt| (number, receipt)));
-        let planned = order.planner.expect(number, call);
-        let got = identify(&order.receipts, planned, made.got.clone());
-        agrees(&planned.expected, &got).then_some(order)
+        order.planner.compare(number, call, &order.receipts, &made.got).is_ok().then_some(order)
     }
 
     fn held(&self) -> Vec<HeldEntry> {

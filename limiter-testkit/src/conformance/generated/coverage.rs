@@ -58,8 +58,8 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 };
                 note(true, kind);
             }
-            (_, CallResult::Refused(ErrorKind::InvalidCost)) => note(true, "cost of 0"),
-            (_, CallResult::Refused(_)) => note(true, "cost above the maximum"),
+            (_, CallResult::Failed(ErrorKind::InvalidCost, _)) => note(true, "cost of 0"),
+            (_, CallResult::Failed(..)) => note(true, "cost above the maximum"),
             (Operation::Settle { cost, .. }, CallResult::Settled(settled)) => {
                 note(
                     true,

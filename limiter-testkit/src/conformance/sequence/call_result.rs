@@ -3,25 +3,26 @@
 use std::fmt;
 
 use limiter_core::store::{Facts, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, ErrorKind, Status, Timestamp};
+use limiter_core::{Decision, ErrorKind, Status, Timestamp};
 
 use crate::answer::Answer;
 use crate::answer::fields::{Fields, of_status, since};
 
 /// The result of a call, expected or actual.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum CallResult {
     Decided(Box<Decided>),
-    Refused(ErrorKind),
     Settled(Box<Settled>),
     /// Whether there was a log.
     Reset(bool),
+    /// The error, as text. Empty if it is expected.
+    Failed(ErrorKind, String),
     /// The call's future was dropped.
     Dropped,
 }
 
 /// The result of an acquire, a peek or a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Decided {
     pub(crate) answer: Answer,
     /// The step that appended the entry, if it was not this one.
@@ -62,8 +63,8 @@ impl From<&Facts> for RawFacts {
 
 impl CallResult {
     /// Returns the result of an acquire, a peek or a record.
-    pub(crate) fn decided(decision: &Decision, repeats: Option<usize>, raw_facts: Option<RawFacts>) -> Self {
-        Self::Decided(Box::new(Decided { answer: Answer::from(decision), repeats, raw_facts }))
+    pub(crate) fn decided(decision: &Decision, raw_facts: Option<RawFacts>) -> Self {
+        Self::Decided(Box::new(Decided { answer: Answer::from(decision), repeats: None, raw_facts }))
     }
 
     pub(crate) fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
@@ -71,32 +72,38 @@ impl CallResult {
         let settled = limiter_core::Settled::new(settlement, facts);
         Self::Settled(Box::new(Settled { applied: settled.applied(), status: settled.status().clone(), newest }))
     }
-}
 
-/// What the store returned.
-pub(crate) type StoreResult = Result<CallResult, Error>;
-
-/// Returns whether the store's result agrees with the expected one. Compares only what the store returned.
-pub(crate) fn agrees(expected: &CallResult, got: &StoreResult) -> bool {
-    match (expected, got) {
-        (CallResult::Decided(expected), Ok(CallResult::Decided(got))) => {
-            expected.answer == got.answer
-                && expected.repeats == got.repeats
-                && (got.raw_facts.is_none() || expected.raw_facts == got.raw_facts)
+    /// Notes the step that appended the entry, if the result has a receipt.
+    pub(crate) fn with_original(mut self, original: impl FnOnce() -> Option<usize>) -> Self {
+        if let Self::Decided(decided) = &mut self
+            && decided.answer.receipt.is_some()
+        {
+            decided.repeats = original();
         }
-        (CallResult::Refused(kind), Err(error)) => error.kind() == *kind,
-        (expected, Ok(got)) => expected == got,
-        (_, Err(_)) => false,
+        self
     }
-}
 
-impl CallResult {
+    /// Returns whether the store's result agrees with this expected one. Compares only what the store returned.
+    pub(crate) fn agrees(&self, got: &Self) -> bool {
+        match (self, got) {
+            (Self::Decided(expected), Self::Decided(got)) => {
+                expected.answer == got.answer
+                    && expected.repeats == got.repeats
+                    && (got.raw_facts.is_none() || expected.raw_facts == got.raw_facts)
+            }
+            (Self::Settled(expected), Self::Settled(got)) => expected == got,
+            (Self::Reset(expected), Self::Reset(got)) => expected == got,
+            (Self::Failed(expected, _), Self::Failed(got, _)) => expected == got,
+            _ => false,
+        }
+    }
+
     /// Returns the time of the operation.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         match self {
             Self::Decided(decided) => Some(decided.answer.status.at()),
             Self::Settled(settled) => Some(settled.status.at()),
-            Self::Refused(_) | Self::Reset(_) | Self::Dropped => None,
+            _ => None,
         }
     }
 
@@ -133,7 +140,8 @@ impl CallResult {
                 fields.push(newest(settled.newest));
                 fields
             }
-            Self::Refused(kind) => vec![("error".to_owned(), format!("{kind:?}"))],
+            Self::Failed(kind, text) if text.is_empty() => vec![("error".to_owned(), format!("{kind:?}"))],
+            Self::Failed(_, text) => vec![("error".to_owned(), text.clone())],
             Self::Reset(removed) => vec![("there was a log".to_owned(), removed.to_string())],
             Self::Dropped => vec![("future".to_owned(), "dropped".to_owned())],
         }

@@ -6,9 +6,9 @@ use std::hash::{BuildHasher, RandomState};
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _};
 
-use super::call_result::{CallResult, RawFacts, StoreResult};
-use super::case::{CaseId, Operation};
-use super::{Call, Log, Plan, Planned};
+use super::call_result::{CallResult, RawFacts};
+use super::case::Operation;
+use super::{Call, Log, Plan};
 
 /// The keys and names of a plan's logs in a store.
 #[derive(Clone, Debug)]
@@ -78,7 +78,20 @@ impl Caller {
         call: &Call,
         at: At,
         route: Route,
-    ) -> StoreResult {
+    ) -> CallResult {
+        let result = self.try_call(store, plan, step, call, at, route).await;
+        result.unwrap_or_else(|error| CallResult::Failed(error.kind(), format!("{error:?}")))
+    }
+
+    async fn try_call(
+        &mut self,
+        store: &SharedStore,
+        plan: &Plan,
+        step: usize,
+        call: &Call,
+        at: At,
+        route: Route,
+    ) -> Result<CallResult, Error> {
         let log = self.store_keys.log(call.log);
         let entry = |step| self.receipts.get(&step).map(Receipt::entry);
         if let Some(mut op) = call.op(&plan.policies, log, self.salt, entry) {
@@ -87,7 +100,7 @@ impl Caller {
             if let Some(receipt) = decision.receipt() {
                 self.receipts.insert(step, receipt);
             }
-            return Ok(CallResult::decided(&decision, None, raw_facts));
+            return Ok(CallResult::decided(&decision, raw_facts));
         }
         let Operation::Settle { step: issuer, cost, .. } = call.operation else {
             return store.reset(log).await.map(CallResult::Reset);
@@ -108,26 +121,6 @@ impl Caller {
 pub(crate) fn salt() -> u128 {
     let random = RandomState::new();
     u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
-}
-
-/// Finds the step that appended the entry of a result, by the store's entry id. `receipts` are those that the store returned, by
-/// step.
-pub(crate) fn identify(receipts: &BTreeMap<usize, Receipt>, planned: &Planned, mut got: StoreResult) -> StoreResult {
-    let id = if let Operation::Run { id, .. } = planned.call.operation { id } else { None };
-    // By L13, an entry whose caller chose the store's id of another entry may share that id.
-    if let Some(CaseId::EntryOf(_)) = id {
-        return got;
-    }
-    // By L9, an append takes its id from an older entry, and the store may have used that id for both.
-    let entry = |step: usize| receipts.get(&step).map(|receipt| (receipt.entry(), id.map(|_| receipt.at())));
-    if let Ok(CallResult::Decided(decided)) = &mut got
-        && decided.answer.receipt.is_some()
-    {
-        let own = entry(planned.step);
-        let mut others = planned.held.iter().copied().filter(|step| *step != planned.step);
-        decided.repeats = others.find(|step| own.is_some() && entry(*step) == own);
-    }
-    got
 }
 
 pub(crate) async fn decided(

@@ -5,7 +5,7 @@ use std::fmt;
 use limiter_core::{ErrorKind, Timestamp};
 
 use super::Plan;
-use super::call_result::{CallResult, StoreResult};
+use super::call_result::CallResult;
 use super::transcript;
 use crate::conformance::sentence::Sentence::{self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
@@ -56,10 +56,11 @@ impl Mismatch {
     }
 }
 
-/// Returns the mismatch of a wrong result.
-pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
-    let (step, citations) = (plan.calls[call].step, suggested(&plan.calls[call].expected, got));
-    Mismatch { call, step, ..Mismatch::new("", &citations, transcript::of_call(plan, call, got)) }
+/// Returns the mismatch of a wrong result of the plan's last call.
+pub(crate) fn mismatch(plan: &Plan, got: &CallResult) -> Mismatch {
+    let Some(last) = plan.calls.last() else { return Mismatch::new("", &[], "there is no call") };
+    let (call, citations) = (plan.calls.len() - 1, suggested(&last.expected, got));
+    Mismatch { call, step: last.step, ..Mismatch::new("", &citations, transcript::of_last(plan, got)) }
 }
 
 /// Fields of a decision, most telling first.
@@ -79,18 +80,17 @@ const SETTLED: &[(&str, &[Sentence])] =
     &[("at", &[T3]), ("applied", &[S1, S4]), ("newest entry", &[L11]), ("used", &[S2, S7]), ("", &[S7])];
 
 /// Returns the sentences that the most telling wrong field suggests.
-fn suggested(expected: &CallResult, got: &StoreResult) -> Vec<Sentence> {
+fn suggested(expected: &CallResult, got: &CallResult) -> Vec<Sentence> {
     let table = match (expected, got) {
-        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => return vec![L11],
-        (CallResult::Refused(_), _) => return vec![E2],
-        (CallResult::Settled(_), Err(_)) => return vec![E1, S6],
-        (_, Err(_)) => return vec![E1],
-        (CallResult::Reset(_) | CallResult::Dropped, Ok(_)) => return vec![S8],
-        (CallResult::Settled(_), Ok(_)) => SETTLED,
-        (CallResult::Decided(_), Ok(_)) => DECIDED,
+        (_, CallResult::Failed(ErrorKind::Inconsistent, _)) => return vec![L11],
+        (CallResult::Failed(..), _) => return vec![E2],
+        (CallResult::Settled(_), CallResult::Failed(..)) => return vec![E1, S6],
+        (_, CallResult::Failed(..)) => return vec![E1],
+        (CallResult::Reset(_) | CallResult::Dropped, _) => return vec![S8],
+        (CallResult::Settled(_), _) => SETTLED,
+        (CallResult::Decided(_), _) => DECIDED,
     };
-    let right = expected.fields(Timestamp::EPOCH);
-    let wrong = got.as_ref().map(|got| got.fields(Timestamp::EPOCH)).unwrap_or_default();
+    let [right, wrong] = [expected, got].map(|result| result.fields(Timestamp::EPOCH));
     let differs = |field: &str| {
         // If there are several limits, the limit precedes the name of the field.
         let is_it = |name: &str| field.is_empty() || name == field || name.ends_with(&format!(": {field}"));

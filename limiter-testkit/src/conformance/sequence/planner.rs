@@ -1,9 +1,9 @@
 //! Computes the expected results, call by call.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide};
+use limiter_core::store::{LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{EntryId, ErrorKind, MAX_COST, Receipt, SyncStore, Timestamp};
 
 use super::call_result::{CallResult, RawFacts};
@@ -17,9 +17,7 @@ pub(crate) struct Planner {
     pub(crate) plan: Plan,
     limiters: Vec<CaseLimiter>,
     /// The receipts, by the steps that returned them.
-    issued: HashMap<usize, Issued>,
-    /// The steps that appended the reference store's entries.
-    appended: HashMap<EntryId, usize>,
+    issued: BTreeMap<usize, Issued>,
     /// The logs that the calls so far use.
     pub(crate) logs: Vec<Log>,
 }
@@ -45,15 +43,9 @@ impl Planner {
             reference: ReferenceStore::new(),
             plan,
             limiters: case.limiters.clone(),
-            issued: HashMap::new(),
-            appended: HashMap::new(),
+            issued: BTreeMap::new(),
             logs: Vec::new(),
         }
-    }
-
-    /// Sets the time of a call that has not been applied yet.
-    pub(crate) fn set_time(&mut self, number: usize, time: Timestamp) {
-        Arc::make_mut(&mut self.plan.calls[number]).call.at = time;
     }
 
     fn limiter(&self, place: Place) -> CaseLimiter {
@@ -85,9 +77,9 @@ impl Planner {
         self.issued.get(&step).map(|issued| issued.receipt.entry())
     }
 
-    /// Returns the step that appended an entry.
+    /// Returns the first step that returned a receipt of an entry.
     pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
-        self.appended.get(&entry.name).copied()
+        self.issued.iter().find(|(_, issued)| issued.receipt.entry() == entry.name).map(|(step, _)| *step)
     }
 
     /// Returns the call of a step. Returns `None` if the contract does not specify its result, or if there is no receipt to
@@ -124,14 +116,51 @@ impl Planner {
     }
 
     /// Adds a call with its expected result to the plan.
-    pub(crate) fn expect(&mut self, step: usize, call: Call) -> &Planned {
+    pub(crate) fn expect(&mut self, step: usize, call: Call) -> &CallResult {
         let number = self.skip(step, call);
-        let expected = self.apply(number);
-        let entries = self.entries(call.log);
+        let result = self.apply(number);
+        let own = |step| self.issued.get(&step).map(|issued| issued.receipt);
+        let expected = result.with_original(|| self.original(step, &call, own));
         let planned = Arc::make_mut(&mut self.plan.calls[number]);
         planned.expected = expected;
-        planned.held = entries.iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
-        planned
+        &planned.expected
+    }
+
+    /// Adds a call, and compares the store's result with the expected one. `receipts` are those that the store returned, by step.
+    ///
+    /// # Errors
+    /// Returns a wrong result.
+    pub(crate) fn compare(
+        &mut self,
+        step: usize,
+        call: Call,
+        receipts: &BTreeMap<usize, Receipt>,
+        got: &CallResult,
+    ) -> Result<(), CallResult> {
+        self.expect(step, call);
+        let got = got.clone().with_original(|| self.original(step, &call, |step| receipts.get(&step).copied()));
+        let agrees = self.plan.calls.last().is_some_and(|planned| planned.expected.agrees(&got));
+        if agrees { Ok(()) } else { Err(got) }
+    }
+
+    /// Returns the step whose entry a step's receipt names, if it is another one.
+    fn original(&self, step: usize, call: &Call, receipt: impl Fn(usize) -> Option<Receipt>) -> Option<usize> {
+        let id = if let Operation::Run { id, .. } = call.operation { id } else { None };
+        // By L13, an entry whose caller chose the store's id of another entry may share that id.
+        if let Some(CaseId::EntryOf(_)) = id {
+            return None;
+        }
+        // By L9, an append takes its id from an older entry, and the store may have used that id for both.
+        let entry = |step: usize| receipt(step).map(|receipt| (receipt.entry(), id.map(|_| receipt.at())));
+        let own = entry(step)?;
+        let is_it = |(other, issued): &(&usize, &Issued)| {
+            **other != step && issued.log == call.log && entry(**other) == Some(own) && self.holds(issued)
+        };
+        self.issued.iter().find(is_it).map(|(step, _)| *step)
+    }
+
+    fn holds(&self, issued: &Issued) -> bool {
+        self.entries(issued.log).iter().any(|entry| entry.name == issued.receipt.entry())
     }
 
     /// Adds a call whose future is dropped, without effect. Returns its number.
@@ -139,24 +168,36 @@ impl Planner {
         if !self.logs.contains(&call.log) {
             self.logs.push(call.log);
         }
-        self.plan.calls.push(Arc::new(Planned { call, expected: CallResult::Dropped, step, held: Vec::new() }));
+        self.plan.calls.push(Arc::new(Planned { call, expected: CallResult::Dropped, step }));
         self.plan.calls.len() - 1
     }
 
     /// Applies a planned call to the reference store's log.
-    pub(crate) fn apply(&mut self, number: usize) -> CallResult {
+    fn apply(&mut self, number: usize) -> CallResult {
         let Planned { call, step, .. } = *self.plan.calls[number];
         let (policies, key) = (Arc::clone(&self.plan.policies), [call.log.key]);
         let log = LogKey::new(call.log.name(), &key);
         match (call.op(&policies, log, Self::SALT, |step| self.entry(step)), call.operation) {
             (Some(op), _) => self.run(step, call.log, op),
             (None, Operation::Settle { step, cost, .. }) => {
-                let Some(issued) = self.issued.get(&step) else { return CallResult::Refused(ErrorKind::Inconsistent) };
+                let Some(issued) = self.issued.get(&step) else {
+                    return CallResult::Failed(ErrorKind::Inconsistent, String::new());
+                };
                 let settlement = Settlement::new(log, &policies[call.policy], issued.receipt, cost).at(call.at);
                 CallResult::settled(&settlement, self.reference.settle_now(&settlement))
             }
             (None, _) => CallResult::Reset(self.reference.reset_now(log)),
         }
+    }
+
+    /// Applies a dropped call, perhaps at another time. Its receipt is lost.
+    pub(crate) fn apply_dropped(&mut self, number: usize, at: Option<Timestamp>) -> CallResult {
+        let planned = Arc::make_mut(&mut self.plan.calls[number]);
+        planned.call.at = at.unwrap_or(planned.call.at);
+        let step = planned.step;
+        let result = self.apply(number);
+        self.issued.remove(&step);
+        result
     }
 
     /// Forgets a log, as a store may do.
@@ -171,28 +212,17 @@ impl Planner {
             _ => op.policy.limits().iter().any(|limit| op.cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
         };
         if let Some(kind) = refused {
-            return CallResult::Refused(kind);
+            return CallResult::Failed(kind, String::new());
         }
         op.cost = op.cost.min(MAX_COST);
         op.id = op.id.filter(|_| op.mode != Mode::Peek);
         op.keep &= op.mode != Mode::Peek;
         let facts = self.reference.apply_now(&op);
-        let (outcome, raw_facts) = (facts.outcome, RawFacts::from(&facts));
+        let raw_facts = RawFacts::from(&facts);
         let decision = decide(&op, facts);
-        let mut repeats = None;
-        match outcome {
-            Outcome::Appended(entry) => _ = self.appended.insert(entry.id, step),
-            // An entry is known by its receipt. That of a dropped call is lost.
-            Outcome::Repeated(entry) if decision.receipt().is_some() => {
-                let is_lost = |of: &Arc<Planned>, step| of.step == step && of.expected == CallResult::Dropped;
-                let is_known = |step: &usize| !self.plan.calls.iter().any(|planned| is_lost(planned, *step));
-                repeats = self.appended.get(&entry.id).copied().filter(is_known);
-            }
-            _ => {}
-        }
         if let Some(receipt) = decision.receipt() {
             self.issued.insert(step, Issued { log, id: op.id, receipt });
         }
-        CallResult::decided(&decision, repeats, Some(raw_facts))
+        CallResult::decided(&decision, Some(raw_facts))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::call_result::{CallResult, StoreResult};
+use super::call_result::CallResult;
 use super::case::{Operation, describe};
 use super::{Call, Log, Plan, Planned};
 use crate::answer::fields::{Fields, since};
@@ -72,19 +72,11 @@ fn before(plan: &Plan, end: usize) -> String {
     text
 }
 
-/// Prints the calls of `plan` up to `wrong`, then the expected and the actual result side by side.
-pub(crate) fn of_call(plan: &Plan, wrong: usize, got: &StoreResult) -> String {
-    let text = before(plan, wrong);
-    format!("{text}{}\n{}", plan.line(wrong, ">"), comparison(plan, &plan.calls[wrong].expected, got))
-}
-
-/// Prints both results, one field per line, and marks the differences.
-fn comparison(plan: &Plan, expected: &CallResult, got: &StoreResult) -> String {
-    let right = expected.fields(plan.start);
-    match got {
-        Ok(got) => columns(&right, &got.fields(plan.start)),
-        Err(error) => format!("{}the store returned the error {error:?}", columns(&right, &Fields::new())),
-    }
+/// Prints the calls of `plan`, then the expected and the actual result of the last one side by side.
+pub(crate) fn of_last(plan: &Plan, got: &CallResult) -> String {
+    let last = plan.calls.len().saturating_sub(1);
+    let expected = plan.calls.get(last).map(|planned| planned.expected.fields(plan.start)).unwrap_or_default();
+    format!("{}{}\n{}", before(plan, last), plan.line(last, ">"), columns(&expected, &got.fields(plan.start)))
 }
 
 /// Prints two lists of fields side by side. A field missing from `got` is one that the store did not return.
@@ -92,7 +84,7 @@ pub(crate) fn columns(expected: &Fields, got: &Fields) -> String {
     let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
     let names = width(&mut expected.iter().chain(got).map(|(name, _)| name.chars().count()));
     let values = width(&mut expected.iter().map(|(_, value)| value.chars().count())).max("expected".len());
-    let mut text = format!("  {:names$}  {:values$}  {}\n", "", "expected", if got.is_empty() { "" } else { "got" });
+    let mut text = format!("  {:names$}  {:values$}  {}\n", "", "expected", "got");
     for (name, value) in expected {
         let found = got.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
         let mark = if found.is_some_and(|found| found != value) { "  <--" } else { "" };

@@ -1,14 +1,15 @@
 //! Possible contents of a store's logs. A store may forget a log at a time that callers cannot observe, and a dropped
 //! call may take effect late or never.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use limiter_core::store::{At, Retention};
-use limiter_core::{Timestamp, Window};
+use limiter_core::{Receipt, Timestamp, Window};
 
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, F2};
 use crate::conformance::sequence::call_result::{CallResult, RawFacts};
+use crate::conformance::sequence::mismatch::{Mismatch, mismatch};
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
 
@@ -60,10 +61,19 @@ impl PossibleHistory {
         if self.kept.get(&log) == Some(&None) { F2 } else { F1 }
     }
 
-    /// Adds a call.
-    pub(crate) fn expect(&mut self, step: usize, call: Call, when: At) {
-        let expected = self.planner.expect(step, call).expected.clone();
-        self.keep(call, &expected, when);
+    /// Adds a call, and compares the store's result with the expected one. `receipts` are those that the store returned, by step.
+    pub(crate) fn compare(
+        &mut self,
+        step: usize,
+        (call, when): (Call, At),
+        receipts: &BTreeMap<usize, Receipt>,
+        got: &CallResult,
+    ) -> Result<(), Mismatch> {
+        let result = self.planner.compare(step, call, receipts, got);
+        if let Some(planned) = self.planner.plan.calls.last().cloned() {
+            self.keep(call, &planned.expected, when);
+        }
+        result.map_err(|got| mismatch(&self.planner.plan, &got))
     }
 
     /// Adds a call that was dropped. It has not taken effect yet.
@@ -77,10 +87,7 @@ impl PossibleHistory {
         let (number, when) = self.dropped?;
         let mut other = self.clone();
         other.dropped = None;
-        if let (At::StoreClock, Some(newest)) = (when, newest) {
-            other.planner.set_time(number, newest);
-        }
-        let expected = other.planner.apply(number);
+        let expected = other.planner.apply_dropped(number, newest.filter(|_| when == At::StoreClock));
         other.keep(other.planner.plan.calls[number].call, &expected, when);
         Some(other)
     }
