@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::runtime::Handle;
@@ -38,8 +38,7 @@ const HURRY: Duration = Duration::from_millis(100);
 /// # The denial cache
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
 /// the same decision, minus the time that has passed. Caches only denials by the store's clock, with a policy that counts
-/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`]. Does not cache what the
-/// store decides without waiting: deciding again takes as little time.
+/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`].
 ///
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
 /// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the
@@ -56,7 +55,7 @@ const HURRY: Duration = Duration::from_millis(100);
 /// # The timeout
 /// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store,
 /// and a `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it
-/// with the same idempotency key. Calls need a tokio runtime, unless the store decides without waiting.
+/// with the same idempotency key. Calls need a tokio runtime, unless the store does not wait.
 ///
 /// # Outages
 /// An outage begins with the first call that fails. It is over when the store has responded to every call for a second. During
@@ -176,7 +175,7 @@ impl<S: WindowStore> Inner<S> {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let node = || self.store.place(log).node;
-        self.nodes.admit(true, node)?;
+        self.nodes.admit(node)?;
         let answer = within(patience.map_or(self.timeout, |patience| patience.min(self.timeout)), call).await;
         self.nodes.note(&answer, patience.is_some_and(|patience| patience < HURRY), node);
         answer
@@ -209,20 +208,6 @@ impl<S: WindowStore> Inner<S> {
             }
         }
         Ok(results)
-    }
-
-    /// Decides an operation if its node's breaker is open, or the store does not have to wait.
-    fn attempt(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let node = || self.store.place(op.log).node;
-        if let Err(refusal) = self.nodes.admit(false, node) {
-            return Some(Err(about(op.log)(refusal)));
-        }
-        let decision = attempt(&self.store, op)?;
-        self.nodes.note(&decision, false, node);
-        if decision.as_ref().is_ok_and(Decision::appended) {
-            self.denials.forget(op.log);
-        }
-        Some(decision)
     }
 }
 
@@ -260,14 +245,12 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         self.or_stand_in(answer, |stand_in| stand_in.apply_all(ops).map(all_ok))
     }
 
+    /// Repeats cached denials. A store that decides without waiting is not asked here, so its denials are cached, too.
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        // Returned where it is made: moving it takes half as long.
-        if let Some(facts) = self.0.denials.find(&op) {
-            return Poll::Ready(op.checked().map(|op| decide(&op, facts)));
+        match self.0.denials.find(&op) {
+            Some(facts) => Poll::Ready(op.checked().map(|op| decide(&op, facts))),
+            None => otherwise(),
         }
-        let Some(answer) = self.0.attempt(op) else { return otherwise() };
-        let replaced = |op: Op<'_>, stand_in: &StandIn| Some(decide(&op, stand_in.apply(&op)?));
-        Poll::Ready(op.checked().and_then(|op| self.or_stand_in(answer, |stand_in| replaced(op, stand_in))))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

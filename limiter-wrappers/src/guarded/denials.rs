@@ -113,11 +113,7 @@ impl Denials {
         Watch { denials: self, hash, changes, sent: Instant::now(), has_changed: true }
     }
 
-    pub(super) fn forget(&self, log: LogKey<'_>) {
-        self.forget_hash(self.hash(log));
-    }
-
-    fn forget_hash(&self, hash: u64) {
+    fn forget(&self, hash: u64) {
         self.changes(hash).fetch_add(1, Ordering::SeqCst);
         if let Some(place) = hash.checked_rem(self.max_keys) {
             self.denials.remove_if(&place, |_, denial| denial.hash == hash);
@@ -178,7 +174,7 @@ impl Watch<'_> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if self.has_changed {
-            self.denials.forget_hash(self.hash);
+            self.denials.forget(self.hash);
         }
     }
 }

@@ -126,8 +126,8 @@ impl Nodes {
         self.lock().begun
     }
 
-    /// Refuses a call while its node's breaker is open. After the pause, the first call that is a probe passes, and all that are not.
-    pub(super) fn admit(&self, is_probe: bool, node: impl FnOnce() -> Node) -> Result<(), Error> {
+    /// Refuses a call while its node's breaker is open. After the pause, the first call passes as a probe.
+    pub(super) fn admit(&self, node: impl FnOnce() -> Node) -> Result<(), Error> {
         if !self.in_outage() {
             return Ok(());
         }
@@ -137,9 +137,7 @@ impl Nodes {
             return Ok(());
         };
         if out.probe.is_some_and(|probe| now >= probe) {
-            if is_probe {
-                out.probe = Some(later(self.pause));
-            }
+            out.probe = Some(later(self.pause));
             return Ok(());
         }
         out.fail();

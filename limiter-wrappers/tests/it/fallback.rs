@@ -27,10 +27,9 @@ async fn flush(server: &Server, store: &Guarded<Server>) {
 }
 
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
-const SENTENCES: [(&str, &str); 19] = [
+const SENTENCES: [(&str, &str); 18] = [
     // 1: the primary store decides as soon as it responds, whatever is pending.
     ("9/64s", "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1"),
-    ("9/64s", "RRR, acquire k 4, III, acquire k 5, wait 200, waiting = 0, used k = 9"),
     // 2: one record a cell, of 2 s here.
     (
         "9/64s",

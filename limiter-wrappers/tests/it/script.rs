@@ -73,7 +73,7 @@ impl Scene {
     /// in seconds.
     ///
     /// Three capitals say what the server does with a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
-    /// (`R`), lose the answer (`X`), hang (`H`) or say that the log is damaged (`C`). `III` answers without waiting.
+    /// (`R`), lose the answer (`X`), hang (`H`) or say that the log is damaged (`C`).
     ///
     /// `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and whether
     /// one goes on. `-` is a node without a name.
@@ -133,7 +133,6 @@ impl Scene {
                     Ok(String::new())
                 }
                 [rule] if rule.len() == 3 && rule.bytes().all(|byte| byte.is_ascii_uppercase()) => {
-                    self.server.decide_immediately(rule == "III");
                     let does = |n: usize| match rule.as_bytes()[n] {
                         b'C' => Does::Corrupt,
                         b'H' => Does::Hang,
