@@ -265,7 +265,7 @@ fn memory() -> Result<Figures> {
     let scenario = SERVICE.scenarios.first().context("the first scenario has one rule")?;
     runtime()?.block_on(async {
         for i in 0..10 * HELD {
-            let answer = service.decide(&request(scenario, i)).await;
+            let answer = service.decide(&request(scenario, i), None).await;
             ensure!(answer.is_ok_and(|answer| answer.overall_code() == Code::Ok), "key {i} is denied");
         }
         Ok(())

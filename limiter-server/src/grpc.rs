@@ -47,7 +47,7 @@ impl RateLimitService for Grpc {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let decision = self.service.decide_within(request.get_ref(), timeout(request.metadata()));
+        let decision = self.service.decide(request.get_ref(), timeout(request.metadata()));
         let answer = self.interface.observe(decision).await;
         answer.map(Response::new).map_err(|failure| match failure {
             Failure::Invalid(text) => Status::invalid_argument(text),

@@ -38,7 +38,7 @@ pub fn routes(service: Arc<Service>) -> Router {
 /// Responds to Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;
-    let answer = http.json.observe(http.service.decide(&request)).await;
+    let answer = http.json.observe(http.service.decide(&request, None)).await;
     let answer = answer.map_err(|failure| Refusal::of(failure, StatusCode::INTERNAL_SERVER_ERROR))?;
     let over = answer.overall_code() == Code::OverLimit;
     let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -28,9 +28,6 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// How long the next attempt waits after a reading that panicked.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A fingerprint of the configuration, or its errors.
-type Reading = Result<u64, Errors>;
-
 /// Reloads the rules of a service when the files at `path` change, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
 /// Looks at the files instead of asking the system for events, because symbolic links on the way to them may change, and
@@ -42,23 +39,20 @@ pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Out
     describe_counter!(RELOADS, Unit::Count, "Configuration reloads, by result.");
     describe_gauge!(VALID, Unit::Count, "1 if the current configuration has no errors, otherwise 0.");
     gauge!(VALID).set(1);
-    Ok(run(Watch::new(vec![path.clone()])?, path, service))
+    let watch = Watch::new(vec![path.clone()], Some(service.rules().stamp))?;
+    Ok(run(watch, path, service))
 }
 
 /// Reads the configuration again whenever it may have changed. A reading that panics is tried again.
 async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
-    let mut last = Some(Ok(service.rules().fingerprint()));
     loop {
-        let forced = watch.wait().await;
-        let (path, service, before) = (path.clone(), Arc::clone(&service), last.take());
-        match spawn_blocking(move || reload(&path, &service, before, forced)).await {
-            Ok(reading) => last = Some(reading),
-            Err(error) => {
-                gauge!(VALID).set(0);
-                error!("cannot read the configuration: {error}");
-                sleep(PAUSE).await;
-                watch.last = None;
-            }
+        watch.wait().await;
+        let (path, service) = (path.clone(), Arc::clone(&service));
+        if let Err(error) = spawn_blocking(move || reload(&path, &service)).await {
+            gauge!(VALID).set(0);
+            error!("cannot read the configuration: {error}");
+            sleep(PAUSE).await;
+            watch.last = None;
         }
     }
 }
@@ -68,7 +62,7 @@ async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
 /// # Errors
 /// Those of [`watch`].
 pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut watch = Watch::new(tls.files())?;
+    let mut watch = Watch::new(tls.files(), None)?;
     Ok(async move {
         loop {
             watch.wait().await;
@@ -82,13 +76,9 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
     })
 }
 
-/// Reads the configuration, and applies it if it differs from the last reading or if `forced`. Returns its fingerprint or its errors.
-fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -> Reading {
+/// Reads the configuration, and applies it if it has no errors.
+fn reload(path: &Path, service: &Service) {
     let read = Rules::read(path, service.store().shared(), Some(&service.rules()));
-    let reading = read.as_ref().map(Rules::fingerprint).map_err(Clone::clone);
-    if last.is_some_and(|last| last == reading) && !forced {
-        return reading;
-    }
     gauge!(VALID).set(u8::from(read.is_ok()));
     let result = match &read {
         Ok(rules) => {
@@ -104,24 +94,23 @@ fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -
     };
     service.reload(read);
     counter!(RELOADS, "result" => result).increment(1);
-    reading
 }
 
 /// Notices changes of files, and SIGHUP.
 struct Watch {
     paths: Vec<PathBuf>,
-    /// The stamp of the files. `None` at first, because they may have changed since they were read.
+    /// The stamp of the files; `None` reads them in any case.
     last: Option<u64>,
     hangups: Signal,
 }
 
 impl Watch {
-    fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
-        Ok(Self { paths, last: None, hangups: signal(SignalKind::hangup())? })
+    fn new(paths: Vec<PathBuf>, last: Option<u64>) -> io::Result<Self> {
+        Ok(Self { paths, last, hangups: signal(SignalKind::hangup())? })
     }
 
-    /// Waits for a change and for quiet after it, or for SIGHUP. Returns whether it was SIGHUP.
-    async fn wait(&mut self) -> bool {
+    /// Waits for a change and for quiet after it, or for SIGHUP.
+    async fn wait(&mut self) {
         let Self { paths, last, hangups } = self;
         let change = async {
             changed(paths, last).await;
@@ -129,8 +118,8 @@ impl Watch {
             let _ = timeout(MAX_WAIT, quiet).await;
         };
         tokio::select! {
-            Some(()) = hangups.recv() => true,
-            () = change => false,
+            Some(()) = hangups.recv() => {}
+            () = change => {}
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The rules: files in the format of Envoy's rate limit service, validated and compiled for lookups.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use limiter_core::{Error, KeyBuf, Limiter, Policy, SharedStore, policy};
 use limiter_tower::Names;
 
-use crate::config::{Errors, File, Paths, Place};
-use crate::proto::RateLimitUnit;
+use crate::config::{Errors, File, Paths, Place, stamp};
+use crate::proto::Unit;
 
 mod key;
 mod level;
@@ -20,15 +19,16 @@ mod tree;
 use level::Level;
 use reader::{Reader, Shared};
 
-/// The largest limits that descriptors can bring. As policies of their limiters, they keep all that a limit counts when its
-/// number changes.
-pub(crate) static OWN_LIMITS: [(RateLimitUnit, Policy); 6] = [
-    (RateLimitUnit::Second, policy!("4294967295/1s")),
-    (RateLimitUnit::Minute, policy!("4294967295/1m")),
-    (RateLimitUnit::Hour, policy!("4294967295/1h")),
-    (RateLimitUnit::Day, policy!("4294967295/1d")),
-    (RateLimitUnit::Month, policy!("4294967295/30d")),
-    (RateLimitUnit::Year, policy!("4294967295/365d")),
+/// The units, and the largest limit that a descriptor can bring for each. As the policy of its limiter, it keeps all that a limit
+/// counts when its number changes. A month has 30 days and a year 365, as in Envoy's service.
+pub(crate) static UNITS: [(Unit, Policy); 7] = [
+    (Unit::Second, policy!("4294967295/1s")),
+    (Unit::Minute, policy!("4294967295/1m")),
+    (Unit::Hour, policy!("4294967295/1h")),
+    (Unit::Day, policy!("4294967295/1d")),
+    (Unit::Week, policy!("4294967295/7d")),
+    (Unit::Month, policy!("4294967295/30d")),
+    (Unit::Year, policy!("4294967295/365d")),
 ];
 
 /// The rules of a configuration over a store.
@@ -37,7 +37,8 @@ pub struct Rules {
     domains: level::Map<Domain>,
     list: Vec<Arc<Rule>>,
     ignored: Vec<PathBuf>,
-    fingerprint: u64,
+    /// The stamp of the files when they were read.
+    pub(crate) stamp: u64,
 }
 
 #[derive(Debug)]
@@ -53,12 +54,11 @@ impl Rules {
     /// # Errors
     /// All errors of all files.
     pub fn read(path: &Path, store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
+        // Before the files are read: what changes meanwhile is read again.
+        let stamp = stamp(&[path.to_owned()]);
         let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
-        let mut rules = Self::collect(paths.read(), store, before)?;
-        let mut hasher = DefaultHasher::new();
-        (rules.fingerprint, &paths.ignored).hash(&mut hasher);
-        (rules.fingerprint, rules.ignored) = (hasher.finish(), paths.ignored);
-        Ok(rules)
+        let rules = Self::collect(paths.read(), store, before)?;
+        Ok(Self { ignored: paths.ignored, stamp, ..rules })
     }
 
     /// Reads one file from memory. `file` names it in errors.
@@ -77,9 +77,8 @@ impl Rules {
         let counts = before.into_iter().flat_map(Self::with_overrides);
         let counts = counts.map(|rule| ((&*rule.domain, &*rule.path), &rule.counts)).collect();
         let shared = Shared { store, counts: &counts };
-        let (mut rules, mut errors, mut hasher) = (Self::default(), Vec::new(), DefaultHasher::new());
+        let (mut rules, mut errors) = (Self::default(), Vec::new());
         for file in files {
-            file.hash(&mut hasher);
             let read = file.map_err(|error| vec![error]);
             match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
                 Ok((domain, list)) => {
@@ -94,19 +93,12 @@ impl Rules {
                 Err(more) => errors.extend(more),
             }
         }
-        rules.fingerprint = hasher.finish();
         if errors.is_empty() { Ok(rules) } else { Err(Errors(errors)) }
     }
 
     /// Returns a warning for each ignored file and folder.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.ignored.iter().map(|path| format!("{}: ignored, expected a file *.yaml or *.yml", path.display()))
-    }
-
-    /// Returns a hash of the names and contents of the files.
-    #[must_use]
-    pub const fn fingerprint(&self) -> u64 {
-        self.fingerprint
     }
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
@@ -177,7 +169,7 @@ pub struct Rule {
     /// Where it stands.
     pub place: Place,
     /// The limiters of limits that descriptors bring, by unit, made with the first such limit.
-    own: OnceLock<[Limiter; 6]>,
+    own: OnceLock<[Limiter; 7]>,
     /// The names of the limits in header fields, made with the first response.
     names: OnceLock<Names>,
     /// The entries whose values are the key.
@@ -215,15 +207,15 @@ impl Rule {
     ///
     /// Each unit has its own log, because an append with a short window drops entries that a longer one counts.
     #[must_use]
-    pub fn own_limiter(&self, unit: RateLimitUnit) -> Option<&Limiter> {
+    pub fn own_limiter(&self, unit: Unit) -> Option<&Limiter> {
         let limiter = self.limiter()?;
         let own = self.own.get_or_init(|| {
-            OWN_LIMITS.clone().map(|(unit, policy)| {
+            UNITS.clone().map(|(unit, policy)| {
                 let name = format!("{},={}", limiter.name(), unit.as_str_name());
                 Limiter::new(name, policy, limiter.store().clone())
             })
         });
-        own.get(OWN_LIMITS.iter().position(|(other, _)| *other == unit)?)
+        own.get(UNITS.iter().position(|(other, _)| *other == unit)?)
     }
 
     /// Removes the logs of a key. Returns whether there was one.
@@ -231,7 +223,7 @@ impl Rule {
     /// # Errors
     /// If the store fails.
     pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
-        let own = OWN_LIMITS.iter().filter_map(|(unit, _)| self.own_limiter(*unit));
+        let own = UNITS.iter().filter_map(|(unit, _)| self.own_limiter(*unit));
         let mut existed = false;
         for limiter in self.limiter().into_iter().chain(own) {
             existed |= limiter.reset(key).await?;

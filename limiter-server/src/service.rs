@@ -3,7 +3,6 @@
 mod claim;
 mod reply;
 
-use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -62,15 +61,6 @@ pub enum Failure {
     Invalid(String),
     /// The store failed.
     Store(Error),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(text) => f.write_str(text),
-            Self::Store(error) => write!(f, "{error}"),
-        }
-    }
 }
 
 impl From<Error> for Failure {
@@ -191,21 +181,15 @@ impl Service {
     /// Decides on all descriptors of a request together. If one is over its limit, none is charged. A denial does not wait for
     /// the refunds of other charges.
     ///
+    /// `timeout` is how long the caller waits. If the store has not responded after three quarters of it, the outage choice
+    /// decides. Default: [the service's](Self::with_caller_timeout).
+    ///
     /// # Errors
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
     ///
     /// # Cancel safety
     /// Dropping the future refunds its charges in the background.
-    pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
-        self.decide_within(request, None).await
-    }
-
-    /// Like [`decide`](Self::decide), for a caller that waits no longer than `timeout`. Where the store has not responded after three
-    /// quarters of it, the outage choice decides.
-    ///
-    /// # Errors
-    /// Those of [`decide`](Self::decide).
-    pub async fn decide_within(
+    pub async fn decide(
         &self,
         request: &RateLimitRequest,
         timeout: Option<Duration>,

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
-use limiter_core::{Counting, Limiter, Policy, SharedStore};
+use limiter_core::{Counting, Limiter, Policy, SharedStore, Window};
 
 use super::level::{Level, Node};
 use super::tree::{Kind, Problem, Tree};
-use super::{Counts, Domain, Effect, Label, Rule, key};
+use super::{Counts, Domain, Effect, Label, Rule, UNITS, key};
 use crate::config::Place;
 
 /// What all files share.
@@ -58,17 +58,6 @@ const DESCRIPTOR: &[&str] = &[
     "descriptors",
 ];
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces", "policy", "counting"];
-
-/// The units and their windows. A month has 30 days and a year 365, as in Envoy's service.
-const UNITS: [(&str, &str); 7] = [
-    ("second", "1s"),
-    ("minute", "1m"),
-    ("hour", "1h"),
-    ("day", "1d"),
-    ("week", "7d"),
-    ("month", "30d"),
-    ("year", "365d"),
-];
 
 /// The path of overrides in lists. No rule has it: a `=` follows a key.
 const OVERRIDES_PATH: &str = "=override";
@@ -244,7 +233,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the requests and the window.
-    fn requests_per_unit(&mut self, tree: &'a Tree, fields: &Fields<'a>) -> Option<(u64, &'static str)> {
+    fn requests_per_unit(&mut self, tree: &'a Tree, fields: &Fields<'a>) -> Option<(u64, Window)> {
         let requests = match fields.get("requests_per_unit") {
             Some(Tree { kind: Kind::Integer(requests), .. }) => Some(*requests),
             Some(other) => self.expected(other, "a whole number"),
@@ -254,8 +243,8 @@ impl<'a> Reader<'a> {
             }
         };
         let unit = self.required_text(tree, fields, "unit")?;
-        match UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)) {
-            Some((_, window)) => Some((requests?, window)),
+        match UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known.as_str_name())) {
+            Some((_, policy)) => Some((requests?, policy.longest_window())),
             None => self.expected(fields.get("unit")?, "second, minute, hour, day, week, month or year"),
         }
     }

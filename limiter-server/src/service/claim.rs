@@ -7,8 +7,8 @@ use limiter_core::request::{AllOf, Part, PartOutcome};
 use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
-use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
-use crate::rules::{Effect, OWN_LIMITS, Rule, Rules};
+use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+use crate::rules::{Effect, Rule, Rules, UNITS};
 
 /// The effect of a rule's denial on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,17 +201,13 @@ pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
 }
 
 /// Returns the unit of a limit that a request brings, and its policy; `None` if it allows nothing.
-fn own_policy(limit: &RateLimitOverride) -> Result<(RateLimitUnit, Option<Policy>), String> {
-    let window = |policy: &Policy| policy.limits().first().map(|limit| limit.window().as_duration());
-    let largest = OWN_LIMITS.iter().find(|(unit, _)| *unit == limit.unit());
-    let Some(window) = largest.and_then(|(_, policy)| window(policy)) else {
+fn own_policy(limit: &RateLimitOverride) -> Result<(Unit, Option<Policy>), String> {
+    let Some((unit, largest)) = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit) else {
         return Err(format!("limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", limit.unit));
     };
-    let unit = limit.unit();
     if limit.requests_per_unit == 0 {
-        return Ok((unit, None));
+        return Ok((*unit, None));
     }
-    let limit = Limit::new(limit.requests_per_unit.into(), window);
-    let policy = limit.and_then(|limit| Policy::new([limit])).map_err(|error| format!("limit: {error}"))?;
-    Ok((unit, Some(policy)))
+    let limit = Limit::with_window(limit.requests_per_unit.into(), largest.longest_window());
+    Ok((*unit, Some(limit.map_err(|error| format!("limit: {error}"))?.into())))
 }

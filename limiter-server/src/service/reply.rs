@@ -9,7 +9,7 @@ use limiter_tower::RateLimitHeaders;
 
 use super::claim::{Claim, Class, Wants};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
-use crate::rules::{Effect, Rule};
+use crate::rules::{Effect, Rule, UNITS};
 
 /// Returns the response to a request, which is `admitted`, or not because its quotas are `spent`.
 pub(super) fn new(
@@ -113,21 +113,12 @@ fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>, latest: &Refunded<'_>) -
 fn limit(rule: &Rule, limit: Option<Limit>) -> RateLimit {
     let name = rule.shown().to_owned();
     let Some(limit) = limit else { return RateLimit { name, ..Default::default() } };
-    RateLimit { name, requests_per_unit: saturated(limit.max()), unit: unit(limit.window().as_micros()).into() }
+    RateLimit { name, requests_per_unit: saturated(limit.max()), unit: unit(limit.window()).into() }
 }
 
-const fn unit(window: u64) -> Unit {
-    const DAY: u64 = 86_400_000_000;
-    match window {
-        1_000_000 => Unit::Second,
-        60_000_000 => Unit::Minute,
-        3_600_000_000 => Unit::Hour,
-        DAY => Unit::Day,
-        _ if window == 7 * DAY => Unit::Week,
-        _ if window == 30 * DAY => Unit::Month,
-        _ if window == 365 * DAY => Unit::Year,
-        _ => Unit::Unknown,
-    }
+fn unit(window: Window) -> Unit {
+    let known = UNITS.iter().find(|(_, policy)| policy.longest_window() == window);
+    known.map_or(Unit::Unknown, |(unit, _)| *unit)
 }
 
 fn saturated(number: u64) -> u32 {

@@ -1,18 +1,15 @@
 //! A store that refuses this server is down.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
 
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait,
-};
-use limiter_core::{Decision, Error, ErrorKind, WindowStore};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Error, ErrorKind, WindowStore};
 
-/// Turns refusals into outages, and logs why calls fail.
+/// Turns refusals into outages, and logs why calls fail. For stores that always wait.
 ///
 /// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must continue to
 /// decide when somebody rotates a password.
+#[derive(Debug)]
 pub(super) struct Refusals<S> {
     store: S,
     /// Why the last call failed that did.
@@ -42,12 +39,6 @@ impl<S> Refusals<S> {
     }
 }
 
-impl<S> fmt::Debug for Refusals<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refusals").finish_non_exhaustive()
-    }
-}
-
 #[async_trait]
 impl<S: WindowStore> WindowStore for Refusals<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -64,10 +55,6 @@ impl<S: WindowStore> WindowStore for Refusals<S> {
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         self.store.apply_all(ops).await.map_err(|error| self.note(error))
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.store.try_decide(op, otherwise).map_err(|error| self.note(error))
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {

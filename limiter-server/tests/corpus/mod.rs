@@ -124,7 +124,7 @@ pub(crate) fn headers(input: &[u8]) {
     let codes = |descriptors: Vec<RateLimitDescriptor>| {
         let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
         let message = RateLimitRequest::decode(&*request.encode_to_vec()).unwrap();
-        service.decide(&message).now_or_never().unwrap().unwrap().overall_code()
+        service.decide(&message, None).now_or_never().unwrap().unwrap().overall_code()
     };
     let distinct: HashSet<&&[u8]> = values.iter().collect();
     assert_eq!(codes(distinct.iter().copied().map(descriptor).collect()), Code::Ok);
@@ -141,7 +141,7 @@ pub(crate) fn requests(input: &[u8]) {
     let service = service();
     block_on(async {
         if let Ok(request) = RateLimitRequest::decode(input)
-            && let Ok(answer) = service.decide(&request).await
+            && let Ok(answer) = service.decide(&request, None).await
         {
             assert_eq!(answer.statuses.len(), request.descriptors.len());
         }

@@ -9,8 +9,9 @@ use futures_util::FutureExt;
 use limiter_core::store::LogKey;
 use limiter_core::{ErrorKind, SharedStore, WithClock};
 use limiter_memory::MemoryStore;
+use limiter_server::grpc::Grpc;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
-use limiter_server::proto::{RateLimitUnit, Unit};
+use limiter_server::proto::{RateLimitService, RateLimitUnit, Unit};
 use limiter_server::rules::Rules;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
@@ -18,6 +19,7 @@ use limiter_testkit::MockClock;
 use limiter_wrappers::Stack;
 use testbed::{Does, Faulty};
 use tokio::time::Instant;
+use tonic::Request;
 
 use crate::server::PATIENCE;
 
@@ -85,7 +87,8 @@ fn over(store: SharedStore, headers: Headers) -> Service {
     Service::new(Rules::parse("f", CONFIG.as_bytes(), &store, None).unwrap(), Store::over(store), headers)
 }
 
-/// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors.
+/// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors. A `-`
+/// asks for a refund.
 pub(super) fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
     let descriptors = text.split(" & ").filter(|text| !text.is_empty()).map(|text| {
         let mut words = text.split(' ');
@@ -96,7 +99,9 @@ pub(super) fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRe
         let entries = words.next().unwrap().split(';').map(entry).collect();
         let mut descriptor = RateLimitDescriptor { entries, ..Default::default() };
         for word in words {
-            if let Some(hits) = word.strip_prefix('+') {
+            if word == "-" {
+                descriptor.is_negative_hits = true;
+            } else if let Some(hits) = word.strip_prefix('+') {
                 descriptor.hits_addend = Some(hits.parse::<u64>().unwrap().into());
             } else {
                 let (max, unit) = word.strip_prefix('@').unwrap().split_once('/').unwrap();
@@ -133,7 +138,7 @@ fn text(answer: &RateLimitResponse) -> String {
 
 impl Fixture {
     pub(super) async fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
-        self.service.decide(request).await
+        self.service.decide(request, None).await
     }
 
     /// Asks the rows one after another: the time before it in µs, the request, and the answer.
@@ -356,10 +361,11 @@ async fn requests_without_sense_are_refused() {
             "user=ann & user=bob @1/UNKNOWN",
             "descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
         ),
+        ("d", "user=ann -", "descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead"),
         ("d", "user=ann @1/99", "descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"),
     ] {
         let failure = fixture.ask(&request(domain, asked, 0)).await.unwrap_err();
-        assert!(matches!(&failure, Failure::Invalid(text) if text == reason), "{failure}");
+        assert!(matches!(&failure, Failure::Invalid(text) if text == reason), "{failure:?}");
     }
     let most = vec!["nobody=x"; MAX_DESCRIPTORS].join(" & ");
     assert_eq!(fixture.ask(&request("d", &most, 0)).await.unwrap().statuses.len(), MAX_DESCRIPTORS);
@@ -425,7 +431,7 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
         let asked = request("d", asked, 0);
         for _ in 0..1_000 {
             clock.advance(Duration::from_millis(250));
-            let answer = service.decide(&asked).await.unwrap();
+            let answer = service.decide(&asked, None).await.unwrap();
             assert_eq!(answer.overall_code(), Code::Ok);
         }
         let entries = memory.entries(LogKey { name: format!("d/{path}").into(), key: b"x" });
@@ -480,17 +486,35 @@ async fn a_dropped_request_charges_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn the_outage_choice_decides_before_the_caller_gives_up() {
-    let faulty = Faulty::new(MemoryStore::new());
-    faulty.set(Does::Hang);
-    let store: SharedStore = Arc::new(Stack::new(faulty).fallback(MemoryStore::new()));
     let asked = request("d", "window=a & window=b & coarse=a & coarse=b & huge=a", 0);
-    for (header, flag, most) in
-        [(Some(20), None, 15), (None, Some(40), 30), (Some(8), Some(40), 6), (None, None, 9_999)]
-    {
-        let [header, flag] = [header, flag].map(|millis| millis.map(Duration::from_millis));
-        let (service, began) = (over(store.clone(), Headers::None).with_caller_timeout(flag), Instant::now());
-        assert_eq!(service.decide_within(&asked, header).await.unwrap().overall_code(), Code::Ok);
-        assert!(began.elapsed() <= Duration::from_millis(most), "{header:?}, {flag:?}: {:?}", began.elapsed());
+    // The header grpc-timeout, the flag, and the longest decision, both in milliseconds. Without a timeout, the store's
+    // own of 300 ms ends each of five calls.
+    for (header, flag, longest) in [
+        ("20m", None, 15),
+        ("20000u", None, 15),
+        ("20000000n", None, 15),
+        ("8m", Some(40), 6),
+        ("", Some(40), 30),
+        ("99999999S", Some(40), 1_500),
+        // Not a timeout.
+        ("x", Some(40), 30),
+        ("000000020m", Some(40), 30),
+        ("20", None, 1_500),
+        ("", None, 1_500),
+    ] {
+        let faulty = Faulty::new(MemoryStore::new());
+        faulty.set(Does::Hang);
+        let store = Arc::new(Stack::new(faulty).fallback(MemoryStore::new()));
+        let service = over(store, Headers::None).with_caller_timeout(flag.map(Duration::from_millis));
+        let mut message = Request::new(asked.clone());
+        if !header.is_empty() {
+            message.metadata_mut().insert("grpc-timeout", header.parse().unwrap());
+        }
+        let began = Instant::now();
+        let answer = Grpc::new(Arc::new(service)).should_rate_limit(message).await.unwrap().into_inner();
+        assert_eq!(answer.overall_code(), Code::Ok);
+        let took = began.elapsed().as_millis();
+        assert!((longest * 3 / 4..=longest).contains(&took), "{header}, {flag:?}: {took} ms");
     }
 }
 

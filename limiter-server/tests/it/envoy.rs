@@ -75,8 +75,9 @@ impl Envoy {
 
     /// Returns the number of requests that have reached the stand-in.
     fn passed(&self) -> u64 {
-        let text = get(self.admin, "/stats?filter=cluster.service.upstream_rq_total").1;
-        text.trim().rsplit_once(' ').unwrap().1.parse().unwrap()
+        let name = "cluster.service.upstream_rq_total";
+        let text = get(self.admin, &format!("/stats?filter={name}")).1;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap().parse().unwrap()
     }
 
     /// Returns the status and the head of the first answer that is a decision.

@@ -30,6 +30,9 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     std::fs::write(server.config(), CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 6")).unwrap();
     until("the correction applies", || reloads("success").filter(|count| *count == 2.0));
     assert_eq!((statuses(2), valid()), (vec![200, 429], Some(1.0)));
+    // The counts of a rule survive its changes, as its log does.
+    let denied = r#"limiter_server_decisions_total{domain="d",rule="user",outcome="denied"}"#;
+    assert_eq!(server.metric(denied), Some(4.0));
 
     server.signal("HUP");
     until("SIGHUP reloads", || reloads("success").filter(|count| *count == 3.0));

@@ -14,7 +14,6 @@ mod lifecycle;
 mod operation;
 mod own_limits;
 mod python;
-mod quota;
 mod readme;
 mod reload;
 mod rules;

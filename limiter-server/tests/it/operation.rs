@@ -1,8 +1,7 @@
 //! What who runs a server meets: signals and large folders.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::server::{Server, until};
@@ -12,8 +11,6 @@ domain: d
 descriptors:
   - key: user
     rate_limit: { unit: hour, requests_per_unit: 1000 }
-  - key: soon
-    rate_limit: { unit: minute, requests_per_unit: 1 }
 ";
 
 #[test]
@@ -43,22 +40,6 @@ fn a_hangup_before_the_listeners_are_open_is_harmless() {
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(serves);
-}
-
-#[test]
-fn a_request_that_waits_is_answered_at_the_end() {
-    let mut server = Server::start(CONFIG, &[]);
-    let body = r#"{"domain": "d", "descriptor": [["soon", "x"]], "wait_ms": 60000}"#;
-    assert_eq!(server.post("/v1/acquire", body).1["allowed"], true);
-    let mut waits = TcpStream::connect(server.http).unwrap();
-    let (kind, len) = ("content-type: application/json", body.len());
-    write!(waits, "POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{kind}\r\ncontent-length: {len}\r\n\r\n{body}").unwrap();
-    until("the request waits", || server.metric("limiter_decisions_total{").filter(|decisions| *decisions > 0.0));
-    server.signal("TERM");
-    let mut answer = String::new();
-    waits.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"allowed\":false"), "{answer}");
-    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

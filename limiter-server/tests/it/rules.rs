@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
-use limiter_core::{SharedStore, policy};
+use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
 use limiter_server::rules::Rules;
@@ -178,38 +177,4 @@ fn any_bytes_are_matched_and_have_their_own_key() {
         assert_eq!(found.key.as_ref(), key.as_bytes(), "{key}");
         assert_eq!((&*found.rule.path, found.detailed.as_deref()), (path, label), "{key}");
     }
-}
-
-#[tokio::test]
-async fn history_and_counts_survive_a_changed_limit() {
-    let store = store();
-    let rules = |max: u32, other: &str, before: Option<&Rules>| {
-        let limit = |max| format!("rate_limit: {{unit: hour, requests_per_unit: {max}}}");
-        let text = format!("domain: d\ndescriptors:\n- {{key: k, {}}}\n- {{key: {other}, {}}}\n", limit(max), limit(1));
-        Rules::parse("f", text.as_bytes(), &store, before).unwrap()
-    };
-    let acquire = async |rules: &Rules| {
-        let found = rules.find("d", &[("k", "ann")]).unwrap();
-        found.rule.counts.allowed.fetch_add(1, Relaxed);
-        found.rule.limiter().unwrap().acquire(found.key).await.unwrap().allowed()
-    };
-    let first = rules(2, "b", None);
-    assert!(acquire(&first).await && acquire(&first).await && !acquire(&first).await);
-    let higher = rules(3, "c", Some(&first));
-    assert!(acquire(&higher).await && !acquire(&higher).await);
-    let lower = rules(1, "b", Some(&higher));
-    assert!(!acquire(&lower).await);
-    let counts = |rules: &Rules| rules.find("d", &[("k", "ann")]).unwrap().rule.counts.allowed.load(Relaxed);
-    assert_eq!([counts(&first), counts(&lower)], [6, 6]);
-    let overrides = [&first, &lower].map(|rules| Arc::as_ptr(&rules.overrides("d").unwrap().counts));
-    assert_eq!(overrides[0], overrides[1]);
-    assert!(first.overrides("e").is_none());
-    let limiter = first.overrides("d").unwrap().limiter().unwrap();
-    let key = Rules::override_key(&[("k", "ann")]);
-    let own = policy!("2/1h");
-    let mut admitted = 0;
-    for _ in 0..5 {
-        admitted += u32::from(limiter.acquire(&key).policy(&own).await.unwrap().allowed());
-    }
-    assert_eq!(admitted, 2);
 }

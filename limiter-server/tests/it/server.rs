@@ -149,21 +149,7 @@ pub(crate) fn exchange(to: SocketAddr, request: &str) -> (u16, String, String) {
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).map_or(0, |status| status.parse().unwrap());
-    let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-    (status, head.to_owned(), body)
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut out = String::new();
-    while let Some((len, rest)) = body.split_once("\r\n") {
-        let len = usize::from_str_radix(len, 16).unwrap();
-        out.push_str(&rest[..len]);
-        body = rest[len..].trim_start_matches("\r\n");
-        if len == 0 {
-            break;
-        }
-    }
-    out
+    (status, head.to_owned(), body.to_owned())
 }
 
 /// Waits until there is a value.

@@ -225,7 +225,13 @@ fn every_other_status_has_its_cause() {
             405 => http(server.http, &head("GET", "/v1/acquire", "connection: close")),
             408 => http(server.http, &(head("POST", "/v1/acquire", &format!("{json}content-length: 9")) + "{")),
             413 => http(server.http, &head("POST", "/v1/acquire", &format!("{json}content-length: 999999999"))),
-            415 => text(post(server.http, "/v1/acquire", &[("content-type", "text/plain")], body)),
+            // A browser sends these for a foreign page without asking the server.
+            415 => {
+                assert_eq!(post(server.http, "/v1/acquire", &[], body).0, status);
+                let form = ("content-type", "application/x-www-form-urlencoded");
+                assert_eq!(post(server.http, "/v1/acquire", &[form], body).0, status);
+                text(post(server.http, "/v1/acquire", &[("content-type", "text/plain")], body))
+            }
             503 => text(
                 Server::start(config, &["--store", &redis.url(), "--on-outage", "error"]).post("/v1/acquire", body),
             ),
