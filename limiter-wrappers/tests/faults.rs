@@ -5,17 +5,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
+use limiter_testkit::server::Cluster;
 use limiter_wrappers::Stack;
-use testbed::{
-    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
-};
+use testbed::{ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all};
 use tokio::time::timeout;
 
 const RESPONSE: Duration = Duration::from_millis(200);
@@ -103,18 +101,38 @@ const EXPECTED: [Expected<RedisFault>; 18] = [
 const EXPECTED_OF_CLUSTER: [Expected<ClusterFault>; 2] =
     [("CLUSTERDOWN", ClusterFault::Down, REFUSED), ("slot migration", ClusterFault::Migration, ["Ok"; 7])];
 
+/// How a violation begins that a busy machine may cause.
+const LATE_CALLS: &str = "calls usually take";
+
 /// What a fault did: its row of the table, and what is wrong.
 type Row = (String, String);
 
-/// Runs one fault, and returns what it did with the scene.
+/// Runs new stacks through a fault of Redis.
+async fn seen_of_redis(fault: RedisFault) -> Vec<Observed> {
+    let mut scene = RedisScene::start().unwrap();
+    let subjects = stacks(&scene.url()).await;
+    let inject = |during: &mut dyn FnMut()| fault.inject(&mut scene, during).map(|()| scene.server.url());
+    observe(&subjects, fault.loses_data(), inject, direct).await.unwrap()
+}
+
+/// Runs new stacks through a fault of a Cluster.
+async fn seen_of_cluster(fault: ClusterFault) -> Vec<Observed> {
+    let cluster = Cluster::start().unwrap();
+    let subjects = stacks(&cluster.url()).await;
+    let inject = |during: &mut dyn FnMut()| fault.inject(&cluster, during).map(|()| cluster.url());
+    let seen = observe(&subjects, false, inject, direct).await.unwrap();
+    let redirected = |text| cluster.nodes().iter().any(|node| node.info("errorstats").unwrap().contains(text));
+    assert!(fault != ClusterFault::Migration || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:"));
+    seen
+}
+
+/// Runs one fault.
 ///
 /// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
-async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, (name, fault, expected): Expected<X::Fault>) -> (Row, X) {
+async fn row(name: &str, expected: [&str; 7], loses_data: bool, run: impl AsyncFn() -> Vec<Observed>) -> Row {
     let mut tries_left = 5;
     loop {
-        let mut scene = start().unwrap();
-        let subjects = stacks(&scene.url()).await;
-        let seen = observe(&mut scene, fault, &subjects, direct).await.unwrap();
+        let seen = run().await;
         let found: Vec<String> = seen.iter().map(|observed| observed.during.to_string()).collect();
         let is_late =
             |(found, expected): (&String, &str)| found.replace("Slow", "Ok") == expected.replace("Slow", "Ok");
@@ -122,7 +140,7 @@ async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, (name, fault, expected
         tries_left -= 1;
         if (found != expected || violations.peek().is_some())
             && found.iter().zip(expected).all(is_late)
-            && violations.all(|violation| violation.starts_with("calls usually take"))
+            && violations.all(|violation| violation.starts_with(LATE_CALLS))
             && tries_left > 0
         {
             println!("{name}: {seen:?}, once more");
@@ -135,8 +153,8 @@ async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, (name, fault, expected
                 let _ = writeln!(wrong, "{name}: expected {expected}, found {observed:?}");
             }
         }
-        let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
-        return ((format!("| {name} | {} | {afterwards} |\n", found.join(" | ")), wrong), scene);
+        let afterwards = if loses_data { "lost units can be admitted again" } else { "nothing is lost" };
+        return (format!("| {name} | {} | {afterwards} |\n", found.join(" | ")), wrong);
     }
 }
 
@@ -147,16 +165,12 @@ fn rows() -> Vec<Row> {
     let run = |number: usize| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            let Some(expected) = EXPECTED.get(number) else {
-                let expected = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
-                let (row, scene) = row(ClusterScene::start, expected).await;
-                let redirected =
-                    |text| scene.cluster().nodes().iter().any(|node| node.info("errorstats").unwrap().contains(text));
-                let is_migration = expected.1 == ClusterFault::Migration;
-                assert!(!is_migration || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:"));
-                return row;
-            };
-            row(RedisScene::start, *expected).await.0
+            if let Some((name, fault, expected)) = EXPECTED.get(number) {
+                row(name, *expected, fault.loses_data(), async || seen_of_redis(*fault).await).await
+            } else {
+                let (name, fault, expected) = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
+                row(name, expected, false, async || seen_of_cluster(fault).await).await
+            }
         })
     };
     let count = EXPECTED.len() + EXPECTED_OF_CLUSTER.len();
@@ -184,22 +198,26 @@ fn every_fault_against_every_stack() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_soak_of_random_faults() {
+async fn random_faults_in_turn() {
     let _alone = alone();
-    let mut scene = RedisScene::start().unwrap();
-    let mut subjects = stacks(&scene.url()).await;
-    let redis = connect(&scene.url()).await;
-    let closed = Stack::new(redis).timeout(TIMEOUT).failure_threshold(3).cooldown(PAUSE).fail_closed();
-    subjects.push(Subject {
-        name: "recommended, closed",
-        store: Arc::new(closed),
-        bound: TIMEOUT_BOUND,
-        most: Some(1),
-    });
+    let seed = std::env::var("LIMITER_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    let mut random = fastrand::Rng::with_seed(seed);
     // Loading takes too long for many of them.
-    let faults = EXPECTED.map(|(_, fault, _)| fault).into_iter();
-    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
-    let settings = Soak::from_env(lossless.collect());
-    let violations = soak(&mut scene, &settings, &subjects, direct).await.unwrap();
-    assert!(violations.is_empty(), "LIMITER_SEED={}: {violations:#?}", settings.seed);
+    let lossless = |fault: &RedisFault| !fault.loses_data() && *fault != RedisFault::Loading;
+    let faults: Vec<_> = EXPECTED.into_iter().map(|(_, fault, _)| fault).filter(lossless).collect();
+    let mut scene = RedisScene::start().unwrap();
+    let subjects = stacks(&scene.url()).await;
+    let inject = |during: &mut dyn FnMut()| {
+        for _ in 0..if test_all() { 30 } else { 3 } {
+            let fault = faults[random.usize(..faults.len())];
+            println!("LIMITER_SEED={seed}: {fault:?}");
+            fault.inject(&mut scene, during)?;
+            during();
+        }
+        Ok(scene.server.url())
+    };
+    for observed in observe(&subjects, false, inject, direct).await.unwrap() {
+        let wrong = observed.violations.iter().any(|violation| !violation.starts_with(LATE_CALLS));
+        assert!(!wrong, "LIMITER_SEED={seed}: {observed:?}");
+    }
 }

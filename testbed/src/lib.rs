@@ -1,9 +1,8 @@
 //! Servers that fail on command, and the behaviour of stores during the failures. For the tests of this workspace.
 //!
 //! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets the traffic.
-//! - [`Scene`] is a server with faults that can be switched on and off: [`RedisScene`], [`ClusterScene`].
-//! - [`observe`] runs several stores through one fault and reports their callers' results, and every broken promise.
-//! - [`soak`] runs random faults for a given time.
+//! - [`RedisFault`] and [`ClusterFault`] make a real server fail.
+//! - [`observe`] runs several stores through faults and reports their callers' results, and every broken promise.
 //! - [`Faulty`] is a store in process that fails by rule.
 //!
 //! Tests that assert times share a test program with no others, and hold [`alone`].
@@ -14,19 +13,15 @@ mod faulty;
 mod observe;
 mod proxy;
 mod redis;
-mod scene;
-mod soak;
 mod subject;
 
 use std::sync::{Mutex, PoisonError};
 
-pub use cluster::{ClusterFault, ClusterScene};
+pub use cluster::ClusterFault;
 pub use faulty::{Does, Faulty};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
-pub use scene::Scene;
-pub use soak::{Soak, soak};
 pub use subject::{Seen, Subject};
 
 /// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.

@@ -1,4 +1,4 @@
-//! One fault, seen by the callers of several stores.
+//! Faults, seen by the callers of several stores.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use limiter_core::{Error, Limiter, Policy, SharedStore, policy};
+use limiter_testkit::poll_times;
+use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use crate::scene::Scene;
 use crate::subject::{Attempt, Seen, Subject, usual};
 
 /// The maximum of the limit that must hold.
@@ -18,7 +19,7 @@ const MAX: u64 = 10;
 const PLENTY: Policy = policy!("100000/10m");
 /// How many units of the limit are used before the fault.
 const BEFORE: u64 = 3;
-/// How long a fault lasts.
+/// How long the calls go on.
 const LENGTH: Duration = Duration::from_secs(1);
 /// The time within which the server decides again after a fault.
 const RECOVERY: Duration = Duration::from_secs(4);
@@ -36,41 +37,40 @@ pub struct Observed {
     pub violations: Vec<String>,
 }
 
-/// Runs stores through one fault, all at the same time, and checks their promises:
+/// Runs stores through faults, all at the same time, and checks their promises:
 ///
 /// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
-/// - The server decides again within 4 s after the fault, without new stores.
+/// - The server decides again within 4 s after the last fault, without new stores.
 /// - Each idempotency key counts after all calls have been repeated: once, or at most twice with a local store.
-/// - Without one, admitted calls count, and no call counts twice.
-/// - No window admits more than [`Subject::most`] says, or once more if the fault loses data.
+/// - Without one, admitted calls count, and no call counts twice, nor one that is dropped.
+/// - No window admits more than [`Subject::most`] says, or once more if a fault `loses_data`.
 ///
-/// `direct` connects a store to [`Scene::direct_url`], with timeouts that a busy machine does not reach. Each fault uses its own
-/// names, so a scene may go through several. Call it in a multi-threaded tokio runtime.
+/// `inject` calls its argument for a second of calls: while the server has a fault, and as often as there are faults. It returns
+/// the URL past any proxy, to which `direct` connects a store that checks the logs, with timeouts that a busy machine does not
+/// reach. Call it in a multi-threaded tokio runtime.
 ///
 /// # Errors
-/// If the scene cannot begin or end the fault, or if a store does not work before it.
-pub async fn observe<X: Scene>(
-    scene: &mut X,
-    fault: X::Fault,
+/// If `inject` fails, or if a store does not work before it.
+pub async fn observe(
     subjects: &[Subject],
-    direct: impl AsyncFn(String) -> SharedStore,
+    loses_data: bool,
+    inject: impl FnOnce(&mut dyn FnMut()) -> io::Result<String>,
+    direct: impl AsyncFnOnce(String) -> SharedStore,
 ) -> io::Result<Vec<Observed>> {
-    let runs = subjects.iter().map(|subject| Run::before(subject, format!("{}, {fault:?}", subject.name)));
-    let runs = try_join_all(runs).await;
-    let mut runs = runs.map_err(|error| io::Error::other(format!("before {fault:?}: {error}")))?;
-    block_in_place(|| scene.begin(fault))?;
-    let until = Instant::now() + LENGTH;
-    join_all(runs.iter_mut().map(|run| run.during(until))).await;
-    block_in_place(|| scene.end(fault))?;
-    let direct = direct(scene.direct_url()).await;
-    let observed = runs.into_iter().map(|run| run.after(&direct, X::loses_data(fault)));
-    Ok(join_all(observed).await)
+    let mut runs = try_join_all(subjects.iter().map(Run::before)).await.map_err(io::Error::other)?;
+    let mut during = || {
+        let until = Instant::now() + LENGTH;
+        Handle::current().block_on(join_all(runs.iter_mut().map(|run| run.during(until))));
+    };
+    let url = block_in_place(|| inject(&mut during))?;
+    let direct = direct(url).await;
+    Ok(join_all(runs.into_iter().map(|run| run.after(&direct, loses_data))).await)
 }
 
 /// Waits until the store admits concurrent requests that the server then counts.
-pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<(), String> {
-    let limiter = Limiter::new(name, PLENTY, subject.store.clone());
-    let server = Limiter::new(name, PLENTY, direct.clone());
+async fn recovered(subject: &Subject, direct: &SharedStore) -> Result<(), String> {
+    let limiter = Limiter::new(subject.name, PLENTY, subject.store.clone());
+    let server = Limiter::new(subject.name, PLENTY, direct.clone());
     let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
     eventually(async || {
         let before = counted().await;
@@ -92,17 +92,15 @@ async fn eventually<E>(mut attempt: impl AsyncFnMut() -> Result<(), E>) -> Resul
     }
 }
 
-/// One store on its way through the fault.
+/// One store on its way through the faults.
 struct Run<'a> {
     subject: &'a Subject,
-    /// The name of its limiters.
-    name: String,
     /// Limiters on the store: the first reaches its maximum soon, the second never.
     limited: Limiter,
     plenty: Limiter,
     /// The admitted units of `limited`.
     admitted: u64,
-    /// The calls of `plenty` without an idempotency key, and as many with one, from 0.
+    /// The calls of `plenty` without an idempotency key, and as many with one, from 0, and as many that are dropped.
     calls: u64,
     /// How many of those without one were admitted.
     counted: u64,
@@ -112,24 +110,26 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Uses a part of the limit.
-    async fn before(subject: &'a Subject, name: String) -> Result<Self, String> {
-        let limiter = |policy: Policy| Limiter::new(&*name, policy, subject.store.clone());
+    async fn before(subject: &'a Subject) -> Result<Self, String> {
+        let limiter = |policy: Policy| Limiter::new(subject.name, policy, subject.store.clone());
         let (limited, plenty) = (limiter(policy!("10/10m")), limiter(PLENTY));
         for _ in 0..BEFORE {
             let admitted =
                 eventually(async || subject.call(Box::pin(limited.acquire("limited"))).await.admitted()).await;
-            admitted.map_err(|outcome| format!("{}: {outcome}", subject.name))?;
+            admitted.map_err(|outcome| format!("{} before the fault: {outcome}", subject.name))?;
         }
         let (during, violations) = (Vec::new(), Vec::new());
-        Ok(Self { subject, name, limited, plenty, admitted: BEFORE, calls: 0, counted: 0, during, violations })
+        Ok(Self { subject, limited, plenty, admitted: BEFORE, calls: 0, counted: 0, during, violations })
     }
 
     async fn during(&mut self, until: Instant) {
         while Instant::now() < until {
-            let (limited, with_id, without) = tokio::join!(
+            let polls = 1 + self.calls as usize % 8;
+            let (limited, with_id, without, _) = tokio::join!(
                 self.subject.call(Box::pin(self.limited.acquire("limited"))),
                 self.subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(self.calls)))),
                 self.subject.call(Box::pin(self.plenty.acquire("calls"))),
+                poll_times(polls, self.subject.call(Box::pin(self.plenty.acquire("dropped")))),
             );
             self.admitted += u64::from(limited.allowed());
             self.calls += 1;
@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
         if took > self.subject.bound {
             self.violations.push(format!("calls usually take {took:?}"));
         }
-        let checked = match recovered(self.subject, &self.name, direct).await {
+        let checked = match recovered(self.subject, direct).await {
             Ok(()) => self.check_logs(direct, loses_data).await,
             Err(violation) => Err(violation),
         };
@@ -160,8 +160,8 @@ impl<'a> Run<'a> {
 
     /// Checks the counts after the fault. Returns a violation that leaves nothing to check.
     async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
-        let server = Limiter::new(&*self.name, PLENTY, direct.clone());
         let (subject, calls) = (self.subject, self.calls);
+        let server = Limiter::new(subject.name, PLENTY, direct.clone());
         for id in 0..calls {
             let repeat = async || {
                 subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(id)))).await.admitted()
@@ -185,6 +185,7 @@ impl<'a> Run<'a> {
         let counts = [
             ("ids", calls..=most, format!("{calls} idempotency keys")),
             ("calls", least..=most, format!("{calls} calls, {} of them admitted,", self.counted)),
+            ("dropped", 0..=most, format!("{calls} dropped calls")),
             ("limited", MAX..=u64::MAX, format!("after a denial, {MAX} units")),
         ];
         for (key, range, what) in counts {

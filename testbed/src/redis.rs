@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::proxy::{Network, Proxy};
-use crate::scene::Scene;
 use limiter_testkit::server::{Server, until};
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas immediately.
@@ -42,9 +41,10 @@ pub enum RedisFault {
 /// A Redis server behind a [`Proxy`].
 #[derive(Debug)]
 pub struct RedisScene {
-    server: Server,
-    replica: Option<Server>,
-    proxy: Proxy,
+    /// The server, past the proxy. A failover changes it.
+    pub server: Server,
+    /// The proxy.
+    pub proxy: Proxy,
 }
 
 impl RedisScene {
@@ -55,7 +55,13 @@ impl RedisScene {
     pub fn start() -> io::Result<Self> {
         let server = Server::start_with(&ARGS)?;
         let proxy = Proxy::start(address(&server))?;
-        Ok(Self { server, replica: None, proxy })
+        Ok(Self { server, proxy })
+    }
+
+    /// Returns the URL of the proxy.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.proxy.address())
     }
 }
 
@@ -63,66 +69,55 @@ fn address(server: &Server) -> SocketAddr {
     ([127, 0, 0, 1], server.port()).into()
 }
 
-impl Scene for RedisScene {
-    type Fault = RedisFault;
-
-    fn url(&self) -> String {
-        format!("redis://{}", self.proxy.address())
+impl RedisFault {
+    /// Returns whether the fault may lose confirmed writes.
+    #[must_use]
+    pub fn loses_data(self) -> bool {
+        matches!(self, Self::KillAndForget | Self::Failover)
     }
 
-    fn direct_url(&self) -> String {
-        self.server.url()
-    }
-
-    fn begin(&mut self, fault: RedisFault) -> io::Result<()> {
-        let server = &mut self.server;
-        match fault {
-            RedisFault::Network(network) => self.proxy.set(network),
-            RedisFault::Kill | RedisFault::KillAndForget | RedisFault::Failover => {
-                if fault == RedisFault::KillAndForget {
+    /// Calls `during` while the server has the fault. The server serves again when this returns, or within a second.
+    ///
+    /// # Errors
+    /// If the server cannot be controlled.
+    pub fn inject(self, scene: &mut RedisScene, during: &mut dyn FnMut()) -> io::Result<()> {
+        let RedisScene { server, proxy } = scene;
+        match self {
+            Self::Network(network) => {
+                proxy.set(network);
+                during();
+                proxy.set(Network::Healthy);
+            }
+            Self::Kill | Self::KillAndForget => {
+                if self == Self::KillAndForget {
                     server.expect_ok(&["FLUSHALL"])?;
                 }
-                if fault == RedisFault::Failover {
-                    self.replica = Some(server.start_replica()?);
-                }
                 server.kill();
-                self.proxy.set(Network::Refuse);
-            }
-            RedisFault::Pause => server.pause()?,
-            RedisFault::Loading => {
-                server.expect_ok(&["EVAL", FILL, "0"])?;
-                server.restart_with(&[&ARGS[..], &LOAD_DELAY].concat())?;
-            }
-            RedisFault::Busy => {
-                server.expect_ok(&["CONFIG", "SET", "lua-time-limit", "20"])?;
-                TcpStream::connect(address(server))?.write_all(b"EVAL \"while true do end\" 0\r\n")?;
-                until("the script runs", || Ok(server.command(&["PING"])?.text().starts_with("BUSY")))?;
-            }
-            RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"])?,
-            RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "127.0.0.1", "1"])?,
-            RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "1"])?,
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, fault: RedisFault) -> io::Result<()> {
-        let server = &mut self.server;
-        match fault {
-            RedisFault::Network(_) => self.proxy.set(Network::Healthy),
-            RedisFault::Kill | RedisFault::KillAndForget => {
+                proxy.set(Network::Refuse);
+                during();
                 server.restart()?;
                 until_loaded(server)?;
-                self.proxy.set(Network::Healthy);
+                proxy.set(Network::Healthy);
             }
-            RedisFault::Failover => {
-                let replica = self.replica.take().ok_or_else(|| io::Error::other("there is no replica"))?;
+            Self::Pause => {
+                server.pause()?;
+                during();
+                server.resume()?;
+            }
+            Self::Failover => {
+                let replica = server.start_replica()?;
+                server.kill();
+                proxy.set(Network::Refuse);
+                during();
                 replica.expect_ok(&["REPLICAOF", "NO", "ONE"])?;
-                self.proxy.redirect(address(&replica));
-                self.proxy.set(Network::Healthy);
-                self.server = replica;
+                proxy.redirect(address(&replica));
+                proxy.set(Network::Healthy);
+                *server = replica;
             }
-            RedisFault::Pause => server.resume()?,
-            RedisFault::Loading => {
+            Self::Loading => {
+                server.expect_ok(&["EVAL", FILL, "0"])?;
+                server.restart_with(&[&ARGS[..], &LOAD_DELAY].concat())?;
+                during();
                 if server.info_number("persistence", "loading")? == 0 {
                     return Err(io::Error::other("the server has loaded its data too early"));
                 }
@@ -132,21 +127,29 @@ impl Scene for RedisScene {
                 }
                 until_loaded(server)?;
             }
-            RedisFault::Busy => {
+            Self::Busy => {
+                server.expect_ok(&["CONFIG", "SET", "lua-time-limit", "20"])?;
+                TcpStream::connect(address(server))?.write_all(b"EVAL \"while true do end\" 0\r\n")?;
+                until("the script runs", || Ok(server.command(&["PING"])?.text().starts_with("BUSY")))?;
+                during();
                 server.expect_ok(&["SCRIPT", "KILL"])?;
                 // Otherwise a script that a busy machine interrupts makes the server busy later.
                 let default = ["CONFIG", "SET", "lua-time-limit", "5000"];
                 until("the script has ended", || Ok(server.command(&default)?.text() == "OK"))?;
             }
-            RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "0"])?,
-            RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "NO", "ONE"])?,
-            RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "0"])?,
+            Self::OutOfMemory | Self::NoReplicas => {
+                let option = if self == Self::NoReplicas { "min-replicas-to-write" } else { "maxmemory" };
+                server.expect_ok(&["CONFIG", "SET", option, "1"])?;
+                during();
+                server.expect_ok(&["CONFIG", "SET", option, "0"])?;
+            }
+            Self::ReadOnly => {
+                server.expect_ok(&["REPLICAOF", "127.0.0.1", "1"])?;
+                during();
+                server.expect_ok(&["REPLICAOF", "NO", "ONE"])?;
+            }
         }
         Ok(())
-    }
-
-    fn loses_data(fault: RedisFault) -> bool {
-        matches!(fault, RedisFault::KillAndForget | RedisFault::Failover)
     }
 }
 

@@ -16,11 +16,11 @@ const SLACK: Duration = Duration::from_secs(1);
 pub struct Subject {
     /// Its name, in tables and messages. No two subjects of a test share it.
     pub name: &'static str,
-    /// The store, which reaches the server by the scene's URL.
+    /// The store, which reaches the server with the fault.
     pub store: SharedStore,
     /// How long a call may take.
     pub bound: Duration,
-    /// How many times the maximum a window may admit, with one fault in it. `None` if there is no bound.
+    /// How many times the maximum a window may admit, whatever faults it contains. `None` if there is no bound.
     pub most: Option<u64>,
 }
 
@@ -56,8 +56,6 @@ pub(crate) struct Attempt {
     /// Never `Slow`, which [`usual`] derives from the median.
     pub(crate) outcome: Seen,
     pub(crate) took: Duration,
-    /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
-    pub(crate) at: Option<u64>,
 }
 
 impl Attempt {
@@ -75,15 +73,12 @@ impl Subject {
     /// Makes a call, unless it takes longer than the bound.
     pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Attempt {
         let begun = Instant::now();
-        let (outcome, at) = match timeout(self.bound + SLACK, call).await {
-            Ok(Ok(decision)) => {
-                let at = decision.appended_at().unwrap_or(decision.at());
-                (Seen::Ok(decision.allowed()), Some(at.as_micros()))
-            }
-            Ok(Err(error)) => (Seen::Err(error.kind()), None),
-            Err(_) => (Seen::Never, None),
+        let outcome = match timeout(self.bound + SLACK, call).await {
+            Ok(Ok(decision)) => Seen::Ok(decision.allowed()),
+            Ok(Err(error)) => Seen::Err(error.kind()),
+            Err(_) => Seen::Never,
         };
-        Attempt { outcome, took: begun.elapsed(), at }
+        Attempt { outcome, took: begun.elapsed() }
     }
 }
 

@@ -10,7 +10,7 @@ use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
-use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
+use testbed::{ClusterFault, Subject, observe};
 
 use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
 
@@ -37,16 +37,20 @@ pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_slots_that_move_count_once() {
-    let mut scene = ClusterScene::start().unwrap();
-    let store = Arc::new(RedisStore::connect(&scene.url()).await.unwrap());
+    let cluster = Cluster::start().unwrap();
+    let store = Arc::new(RedisStore::connect(&cluster.url()).await.unwrap());
     let subjects = [Subject { name: "URL", store, bound: BOUND, most: Some(1) }];
+    let migrate = |during: &mut dyn FnMut()| {
+        ClusterFault::Migration.inject(&cluster, during)?;
+        Ok(cluster.url())
+    };
     let direct = async |url: String| Arc::new(connect(&url).await) as SharedStore;
-    for observed in observe(&mut scene, ClusterFault::Migration, &subjects, direct).await.unwrap() {
+    for observed in observe(&subjects, false, migrate, direct).await.unwrap() {
         assert!(observed.violations.is_empty(), "{observed:?}");
     }
     for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
         let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
-        assert!(scene.cluster().nodes().iter().all(seen), "{redirection} nothing was redirected");
+        assert!(cluster.nodes().iter().all(seen), "{redirection} nothing was redirected");
     }
 }
 

@@ -1,143 +1,107 @@
 //! The testbed finds what stores do wrong.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
+use limiter_core::{BoxFuture, Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::ReferenceStore;
-use testbed::{Scene, Seen, Soak, Subject, observe, soak};
+use testbed::{Seen, Subject, observe};
+use tokio::time::sleep;
 
 const BOUND: Duration = Duration::from_millis(100);
 
-/// The only fault of a [`Server`].
-const DOWN: &str = "down";
+/// What a store does while its server is down.
+type Flaw = for<'a> fn(&'a ReferenceStore, Op<'a>) -> BoxFuture<'a, Result<Facts, Error>>;
 
-/// A server in memory.
-#[derive(Clone, Debug, Default)]
-struct Server {
-    store: Arc<ReferenceStore>,
-    is_down: Arc<AtomicBool>,
-    was_down: Arc<AtomicBool>,
-}
-
-impl Scene for Server {
-    type Fault = &'static str;
-
-    fn url(&self) -> String {
-        String::new()
-    }
-
-    fn begin(&mut self, _fault: &str) -> io::Result<()> {
-        self.is_down.store(true, Ordering::SeqCst);
-        self.was_down.store(true, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn end(&mut self, _fault: &str) -> io::Result<()> {
-        self.is_down.store(false, Ordering::SeqCst);
-        Ok(())
-    }
-}
-
-/// What a store does wrong while the server is down.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Flaw {
-    None,
-    Hangs,
-    IsSlow,
-    FailsForGood,
-    ForgetsIds,
-    CountsTwice,
-    AdmitsUncounted,
-    NeverRecovers,
-}
-
-#[derive(Clone, Debug)]
+/// A store with a server in memory.
+#[derive(Debug)]
 struct Store {
-    server: Server,
+    server: Arc<ReferenceStore>,
+    is_down: Arc<AtomicBool>,
     flaw: Flaw,
 }
 
 #[async_trait]
 impl WindowStore for Store {
-    async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
-        let Server { store, is_down, was_down } = &self.server;
-        let affected = if self.flaw == Flaw::NeverRecovers { was_down } else { is_down };
-        if !affected.load(Ordering::SeqCst) {
-            return store.apply(op).await;
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        if self.is_down.load(Ordering::SeqCst) {
+            (self.flaw)(&self.server, op).await
+        } else {
+            self.server.apply(op).await
         }
-        let for_good = self.flaw == Flaw::FailsForGood;
-        let kind = if for_good { ErrorKind::Configuration } else { ErrorKind::Unavailable };
-        match self.flaw {
-            Flaw::None | Flaw::NeverRecovers | Flaw::FailsForGood => {}
-            Flaw::Hangs => std::future::pending().await,
-            Flaw::IsSlow => tokio::time::sleep(2 * BOUND).await,
-            Flaw::ForgetsIds => {
-                op.id = None;
-                store.apply(op).await?;
-            }
-            Flaw::CountsTwice => {
-                let first = store.apply(op).await;
-                return if op.id.is_none() { store.apply(op).await.and(first) } else { first };
-            }
-            Flaw::AdmitsUncounted => return ReferenceStore::new().apply(op).await,
-        }
-        Err(Error::new(kind, "down").with_log(op.log))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.server.store.settle(settlement).await
+        self.server.settle(settlement).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.server.store.reset(log).await
+        self.server.reset(log).await
     }
 }
 
-fn subject(name: &'static str, server: &Server, flaw: Flaw) -> Subject {
-    let store = Arc::new(Store { server: server.clone(), flaw });
-    Subject { name, store, bound: BOUND, most: Some(1) }
+fn fails(kind: ErrorKind) -> Result<Facts, Error> {
+    Err(Error::new(kind, "down"))
 }
+
+const NONE: Flaw = |_, _| Box::pin(async { fails(ErrorKind::Unavailable) });
+const HANGS: Flaw = |_, _| Box::pin(std::future::pending());
+const IS_SLOW: Flaw = |_, _| {
+    Box::pin(async {
+        sleep(2 * BOUND).await;
+        fails(ErrorKind::Unavailable)
+    })
+};
+const FAILS_FOR_GOOD: Flaw = |_, _| Box::pin(async { fails(ErrorKind::Configuration) });
+const FORGETS_IDS: Flaw = |store, mut op| {
+    Box::pin(async move {
+        op.id = None;
+        store.apply(op).await.and(fails(ErrorKind::Unavailable))
+    })
+};
+const COUNTS_TWICE: Flaw = |store, op| {
+    Box::pin(async move {
+        let first = store.apply(op).await;
+        if op.id.is_none() { store.apply(op).await.and(first) } else { first }
+    })
+};
+const ADMITS_UNCOUNTED: Flaw = |_, op| Box::pin(async move { ReferenceStore::new().apply(op).await });
 
 /// Each flaw, with what most callers see and the violations that must be found.
 const FLAWS: [(&str, Flaw, Option<Seen>, &[&str]); 8] = [
-    ("none", Flaw::None, Some(Seen::Err(ErrorKind::Unavailable)), &[]),
-    ("hangs", Flaw::Hangs, Some(Seen::Never), &["did not end within"]),
-    ("slow", Flaw::IsSlow, Some(Seen::Err(ErrorKind::Unavailable)), &["usually take"]),
-    ("kind", Flaw::FailsForGood, Some(Seen::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
-    ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
-    ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
-    ("uncounted", Flaw::AdmitsUncounted, Some(Seen::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
-    ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
+    ("none", NONE, Some(Seen::Err(ErrorKind::Unavailable)), &[]),
+    ("hangs", HANGS, Some(Seen::Never), &["did not end within"]),
+    ("slow", IS_SLOW, Some(Seen::Err(ErrorKind::Unavailable)), &["usually take"]),
+    ("kind", FAILS_FOR_GOOD, Some(Seen::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+    ("ids", FORGETS_IDS, None, &["idempotency keys count"]),
+    ("twice", COUNTS_TWICE, None, &["admitted, count", "dropped calls count"]),
+    ("uncounted", ADMITS_UNCOUNTED, Some(Seen::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
+    ("stuck", NONE, None, &["does not decide again"]),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_flaw_is_found() {
-    let mut server = Server::default();
-    let subjects = FLAWS.map(|(name, flaw, ..)| subject(name, &server, flaw));
-    let direct: SharedStore = server.store.clone();
-    let observed = observe(&mut server, DOWN, &subjects, async |_| direct.clone()).await.unwrap();
+    let (server, [is_down, is_stuck]) = <(Arc<ReferenceStore>, [Arc<AtomicBool>; 2])>::default();
+    let subjects = FLAWS.map(|(name, flaw, ..)| {
+        let is_down = if name == "stuck" { &is_stuck } else { &is_down };
+        let store = Arc::new(Store { server: server.clone(), is_down: is_down.clone(), flaw });
+        Subject { name, store, bound: BOUND, most: Some(1) }
+    });
+    let inject = |during: &mut dyn FnMut()| {
+        is_down.store(true, Ordering::SeqCst);
+        is_stuck.store(true, Ordering::SeqCst);
+        during();
+        is_down.store(false, Ordering::SeqCst);
+        Ok(String::new())
+    };
+    let observed = observe(&subjects, false, inject, async |_| server.clone() as SharedStore).await.unwrap();
     for ((name, _, outcome, violations), observed) in FLAWS.iter().zip(&observed) {
         assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
         let all = observed.violations.join("; ");
         assert_eq!(violations.is_empty(), all.is_empty(), "{name}: {all}");
         assert!(violations.iter().all(|violation| all.contains(violation)), "{name}: {all}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_soak_finds_flaws_too() {
-    let mut server = Server::default();
-    let flaws = [("none", Flaw::None), ("uncounted", Flaw::AdmitsUncounted), ("hangs", Flaw::Hangs)];
-    let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
-    let direct: SharedStore = server.store.clone();
-    let settings = Soak { faults: vec![DOWN], length: Duration::from_secs(2), seed: 1 };
-    let violations = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
-    let found = |text: &str| violations.iter().any(|violation| violation.contains(text));
-    assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{violations:?}");
-    assert!(!found("none:"), "{violations:?}");
 }
