@@ -6,8 +6,6 @@
 
 mod cluster;
 mod process;
-mod wire;
 
 pub use cluster::Cluster;
 pub use process::{Server, until};
-pub use wire::Reply;

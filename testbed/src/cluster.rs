@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use limiter_testkit::server::{Cluster, Reply, Server, until};
+use limiter_testkit::server::{Cluster, Server, until};
 
 /// The slot that no node serves while the cluster is down.
 const LAST_SLOT: &str = "16383";
@@ -26,14 +26,12 @@ impl ClusterFault {
         let nodes = cluster.nodes();
         match self {
             Self::Down => {
-                nodes.iter().try_for_each(|node| node.expect_ok(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
+                nodes.iter().try_for_each(|node| node.command::<()>(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
                 during();
                 let owner = nodes.last().ok_or_else(|| io::Error::other("there is no node"))?;
-                owner.expect_ok(&["CLUSTER", "ADDSLOTS", LAST_SLOT])?;
-                until("the cluster serves", || {
-                    let serves = |node: &Server| Ok(node.command(&["CLUSTER", "INFO"])?.text().contains("state:ok"));
-                    nodes.iter().map(serves).try_fold(true, |all, serves: io::Result<bool>| Ok(all && serves?))
-                })
+                owner.command::<()>(&["CLUSTER", "ADDSLOTS", LAST_SLOT])?;
+                let serves = |node: &Server| Ok(node.command::<String>(&["CLUSTER", "INFO"])?.contains("state:ok"));
+                nodes.iter().try_for_each(|node| until("the cluster serves", || serves(node)))
             }
             Self::Migration => std::thread::scope(|scope| {
                 let (over, is_over) = channel();
@@ -52,10 +50,9 @@ fn migrate_until(cluster: &Cluster, is_over: &Receiver<()>) -> io::Result<()> {
     let continues = || is_over.try_recv() == Err(TryRecvError::Empty);
     while continues() {
         for (i, node) in nodes.iter().enumerate() {
-            let Reply::List(keys) = node.command(&["KEYS", "*"])? else { continue };
-            for key in keys.into_iter().take_while(|_| continues()) {
-                let slot = node.command(&["CLUSTER", "KEYSLOT", &key.text()])?.int();
-                let slot = u16::try_from(slot).map_err(io::Error::other)?;
+            let keys: Vec<String> = node.command(&["KEYS", "*"])?;
+            for key in keys.iter().take_while(|_| continues()) {
+                let slot = node.command(&["CLUSTER", "KEYSLOT", key])?;
                 if cluster.owner(slot)?.port() == node.port() {
                     cluster.migrate(slot, (i + 1) % nodes.len())?;
                 }

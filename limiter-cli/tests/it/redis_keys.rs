@@ -104,8 +104,8 @@ fn list_selects_logs() {
     fill(&url, "limiter", keys);
     fill(&url, "other", &[(b"api:3", 100)]);
     fill_as("login", &url, "limiter", &[(b"api:1", 3)]);
-    server.command(&["SET", "limiter", "1"]).unwrap();
-    server.command(&["ZADD", "limiter:", "1", "x"]).unwrap();
+    server.command::<()>(&["SET", "limiter", "1"]).unwrap();
+    server.command::<()>(&["ZADD", "limiter:", "1", "x"]).unwrap();
     let logs = |args: &str| -> BTreeSet<String> {
         let lines = json_lines(&url, &["list"].into_iter().chain(args.split_whitespace()).collect::<Vec<_>>());
         let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
@@ -168,7 +168,7 @@ fn list_covers_all_masters_of_a_cluster_and_many_pages() {
     let keys: Vec<(&[u8], u64)> = names.iter().enumerate().map(|(i, key)| (key.as_bytes(), 1 + i as u64 % 2)).collect();
     fill(&cluster.url(), "limiter", &keys);
     for node in cluster.nodes() {
-        assert!(node.command(&["DBSIZE"]).unwrap().int() > 1_000);
+        assert!(node.command::<i64>(&["DBSIZE"]).unwrap() > 1_000);
     }
     assert_eq!(listed(&cluster.url(), &[]), names.iter().cloned().collect());
     let over = listed(&cluster.url(), &["--over", "--limit", "2/10m", "--match", "key-29??"]);
@@ -200,7 +200,7 @@ fn printed_names_and_keys_can_be_used_as_arguments() {
         assert_eq!((&shown["name"], &shown["key"], &shown["entries"]), (&line["name"], &line["key"], &json!(1)));
         assert_eq!(stdout_of(&[&["key", "reset"], &of[..]].concat(), ""), format!("reset   {key}\n"));
     }
-    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
+    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn digests_and_foreign_redis_keys() {
     let url = server.url();
     let long = "x".repeat(300);
     fill(&url, "limiter", &[(long.as_bytes(), 2), (b"fine", 2)]);
-    server.command(&["ZADD", "limiter:{search:broken}", "5", "foreign"]).unwrap();
-    server.command(&["SET", "limiter:{search:string}", "1"]).unwrap();
+    server.command::<()>(&["ZADD", "limiter:{search:broken}", "5", "foreign"]).unwrap();
+    server.command::<()>(&["SET", "limiter:{search:string}", "1"]).unwrap();
 
     let table = run(&url, &["list"]);
     assert_eq!(table.lines().count(), 5, "{table}");

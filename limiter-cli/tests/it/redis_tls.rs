@@ -114,8 +114,8 @@ async fn a_cluster_over_tls_limits_each_key() {
     }
     let until = Instant::now() + Duration::from_secs(20);
     for node in cluster.nodes() {
-        let says = |command: &str, text: &str| node.command(&["CLUSTER", command]).unwrap().text().contains(text);
-        while !(says("INFO", "cluster_state:ok") && ports.iter().all(|port| says("SLOTS", port))) {
+        let says = |command: &str, text: &str| node.command::<String>(&["CLUSTER", command]).unwrap().contains(text);
+        while !(says("INFO", "cluster_state:ok") && ports.iter().all(|port| says("NODES", port))) {
             assert!(Instant::now() < until, "the cluster does not serve, or the ports are not announced");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -24,7 +24,7 @@ const INSPECT_RULES: &str = "+scan +memory|usage";
 
 fn allow(server: &Server, user: &str, rules: &str) {
     let command: Vec<&str> = ["ACL", "SETUSER", user].into_iter().chain(rules.split_whitespace()).collect();
-    server.expect_ok(&command).unwrap();
+    server.command::<()>(&command).unwrap();
 }
 
 fn as_user(url: &str, user: &str) -> String {
@@ -117,7 +117,7 @@ async fn a_server_that_refused_to_reconnect_is_asked_again() {
         assert_eq!(limiter.acquire("k").await.unwrap().used(), 1);
         rules("resetpass >other");
         for node in nodes {
-            assert!(node.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() > 0);
+            assert!(node.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap() > 0);
         }
         let refused = |error: limiter_core::Error| error.kind() == ErrorKind::Configuration;
         until("a refusal", async || limiter.acquire("k").await.is_err_and(refused)).await;

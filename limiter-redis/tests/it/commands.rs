@@ -277,5 +277,5 @@ async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     }
     let last = limiter.record("last").await.unwrap().receipt().unwrap();
     assert!(limiter.refund("last", last).await.unwrap().applied());
-    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 2, "a log without entries is no key");
+    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 2, "a log without entries is no key");
 }

@@ -45,5 +45,5 @@ async fn every_pair_of_operations_conforms_and_no_key_remains() {
     let suite = Suite::new().phases(&[Phase::Exhaustive]);
     let report = suite.run(Arc::new(connect(&server.url()).await)).await.unwrap();
     assert_eq!(report.checks_of(Phase::Exhaustive), 3_234);
-    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
+    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
 }

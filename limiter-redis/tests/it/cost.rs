@@ -83,7 +83,7 @@ async fn compare(server: &Server, store: &RedisStore, name: &str, mode: Mode, al
         sides.each_ref().map(|side| (format!("{name}, {}, {}", side.entries, side.cost), side.entries, f64::MAX));
     for (side, (key, ..)) in sides.iter().zip(&logs) {
         let [from, to] = [&side.entries.to_string(), key].map(|key| redis_key(store, key));
-        assert_eq!(server.command(&[b"COPY".as_slice(), &from, &to]).unwrap().int(), 1);
+        assert_eq!(server.command::<i64>(&[b"COPY".as_slice(), &from, &to]).unwrap(), 1);
     }
     for turn in 0..2 * ROUNDS {
         let (side, (key, next, best)) = (&sides[turn % 2], &mut logs[turn % 2]);

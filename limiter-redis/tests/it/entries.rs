@@ -156,8 +156,8 @@ async fn a_meter_counts_on_beyond_the_largest_total() {
                     let total = u64::from_be_bytes([0, 0, 0, 0, 0, moved[7], moved[8], moved[9]]);
                     moved[7..10].copy_from_slice(&(total + high).to_be_bytes()[5..]);
                     let stored = log.store.redis_key(log.key());
-                    log.server.command(&[b"ZADD".as_slice(), &stored, b"0", &moved]).unwrap();
-                    log.server.command(&[b"ZREM".as_slice(), &stored, &member]).unwrap();
+                    log.server.command::<()>(&[b"ZADD".as_slice(), &stored, b"0", &moved]).unwrap();
+                    log.server.command::<()>(&[b"ZREM".as_slice(), &stored, &member]).unwrap();
                 }
             }
             // At first, so much that the entries are long; then half a period of 2^48 at a time.

@@ -36,7 +36,7 @@ async fn every_key_expires_and_nothing_stays() {
             }
         }
     }
-    until("all keys expire", async || server.command(&["DBSIZE"]).unwrap().int() == 0).await;
+    until("all keys expire", async || server.command::<i64>(&["DBSIZE"]).unwrap() == 0).await;
 }
 
 /// Not every append sets the time to live. It must be long enough after each, whatever was appended or refunded before.
@@ -149,6 +149,6 @@ async fn an_append_that_outlasts_its_window_decides() {
         op.id = id.map(EntryId::from_u128);
         let decision = run(&store, op).await.unwrap();
         assert!((decision.allowed(), decision.used()) == (true, 1), "{decision:?}");
-        until("the key expires", async || server.command(&["DBSIZE"]).unwrap().int() == 0).await;
+        until("the key expires", async || server.command::<i64>(&["DBSIZE"]).unwrap() == 0).await;
     }
 }

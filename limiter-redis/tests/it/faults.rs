@@ -43,8 +43,8 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
     let limiter = search(policy!("9/1h"), connect(&server.url()).await);
     for used in 1..=8 {
         match used % 2 {
-            0 => server.expect_ok(&["SCRIPT", "FLUSH"]).unwrap(),
-            _ => assert!(server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() > 0),
+            0 => server.command::<()>(&["SCRIPT", "FLUSH"]).unwrap(),
+            _ => assert!(server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap() > 0),
         }
         let decision = limiter.acquire("k").await.unwrap();
         assert_eq!((decision.allowed(), decision.used()), (true, used));
@@ -275,12 +275,12 @@ async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
     for (option, value, normal, text) in
         [("maxmemory", "100kb", "0", "maxmemory"), ("min-replicas-to-write", "2", "0", "good replicas")]
     {
-        server.expect_ok(&["CONFIG", "SET", option, value]).unwrap();
+        server.command::<()>(&["CONFIG", "SET", option, value]).unwrap();
         let error = within(TIMEOUT, limiter.acquire("new")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains(text), "{error}");
         assert!(!limiter.acquire("full").await.unwrap().allowed(), "a denial writes nothing");
-        server.expect_ok(&["CONFIG", "SET", option, normal]).unwrap();
+        server.command::<()>(&["CONFIG", "SET", option, normal]).unwrap();
         assert_eq!(limiter.acquire(option).await.unwrap().used(), 1);
     }
     assert_eq!(limiter.acquire("new").await.unwrap().used(), 1, "a refused operation left nothing behind");
@@ -342,11 +342,11 @@ async fn what_no_limiter_wrote_is_an_error_and_a_reset_removes_it() {
         }
         let log = LogKey::new(limiter.name(), key);
         let stored = limiter.store().redis_key(log);
-        server.command(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
+        server.command::<()>(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
         let mut errors = vec![limiter.acquire(key).await.unwrap_err()];
         if !has_entry && score == "0" && member.is_empty() {
             // A key of another type.
-            server.command(&[b"SET".as_slice(), &stored, b"something else"]).unwrap();
+            server.command::<()>(&[b"SET".as_slice(), &stored, b"something else"]).unwrap();
             errors.push(limiter.acquire(key).await.unwrap_err());
             errors.push(limiter.peek(key).await.unwrap_err());
             errors.push(limiter.refund(key, receipt).await.unwrap_err());
@@ -374,9 +374,9 @@ async fn no_error_prints_a_key() {
     let mut errors =
         vec![limiter.acquire(KEY).cost(6).await.unwrap_err(), limiter.acquire(KEY).cost(0).await.unwrap_err()];
     for option in [["maxmemory", "100kb"], ["min-replicas-to-write", "1"]] {
-        server.expect_ok(&["CONFIG", "SET", option[0], option[1]]).unwrap();
+        server.command::<()>(&["CONFIG", "SET", option[0], option[1]]).unwrap();
         errors.push(limiter.acquire(KEY).await.unwrap_err());
-        server.expect_ok(&["CONFIG", "SET", option[0], "0"]).unwrap();
+        server.command::<()>(&["CONFIG", "SET", option[0], "0"]).unwrap();
     }
     server.pause().unwrap();
     errors.push(limiter.acquire(KEY).await.unwrap_err());
@@ -392,7 +392,7 @@ async fn no_error_prints_a_key() {
 
     // A server that does not know a command quotes its arguments, and so the key.
     let without = Server::start_with(&["--rename-command", "EVALSHA", ""]).unwrap();
-    let quoted = without.command(&["EVALSHA", "0", "1", KEY]).unwrap();
+    let quoted = without.command::<()>(&["EVALSHA", "0", "1", KEY]).unwrap_err();
     assert!(format!("{quoted:?}").contains(KEY), "{quoted:?}");
     let error = patient(&without).await.acquire(KEY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);

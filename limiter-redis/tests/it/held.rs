@@ -204,7 +204,7 @@ async fn a_log_takes_few_bytes() {
         let entries = store.inspect(log).await.unwrap().unwrap().entries;
         // Unless told to look at all entries, Redis extrapolates from five, whose sizes are random in a skip list.
         let usage: [&[u8]; 5] = [b"MEMORY", b"USAGE", &store.redis_key(log), b"SAMPLES", b"0"];
-        let bytes = server.command(&usage).unwrap().int();
+        let bytes = server.command::<i64>(&usage).unwrap();
         println!("{limit}: {entries} entries, {bytes} bytes");
         assert!((cells..=most_entries).contains(&entries) && bytes <= most_bytes, "{limit}: {entries}, {bytes}");
     }

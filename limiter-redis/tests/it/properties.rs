@@ -49,7 +49,7 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
     };
     runner.run(values, property).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(tried.get() >= count);
-    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0, "every sequence ends with a reset of its keys");
+    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0, "every sequence ends with a reset of its keys");
 }
 
 #[test]

@@ -88,7 +88,7 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     let server = Server::start().unwrap();
     let (store, policy, keys) = (connect(&server.url()).await, policy!("9/1h"), keys("k"));
     let broken = store.redis_key(LogKey::new(Name::default(), &keys[2]));
-    server.command(&[b"SET".as_slice(), &broken, b"text"]).unwrap();
+    server.command::<()>(&[b"SET".as_slice(), &broken, b"text"]).unwrap();
     let mut ops = acquires(&keys, &policy);
     let error = store.apply_all(&ops).await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(keys[2].as_bytes())));
@@ -109,15 +109,15 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     let search_key = limiter.store().reset(LogKey::new(limiter.name(), &keys[2])).await;
     assert!(!search_key.unwrap());
     let stored = [b"limiter:{search:".as_slice(), keys[2].as_bytes(), b"}"].concat();
-    server.command(&[b"SET".as_slice(), &stored, b"text"]).unwrap();
+    server.command::<()>(&[b"SET".as_slice(), &stored, b"text"]).unwrap();
     assert_eq!(all.decide().await.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(all.parts()[4].status().unwrap().used(), 0);
     assert_eq!(limiter.status(&keys[0]).await.unwrap().used(), 0);
 
-    server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let error = limiter.store().apply_all(&acquires(&keys[..2], &policy)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    server.expect_ok(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     assert_eq!(used(limiter.store(), &keys[0]).await, 1, "all or none");
 }
 

@@ -8,7 +8,7 @@ use limiter_core::store::{LogKey, Mode, Op, decide};
 use limiter_core::{Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore};
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
-use limiter_testkit::server::{Cluster, Reply, Server};
+use limiter_testkit::server::{Cluster, Server};
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 
@@ -134,23 +134,17 @@ pub(crate) fn calls(server: &Server) -> BTreeMap<String, u64> {
 }
 
 pub(crate) fn reset_calls(server: &Server) {
-    server.expect_ok(&["CONFIG", "RESETSTAT"]).unwrap();
+    server.command::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
 }
 
 /// Returns the members that Redis holds for a log: callers' ids, and then the entries, oldest first.
 pub(crate) fn members(server: &Server, store: &RedisStore, log: LogKey<'_>) -> Vec<Vec<u8>> {
-    let members = server.command(&[b"ZRANGE".as_slice(), &store.redis_key(log), b"0", b"-1"]).unwrap();
-    let Reply::List(members) = members else { panic!("{members:?}") };
-    let bytes = |member| match member {
-        Reply::Bytes(Some(bytes)) => bytes,
-        other => panic!("{other:?}"),
-    };
-    members.into_iter().map(bytes).collect()
+    server.command(&[b"ZRANGE".as_slice(), &store.redis_key(log), b"0", b"-1"]).unwrap()
 }
 
 /// Returns a key's time to live in milliseconds.
 pub(crate) fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
-    server.command(&[b"PTTL".as_slice(), &store.redis_key(log)]).unwrap().int()
+    server.command(&[b"PTTL".as_slice(), &store.redis_key(log)]).unwrap()
 }
 
 /// Lets each settlement use the receipt of an earlier acquire or record: of `n` receipts the one of its number modulo `n`.

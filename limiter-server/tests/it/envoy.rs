@@ -212,7 +212,7 @@ fn limits_are_exact_behind_envoy() {
     if testbed::test_all() {
         let redis = server::Server::start().unwrap();
         prove(&redis.url(), 1);
-        redis.expect_ok(&["FLUSHALL"]).unwrap();
+        redis.command::<()>(&["FLUSHALL"]).unwrap();
         prove(&redis.url(), 3);
         prove(&server::Cluster::start().unwrap().url(), 1);
     }

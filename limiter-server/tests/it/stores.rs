@@ -28,7 +28,7 @@ fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
 }
 
 fn keys(redis: &Redis) -> i64 {
-    redis.command(&["DBSIZE"]).unwrap().int()
+    redis.command(&["DBSIZE"]).unwrap()
 }
 
 /// Waits until the server says that its store is down, or back, in each place.
@@ -105,13 +105,13 @@ fn a_redis_that_refuses_the_server_is_down() {
         let server = Server::start(CONFIG, &["--store", &redis.url(), "--on-outage", outage]);
         until_away(&server, false);
         assert_eq!(ask(&server, "before"), 200);
-        redis.expect_ok(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).unwrap();
+        redis.command::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).unwrap();
         until_away(&server, true);
         assert_eq!(asked(&server, outage), expected, "{outage}");
         assert!(server.metric("limiter_store_errors_total{").is_some(), "{outage}");
-        redis.expect_ok(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]).unwrap();
+        redis.command::<()>(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]).unwrap();
         until_away(&server, false);
-        redis.command(&["FLUSHALL"]).unwrap();
+        redis.command::<()>(&["FLUSHALL"]).unwrap();
         assert_eq!(asked(&server, outage), [200, 200, 200, 429], "{outage}");
     }
 }
@@ -119,7 +119,7 @@ fn a_redis_that_refuses_the_server_is_down() {
 #[test]
 fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     let redis = Redis::start().unwrap();
-    redis.expect_ok(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"]).unwrap();
+    redis.command::<()>(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"]).unwrap();
     let url = |login: &str, database: u8| redis.url().replace("//", &format!("//{login}@")) + &format!("/{database}");
     for (store, cause) in [
         (url("app:wrong", 0), "Password authentication failed"),
@@ -135,11 +135,11 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     // The password is changed while the server runs, and later the server's again.
     let server = Server::start(CONFIG, &["--store", &url("app:right", 0)]);
     until_away(&server, false);
-    redis.expect_ok(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
-    redis.command(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
+    redis.command::<()>(&["CLIENT", "KILL", "USER", "app"]).unwrap();
     until_away(&server, true);
     assert_eq!(asked(&server, "bob"), [200, 200, 200, 429]);
-    redis.expect_ok(&["ACL", "SETUSER", "app", ">right"]).unwrap();
+    redis.command::<()>(&["ACL", "SETUSER", "app", ">right"]).unwrap();
     until_away(&server, false);
 }
 
@@ -223,8 +223,8 @@ fn a_quota_of_a_month_is_exact_and_its_log_stays_small() {
     };
     assert!((0..499).all(|_| call("record", 2_000)));
     // One entry for each hour that the test meets.
-    let entries = redis.command(&["ZCARD", "limiter:{d/user:ann}"]).unwrap().text();
-    assert!(["1", "2"].contains(&&*entries), "{entries} entries");
+    let entries = redis.command::<u64>(&["ZCARD", "limiter:{d/user:ann}"]).unwrap();
+    assert!([1, 2].contains(&entries), "{entries} entries");
     let acquired = [2_001, 1_999, 1, 1].map(|cost| call("acquire", cost));
     assert_eq!(acquired, [false, true, true, false]);
 }

@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use super::process::{Server, until};
-use super::wire::Reply;
 
 const SLOTS: usize = 16_384;
 
@@ -34,20 +33,20 @@ impl Cluster {
     fn join(&self) -> io::Result<()> {
         let count = self.nodes.len();
         for (i, node) in self.nodes.iter().enumerate() {
-            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()])?;
+            node.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()])?;
             let slots = (SLOTS * i / count)..(SLOTS * (i + 1) / count);
             let mut add = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
             add.extend(slots.map(|slot| slot.to_string()));
-            node.command(&add)?;
+            node.command::<()>(&add)?;
             for other in &self.nodes[..i] {
-                node.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
+                node.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
             }
         }
         let known = format!("cluster_known_nodes:{count}\r");
         let signs = ["cluster_state:ok", "cluster_slots_ok:16384", &known];
         self.nodes.iter().try_for_each(|node| {
             until("the cluster serves", || {
-                let info = node.command(&["CLUSTER", "INFO"])?.text();
+                let info = node.command::<String>(&["CLUSTER", "INFO"])?;
                 Ok(signs.iter().all(|sign| info.contains(sign)))
             })
         })
@@ -78,19 +77,19 @@ impl Cluster {
     /// If a node does not respond, or refuses a command.
     pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
         let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
-        let (from_id, to_id) = (from.command(&["CLUSTER", "MYID"])?.text(), to.command(&["CLUSTER", "MYID"])?.text());
-        to.expect_ok(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id])?;
-        from.expect_ok(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id])?;
+        let [from_id, to_id]: [String; 2] = [from.command(&["CLUSTER", "MYID"])?, to.command(&["CLUSTER", "MYID"])?];
+        to.command::<()>(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id])?;
+        from.command::<()>(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id])?;
         let port = to.port().to_string();
-        while let Reply::List(keys) = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"])? {
-            let Some(key) = keys.first() else { break };
-            from.expect_ok(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"])?;
+        let first_key = || from.command::<Vec<String>>(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]);
+        while let Some(key) = first_key()?.first() {
+            from.command::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"])?;
             std::thread::sleep(Duration::from_millis(10));
         }
         // Meanwhile the old owner redirects every call.
         std::thread::sleep(Duration::from_millis(30));
         for node in [to, from].into_iter().chain(&self.nodes) {
-            node.expect_ok(&["CLUSTER", "SETSLOT", &number, "NODE", &to_id])?;
+            node.command::<()>(&["CLUSTER", "SETSLOT", &number, "NODE", &to_id])?;
         }
         Ok(())
     }
@@ -101,7 +100,7 @@ impl Cluster {
     /// If a node does not respond, or if no node serves the slot.
     pub fn owner(&self, slot: u16) -> io::Result<&Server> {
         for node in &self.nodes {
-            let nodes = node.command(&["CLUSTER", "NODES"])?.text();
+            let nodes = node.command::<String>(&["CLUSTER", "NODES"])?;
             let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
             let serves = own.split_whitespace().skip(8).any(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
