@@ -1,9 +1,4 @@
-//! The scenarios and goals, which `benches/scenarios/*.json` declare. Data alone: the measuring modules import it.
-
-pub mod memory;
-pub mod redis;
-
-use std::sync::LazyLock;
+//! The scenarios and goals, which `benches/scenarios/*.json` declare.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -50,10 +45,3 @@ impl Goal {
 pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
     serde_json::from_str(text).expect("the scenarios are valid")
 }
-
-/// One operation in memory.
-pub static MEMORY: LazyLock<Declared<memory::Scenario>> =
-    LazyLock::new(|| parse(include_str!("../scenarios/memory.json")));
-/// Decisions in Redis.
-pub static REDIS: LazyLock<Declared<redis::Scenario>> =
-    LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

@@ -4,9 +4,9 @@
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
-pub mod declared;
+mod declared;
+pub mod group;
 mod http;
-pub mod measure;
 pub mod memory;
 pub mod record;
 mod redis;

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Parser;
-use limiter_benches::measure::measure;
-use limiter_benches::record::Group;
+use limiter_benches::group::Group;
 use limiter_benches::{render, service};
 
 /// Compares the limiter with its peers. Prints Markdown, writes the figures to benches/results, and renders from them
@@ -36,13 +35,13 @@ fn main() -> Result<()> {
     if args.render {
         return render::write_all(workspace);
     }
-    let record = measure(args.group, args.only.as_deref())?;
+    let record = args.group.measure(args.only.as_deref())?;
     for (name, text) in render::sections(args.group, std::slice::from_ref(&record)) {
         println!("## {name}\n\n{text}");
     }
     if args.only.is_some() {
         return Ok(());
     }
-    record.save(args.group, workspace)?;
+    record.save(&args.group.name(), workspace)?;
     render::write_all(workspace)
 }

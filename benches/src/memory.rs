@@ -8,8 +8,8 @@ pub(crate) mod libraries;
 mod limits;
 mod ours;
 mod peers;
-pub(crate) mod requests;
 pub(crate) mod surface;
+pub(crate) mod workload;
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ use anyhow::Result;
 
 pub use self::filled::Filled;
 pub use self::libraries::contestants;
-use crate::declared::MEMORY;
-use crate::declared::memory::{Order, Scenario};
+pub use self::workload::{MEMORY, Scenario};
 use crate::record::Figures;
 use crate::turns::{self, Contestant, Run};
 
@@ -37,16 +36,9 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
 
 /// Measures the contestants of a scenario in turns. Returns nanoseconds per operation.
 fn compare(scenario: &Scenario) -> Result<Figures> {
-    let fresh = scenario.workload.order == Order::Fresh;
-    let rounds = if fresh { 5 } else { 31 };
-    let contestants = contestants(scenario).into_iter().map(|(name, library, requests)| {
+    let contestants = contestants(scenario).map(|(library, requests)| {
         let mut filled = Filled::new(library, &requests);
-        let run = move |count| filled.run(count);
-        if fresh {
-            Contestant::counted(name, requests.workload.keys as u64, run)
-        } else {
-            Contestant::timed(name, Duration::from_millis(10), run)
-        }
+        Contestant::timed(library.name, Duration::from_millis(10), move |count| filled.run(count))
     });
-    turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)
+    turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= 31)
 }

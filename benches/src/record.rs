@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// The figures of a scenario, by contestant and then by measure.
@@ -18,31 +17,6 @@ pub(crate) fn put(figures: &mut Figures, who: &str, measure: &str, figure: f64) 
 
 /// The figures of a run, by scenario.
 pub type Results = BTreeMap<String, Figures>;
-
-/// Scenarios that are measured together, into a record for every CPU family.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum Group {
-    /// Decisions in memory: time, over-admission, bytes, and a flood of keys.
-    Memory,
-    /// Decisions in memory over the number of keys, the entries of each log, the verdict and the threads.
-    Surface,
-    /// Decisions in Redis, on a redis-server that the program starts. `LIMITER_REDIS_SERVER` selects the binary.
-    Redis,
-    /// Requests through axum.
-    Http,
-    /// Requests to `limiter-server` over gRPC.
-    Service,
-}
-
-impl Group {
-    /// All groups.
-    pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Surface, Self::Redis, Self::Http, Self::Service];
-
-    /// Returns the name of its records, and of the program's argument that selects it.
-    pub(crate) fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
-}
 
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -67,14 +41,9 @@ impl Record {
         self.results.get(scenario)?.get(who)?.get(measure).copied()
     }
 
-    /// Returns the nanoseconds of a contestant.
-    pub(crate) fn nanos(&self, scenario: &str, who: &str) -> Option<f64> {
-        self.get(scenario, who, "ns")
-    }
-
-    /// Returns the nanoseconds of a contestant as a multiple of another's.
-    pub(crate) fn ratio(&self, scenario: &str, who: &str, other: &str) -> Option<f64> {
-        Some(self.nanos(scenario, who)? / self.nanos(scenario, other)?)
+    /// Returns the record of another group on the same CPU family.
+    pub(crate) fn same_family<'a>(&self, records: &'a [Self]) -> Option<&'a Self> {
+        records.iter().find(|other| other.family() == self.family())
     }
 
     /// Returns the maker of the CPU: the first word of its name.
@@ -84,10 +53,10 @@ impl Record {
     }
 
     /// Reads the records of a group, one for each CPU family, in alphabetical order.
-    pub(crate) fn load_all(group: Group, workspace: &Path) -> Result<Vec<Self>> {
+    pub(crate) fn load_all(group: &str, workspace: &Path) -> Result<Vec<Self>> {
         let mut records = Vec::new();
         for family in fs::read_dir(workspace.join(RESULTS)).with_context(|| format!("cannot list {RESULTS}"))? {
-            let path = family?.path().join(group.name()).with_extension("json");
+            let path = family?.path().join(group).with_extension("json");
             if path.exists() {
                 let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
                 let record = serde_json::from_slice(&text);
@@ -102,9 +71,9 @@ impl Record {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn save(&self, group: Group, workspace: &Path) -> Result<()> {
+    pub fn save(&self, group: &str, workspace: &Path) -> Result<()> {
         let directory = workspace.join(RESULTS).join(self.family().to_lowercase());
-        let path = directory.join(group.name()).with_extension("json");
+        let path = directory.join(group).with_extension("json");
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::create_dir_all(&directory)
             .and_then(|()| fs::write(&path, text))

@@ -4,11 +4,12 @@
 mod decider;
 mod log;
 mod run;
+pub(crate) mod scenario;
 
 use anyhow::{Context, Result};
 use limiter_testkit::server::Server;
 
-use crate::declared::REDIS;
+use self::scenario::REDIS;
 use crate::turns::Run;
 
 /// Measures all scenarios.

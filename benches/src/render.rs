@@ -5,7 +5,6 @@ mod memory;
 mod readme;
 mod redis;
 mod service;
-mod surface;
 mod table;
 
 use std::collections::BTreeMap;
@@ -13,12 +12,15 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
-use crate::record::{Group, Record};
+use crate::group::Group;
+use crate::record::Record;
 
 /// The pages with rendered sections.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
+    "docs/boundary.svg",
     "docs/resolutions.md",
     "docs/operations.md",
     "benches/RESULTS.md",
@@ -26,6 +28,9 @@ const PAGES: [&str; 7] = [
     "benches/RESULTS-HTTP.md",
     "benches/RESULTS-SERVICE.md",
 ];
+
+/// Follows the name of a section at its beginning.
+const BEGIN: &str = ": rendered by limiter-benches -->\n";
 
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
@@ -35,44 +40,49 @@ pub type Sections = BTreeMap<&'static str, String>;
 pub fn sections(group: Group, records: &[Record]) -> Sections {
     match group {
         Group::Memory => memory::sections(records),
-        Group::Surface => surface::sections(records),
+        Group::Surface => memory::surface(records),
         Group::Redis => redis::sections(records),
         Group::Http => service::http_sections(records),
         Group::Service => service::sections(records),
     }
 }
 
-/// Returns the paths and texts of all documents, rendered from the committed records.
+/// Returns the paths and texts of all pages, rendered from the committed records.
 ///
 /// # Errors
-/// If a record or a page cannot be read, or no page shows a section.
-pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
-    let load = |group| Record::load_all(group, workspace);
+/// If a record or a page cannot be read, or their sections are not those that are rendered.
+pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
+    let load = |group: Group| Record::load_all(&group.name(), workspace);
     let [memory, surface, redis] = [load(Group::Memory)?, load(Group::Surface)?, load(Group::Redis)?];
     let mut rendered = Sections::from([
+        ("boundary", readme::boundary(&memory)),
         ("costs", memory::costs(&memory, &redis)),
         ("speed", readme::speed([&memory, &surface, &redis])),
     ]);
-    for group in Group::ALL {
+    for &group in Group::value_variants() {
         rendered.extend(sections(group, &load(group)?));
     }
-    let mut unused = rendered.clone();
-    let mut all = vec![("docs/boundary.svg".to_owned(), readme::boundary(&memory))];
-    for path in PAGES {
-        let mut page = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
-        let mut sections = page.matches("limiter-benches -- --render` -->").count();
-        for (name, text) in &rendered {
-            if let Some(replaced) = with_section(&page, name, text) {
-                page = replaced;
-                unused.remove(name);
-                sections -= 1;
-            }
-        }
-        ensure!(sections == 0, "{path} has {sections} sections that no record fills");
-        all.push((path.to_owned(), page));
+    let page = |path| {
+        let text = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
+        Ok((path, fill(&text, &rendered).with_context(|| path)?))
+    };
+    let pages: Vec<_> = PAGES.into_iter().map(page).collect::<Result<_>>()?;
+    let shown: usize = pages.iter().map(|(_, text)| text.matches(BEGIN).count()).sum();
+    ensure!(shown == rendered.len(), "the pages have {shown} sections, and {} are rendered", rendered.len());
+    Ok(pages)
+}
+
+/// Returns a page with its sections replaced.
+fn fill(page: &str, rendered: &Sections) -> Result<String> {
+    let (mut filled, mut rest) = (String::new(), page);
+    while let Some((before, after)) = rest.split_once(BEGIN) {
+        let name = before.rsplit("<!-- ").next().unwrap_or_default();
+        let text = rendered.get(name).with_context(|| format!("no record fills the section {name}"))?;
+        let end = format!("<!-- end of {name} -->");
+        (_, rest) = after.split_once(&end).with_context(|| format!("the section {name} does not end"))?;
+        filled += &format!("{before}{BEGIN}\n{text}\n{end}");
     }
-    ensure!(unused.is_empty(), "no page has the sections {:?}", unused.into_keys());
-    Ok(all)
+    Ok(filled + rest)
 }
 
 /// Writes all documents.
@@ -81,16 +91,7 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
 /// As [`all`], and if a file cannot be written.
 pub fn write_all(workspace: &Path) -> Result<()> {
     for (path, text) in all(workspace)? {
-        fs::write(workspace.join(&path), text).with_context(|| format!("cannot write {path}"))?;
+        fs::write(workspace.join(path), text).with_context(|| format!("cannot write {path}"))?;
     }
     Ok(())
-}
-
-/// Returns a page with one section replaced, or nothing if the page lacks the comments around it.
-fn with_section(page: &str, name: &str, text: &str) -> Option<String> {
-    let begin = format!("<!-- {name}: written by `cargo run --release -p limiter-benches -- --render` -->\n");
-    let end = format!("<!-- end of {name} -->");
-    let (before, rest) = page.split_once(&begin)?;
-    let (_, after) = rest.split_once(&end)?;
-    Some(format!("{before}{begin}\n{text}\n{end}{after}"))
 }

@@ -7,18 +7,14 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::uri::PathAndQuery;
-use limiter_memory::MemoryStore;
 use limiter_server::proto::{Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use limiter_server::proto::{RateLimitService, RateLimitServiceServer};
-use limiter_server::rules::Rules;
-use limiter_server::service::{Headers, Service};
-use limiter_server::store::Store;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -29,7 +25,7 @@ use tonic_prost::ProstCodec;
 use tracing::subscriber::NoSubscriber;
 
 use crate::declared::{Declared, parse};
-use crate::record::{Figures, put};
+use crate::record::Figures;
 use crate::turns::{self, Contestant, Run, Turn};
 
 pub(crate) const OURS: &str = "limiter-server";
@@ -39,10 +35,8 @@ pub(crate) const PEER: &str = "always OK";
 /// What a server prints before its address.
 const READY: &str = "limiter-server: grpc ";
 const ANY: &str = "127.0.0.1:0";
-/// The scenario that counts the memory of many keys.
-pub(crate) const MEMORY: &str = "service/memory";
-/// The keys that its store may hold, a tenth of those requested.
-const HELD: usize = 1_000_000;
+/// The number of calls in a turn.
+const CALLS: usize = 2000;
 
 pub(crate) static SERVICE: LazyLock<Declared<Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
@@ -65,7 +59,6 @@ pub(crate) struct Scenario {
 
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    run.scenario(MEMORY, memory)?;
     SERVICE.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
@@ -83,7 +76,7 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     let options = ["--store", store, "--grpc", ANY, "--http", ANY, "--admin", ANY, "--config"];
     let ours = Program::start(Command::new(build()?).args(options).arg(config))?;
 
-    let client = runtime()?;
+    let client = Builder::new_current_thread().enable_all().build()?;
     let requests: Vec<RateLimitRequest> = (0..1_024).map(|i| request(scenario, i)).collect();
     let connect =
         |server: &Program| client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect());
@@ -97,20 +90,14 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     let repeat =
         |answer| Program::start(Command::new(current_exe()?).arg("--repeat").arg(serde_json::to_string(answer)?));
     let servers = [(OURS, ours), (FLOOR, repeat(&first)?), (PEER, repeat(&bare)?)];
-    let (rounds, calls) = (15, 2000);
     let mut all = Vec::new();
     for (name, server) in &servers {
-        let channels = (0..scenario.connections).map(|_| connect(server)).collect::<Result<Vec<_>, _>>()?;
+        let connections = (0..scenario.connections).map(|_| connect(server)).collect::<Result<Vec<_>, _>>()?;
         let (client, requests) = (&client, &requests);
         let turn = move || {
             let before = server.processor()?;
-            let ask = async |number: usize| {
-                let answer = ask(channels[number % channels.len()].clone(), requests[number % requests.len()].clone());
-                ensure!(answer.await?.overall_code() == Code::Ok, "denied");
-                Ok(())
-            };
-            let mut turn = client.block_on(offer(calls, scenario.in_flight, ask))?;
-            turn.push(("processor", (server.processor()? - before) / calls as f64));
+            let mut turn = client.block_on(offer(&connections, requests, scenario.in_flight))?;
+            turn.push(("processor", (server.processor()? - before) / CALLS as f64));
             Ok(turn)
         };
         all.push(Contestant { name, turn: Box::new(turn) });
@@ -119,7 +106,7 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     for contestant in &mut all {
         (contestant.turn)()?;
     }
-    turns::measure(&mut all, |round| round >= rounds)
+    turns::measure(&mut all, |round| round >= 15)
 }
 
 /// Builds the program, and returns its path.
@@ -129,10 +116,6 @@ fn build() -> Result<PathBuf> {
     let built = Command::new(env!("CARGO")).args(args).status()?;
     ensure!(built.success(), "{OURS} does not build");
     Ok(current_exe()?.with_file_name(OURS))
-}
-
-fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Returns request `i`: for one of 1,024 users, and for one of the rules.
@@ -224,22 +207,20 @@ impl RateLimitService for Repeated {
     }
 }
 
-/// Makes `count` calls, and keeps the given number of them in flight. Returns the median and the 99th percentile of their
-/// latencies in µs.
-async fn offer<C>(count: usize, in_flight: usize, call: impl Fn(usize) -> C) -> Result<Turn>
-where
-    C: Future<Output = Result<()>>,
-{
-    let timed = async |number| {
+/// Makes the calls of a turn over these connections, and keeps the given number of them in flight. Returns the median and the
+/// 99th percentile of their latencies in µs.
+async fn offer(connections: &[Channel], requests: &[RateLimitRequest], in_flight: usize) -> Result<Turn> {
+    let timed = async |number: usize| {
         let start = Instant::now();
-        call(number).await?;
-        anyhow::Ok(start.elapsed().as_secs_f64() * 1e6)
+        let connection = connections[number % connections.len()].clone();
+        let answer = ask(connection, requests[number % requests.len()].clone()).await?;
+        ensure!(answer.overall_code() == Code::Ok, "denied");
+        Ok(start.elapsed().as_secs_f64() * 1e6)
     };
-    let calls = stream::iter(0..count).map(timed).buffer_unordered(in_flight);
+    let calls = stream::iter(0..CALLS).map(timed).buffer_unordered(in_flight);
     let mut latencies: Vec<f64> = calls.try_collect::<Vec<_>>().await?;
     latencies.sort_by(f64::total_cmp);
-    let at = |percent: usize| latencies[(count * percent / 100).min(count - 1)];
-    Ok(vec![("half", at(50)), ("p99", at(99))])
+    Ok(vec![("half", latencies[CALLS / 2]), ("p99", latencies[CALLS * 99 / 100])])
 }
 
 async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse> {
@@ -248,29 +229,4 @@ async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitRes
     grpc.ready().await?;
     let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
     Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(PATH), codec).await?.into_inner())
-}
-
-/// Counts the memory after requests of many distinct keys.
-fn memory() -> Result<Figures> {
-    let resident = || -> Result<f64> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
-        Ok(kib.context("no VmRSS")?.parse::<f64>()? / 1024.0)
-    };
-    let before = resident()?;
-    let store = Store::over(Arc::new(MemoryStore::with_max_keys(HELD)));
-    let text = configuration(1).replace("10ms", "1h");
-    let rules = Rules::parse("bench", text.as_bytes(), store.shared(), None)?;
-    let service = Service::new(rules, store, Headers::Ratelimit);
-    let scenario = SERVICE.scenarios.first().context("the first scenario has one rule")?;
-    runtime()?.block_on(async {
-        for i in 0..10 * HELD {
-            let answer = service.decide(&request(scenario, i), None).await;
-            ensure!(answer.is_ok_and(|answer| answer.overall_code() == Code::Ok), "key {i} is denied");
-        }
-        Ok(())
-    })?;
-    let mut figures = Figures::new();
-    put(&mut figures, OURS, "MiB", resident()? - before);
-    Ok(figures)
 }

@@ -52,12 +52,7 @@ impl<'a> Contestant<'a> {
             }
             count *= 4;
         };
-        let count = (count as f64 * turn.as_secs_f64() / elapsed.as_secs_f64()) as u64;
-        Self::counted(name, count.max(1), run)
-    }
-
-    /// Returns a contestant with this many operations in a turn.
-    pub(crate) fn counted(name: &'a str, count: u64, mut run: impl FnMut(u64) -> Duration + 'a) -> Self {
+        let count = ((count as f64 * turn.as_secs_f64() / elapsed.as_secs_f64()) as u64).max(1);
         let turn = move || Ok(vec![("ns", run(count).as_nanos() as f64 / count as f64)]);
         Self { name, turn: Box::new(turn) }
     }

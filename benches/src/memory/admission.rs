@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use limiter_core::policy;
 
-use super::libraries::PEERS;
+use super::libraries::{Library, PEERS};
 use crate::record::{Figures, put};
 
 /// The limit is 100 units in any second.
@@ -15,32 +15,25 @@ const STEP: Duration = Duration::from_millis(5);
 /// Returns the most admitted requests in any window of a second.
 pub(crate) fn measure() -> Figures {
     let mut figures = Figures::new();
-    for (who, admitted) in offer() {
-        put(&mut figures, who, "boundary", worst_window(&admitted) as f64);
+    for library in &PEERS {
+        put(&mut figures, library.name, "boundary", worst_window(&offer(library)) as f64);
     }
     figures
 }
 
-/// Sends twice the limit just before and just after the end of the first second. Returns when each library's admitted requests
-/// were sent. Their admission was no earlier.
-fn offer() -> Vec<(&'static str, Vec<Instant>)> {
+/// Sends twice the limit just before and just after the end of the first second. Returns when the admitted requests were sent.
+/// Their admission was no earlier.
+fn offer(library: &Library) -> Vec<Instant> {
     let steps = (158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5));
     // The first request opens a fixed window, which ends almost unused.
     let load = [(Duration::ZERO, 1)].into_iter().chain(steps);
-    let key = "user:00000000001".to_owned();
-    let limiters = PEERS.map(|library| (library.limiter)(&policy!("100/1s")));
-    let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();
+    let (key, limiter) = ("user:00000000001".to_owned(), (library.limiter)(&policy!("100/1s")));
+    let mut admitted = Vec::new();
     let start = Instant::now();
     for (at, count) in load {
         thread::sleep(at.saturating_sub(start.elapsed()));
-        for (limiter, (_, admitted)) in limiters.iter().zip(&mut admitted) {
-            for _ in 0..count {
-                let now = Instant::now();
-                if limiter.allows(&key) {
-                    admitted.push(now);
-                }
-            }
-        }
+        let sent = (0..count).map(|_| Instant::now());
+        admitted.extend(sent.filter(|_| limiter.allows(&key)));
     }
     admitted
 }

@@ -5,7 +5,7 @@ use limiter_core::{Policy, policy};
 use super::libraries::{Library, PEERS};
 use super::limits::{Limits, only_limit};
 use super::ours::Now;
-use super::requests::keys;
+use super::workload::keys;
 use crate::record::{Figures, put};
 
 /// Returns the allocated bytes, including the allocator's overhead.

@@ -4,17 +4,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use limiter_core::Policy;
-
 use super::libraries::Library;
 use super::limits::{Limits, only_limit};
-use super::requests::Requests;
-use crate::declared::memory::{Order, Workload};
+use super::workload::{Requests, Workload};
 
 /// A filled limiter: its entries are spread over the past window, or use up the quota.
 pub struct Filled {
-    library: Library,
-    policy: Policy,
+    name: &'static str,
     limiter: Box<dyn Limits>,
     requests: Requests,
     from: usize,
@@ -26,40 +22,26 @@ impl Filled {
     pub fn new(library: Library, requests: &Requests) -> Self {
         let (policy, requests) = (requests.policy(), requests.clone());
         let (limiter, (max, window)) = ((library.limiter)(&policy), only_limit(&policy));
-        let Workload { denied, entries, order, .. } = requests.workload;
-        let filled: &[String] = if order == Order::Fresh { &[] } else { &requests.keys };
-        for key in filled {
+        let Workload { denied, entries, .. } = requests.workload;
+        for key in requests.keys.iter() {
             if denied {
                 (0..entries.unwrap_or(max)).for_each(|_| _ = limiter.allows(key));
             } else {
                 limiter.append_past(key, entries.unwrap_or(1), window);
             }
         }
-        Self { library, policy, limiter, requests, from: 0 }
+        Self { name: library.name, limiter, requests, from: 0 }
     }
 
-    /// Makes `count` requests, and returns the duration.
+    /// Makes `count` requests on all threads. Returns the longest duration of any thread.
     pub fn run(&mut self, count: u64) -> Duration {
-        let (count, all) = (count as usize, self.requests.workload.keys);
-        if self.requests.workload.order != Order::Fresh {
-            self.from += count;
-            return self.run_on_all_threads(count);
-        }
-        let mut elapsed = Duration::ZERO;
-        for done in (0..count).step_by(all) {
-            self.limiter = (self.library.limiter)(&self.policy);
-            elapsed += self.run_from(0, all.min(count - done));
-        }
-        elapsed
-    }
-
-    /// Returns the longest duration of any thread.
-    fn run_on_all_threads(&self, count: usize) -> Duration {
-        let threads = self.requests.workload.threads;
+        let (count, threads) = (count as usize, self.requests.workload.threads);
+        self.from += count;
         let barrier = Barrier::new(threads);
+        let this = &*self;
         let run = |thread| {
             barrier.wait();
-            self.run_from(self.from + thread * self.requests.order.len() / threads, count.div_ceil(threads))
+            this.run_from(this.from + thread * this.requests.order.len() / threads, count.div_ceil(threads))
         };
         thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
@@ -72,7 +54,7 @@ impl Filled {
         let (elapsed, unexpected) = self.limiter.time(&self.requests, from, count);
         // A library that does not clamp time may deny a thread that was preempted after it read the clock.
         let tolerated = if self.requests.workload.threads == 1 { 0 } else { count / 50 };
-        let name = self.library.name;
+        let name = self.name;
         assert!(unexpected <= tolerated, "{name}: {unexpected} of {count} answers were not as expected");
         elapsed
     }

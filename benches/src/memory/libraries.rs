@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use limiter_core::{Policy, SharedStore};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Stack;
 
 use super::limits::Limits;
-use super::ours::{Now, Polled, Remote, Sliding};
+use super::ours::{Now, Polled};
 use super::peers::{Governor, Limitador, Throttlecrab, Trypema};
-use super::requests::Requests;
-use crate::declared::memory::Scenario;
+use super::workload::{Requests, Scenario};
 
 /// A library.
 #[derive(Clone, Copy)]
 pub struct Library {
-    pub(crate) name: &'static str,
+    /// Its name in the tables.
+    pub name: &'static str,
     /// Whether it keeps a log, so that the window decides how much it holds.
     pub(super) keeps_log: bool,
     /// Whether a used-up quota refills bit by bit, so that a long measurement needs a longer window.
@@ -51,32 +50,10 @@ pub(crate) const FORMS: [Library; 2] = [
     library("limiter async", |policy| Box::new(Polled::new(policy, MemoryStore::new()))),
     library("limiter dyn", |policy| Box::new(Polled::new(policy, Arc::new(MemoryStore::new()) as SharedStore))),
 ];
-/// This library with the cache of denials, around a store that takes a future for every decision.
-pub(crate) const CACHED: Library = library("limiter cached denial", |policy| {
-    Box::new(Polled::new(policy, Stack::new(Remote(MemoryStore::new())).cached_keys(1_000_000).or_error()))
-});
-const SLIDING: Library = library(OURS.name, |policy| Box::new(Sliding::new(policy)));
-/// The name of the first contestant with the workload with which it is compared.
-pub(crate) const PLAIN: &str = "plain";
 
-/// Returns the libraries with a name.
-fn named(name: &str) -> Vec<Library> {
-    match name {
-        "peers" => PEERS.into(),
-        "forms" => FORMS.into(),
-        "sliding" => vec![SLIDING],
-        _ => PEERS.into_iter().chain([CACHED]).filter(|library| library.name == name).collect(),
-    }
-}
-
-/// Returns the contestants of a scenario with their requests.
-#[must_use]
-pub fn contestants(scenario: &Scenario) -> Vec<(&'static str, Library, Requests)> {
-    let own = Requests::new(scenario.workload.clone());
-    let libraries = scenario.who.iter().flat_map(|name| named(name));
-    let mut all: Vec<_> = libraries.map(|library| (library.name, library, own.clone())).collect();
-    if let Some(plain) = &scenario.plain {
-        all.push((PLAIN, all[0].1, Requests::new(plain.clone())));
-    }
-    all
+/// Returns the contestants of a scenario, and its requests for each.
+pub fn contestants(scenario: &Scenario) -> impl Iterator<Item = (Library, Requests)> {
+    let requests = Requests::new(scenario.workload.clone());
+    let wanted = |library: &Library| scenario.who.as_ref().is_none_or(|who| who.iter().any(|who| who == library.name));
+    PEERS.into_iter().chain(FORMS).filter(wanted).map(move |library| (library, requests.clone()))
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use limiter_core::Policy;
 
-use super::requests::Requests;
+use super::workload::Requests;
 
 /// Returns the maximum and the window of the first limit, for libraries with one.
 pub(super) fn only_limit(policy: &Policy) -> (u32, Duration) {

@@ -2,11 +2,10 @@
 
 use std::hint::black_box;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::store::LogKey;
 use limiter_core::{Decision, Error, Limiter, Policy, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
 
@@ -79,51 +78,5 @@ impl<S: WindowStore> Limits for Polled<S> {
     #[inline(always)]
     fn allows(&self, key: &String) -> bool {
         allowed_in_one_poll(self.0.acquire(key))
-    }
-}
-
-/// A store in memory that never decides without a future, like one on a server.
-#[derive(Debug)]
-pub(super) struct Remote(pub(super) MemoryStore);
-
-#[async_trait]
-impl WindowStore for Remote {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.0.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-}
-
-/// With a caller's clock, which advances a microsecond with every acquire. With as many units in as many microseconds, one
-/// entry expires as one comes.
-pub(super) struct Sliding {
-    limiter: Limiter<MemoryStore>,
-    micros: AtomicU64,
-}
-
-impl Sliding {
-    pub(super) fn new(policy: &Policy) -> Self {
-        Self { limiter: Limiter::new("bench", policy.clone(), MemoryStore::new()), micros: AtomicU64::new(1 << 50) }
-    }
-}
-
-impl Limits for Sliding {
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let micros = self.micros.load(Ordering::Relaxed) + 1;
-        self.micros.store(micros, Ordering::Relaxed);
-        let at = Timestamp::from_micros_saturating(micros);
-        allowed(&self.limiter.acquire(key).cost(u64::from(cost)).at(at).now())
-    }
-
-    fn append_past(&self, key: &String, entries: u32, _: Duration) {
-        (0..entries).for_each(|_| assert!(self.allows(key), "{key} is used up"));
     }
 }

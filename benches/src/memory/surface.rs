@@ -8,8 +8,7 @@ use limiter_core::Limit;
 
 use super::filled::Filled;
 use super::libraries::{FOLDHASH, Library, PEERS};
-use super::requests::Requests;
-use crate::declared::memory::{Order, Workload};
+use super::workload::{Requests, Workload};
 use crate::record::{Figures, put};
 use crate::turns::{self, Contestant, Run};
 
@@ -21,7 +20,7 @@ const MOST_ENTRIES: usize = 1 << 25;
 /// The fewest entries that a single busy key can have: the shortest window is a microsecond.
 const FEWEST_OF_ONE_KEY: u32 = 64;
 
-/// This library, governor with both hashers, and trypema, in the order of the columns.
+/// This library, the only one with a log, governor with both hashers, and trypema, in the order of the columns.
 pub(crate) const LIBRARIES: [Library; 4] = [PEERS[0], PEERS[1], FOLDHASH, PEERS[3]];
 
 /// A workload of the surface: random keys, each with a log of this many entries.
@@ -82,7 +81,6 @@ impl Cell {
         Requests::new(Workload {
             limits: vec![Limit::new(max, window).expect("the window is a microsecond or longer")],
             keys: self.keys,
-            order: Order::Uniform,
             cost: None,
             denied: !self.allowed,
             entries: Some(self.entries),
@@ -125,23 +123,19 @@ fn compare(cell: &Cell) -> Result<Figures> {
     const GUESS: Duration = Duration::from_nanos(300);
     let fill = |library: &Library, each| Filled::new(*library, &cell.requests(library, each));
     let mut all = LIBRARIES.map(|library| fill(&library, GUESS));
-    let trials = if cell.allowed { 2 } else { 0 };
-    for _ in 0..trials {
-        // The window follows from the speed: of the library alone if each turn starts with a whole window.
-        let start = Instant::now();
-        let typical = |(filled, library): (&mut Filled, &Library)| {
-            turns::median(&(0..5).map(|_| cell.turn(library, filled)).collect::<Vec<_>>())
-        };
-        let nanos: Vec<f64> = all.iter_mut().zip(&LIBRARIES).map(typical).collect();
-        let round = start.elapsed() / 5;
-        for (i, library) in LIBRARIES.iter().enumerate().filter(|(_, library)| library.keeps_log) {
-            let each = if cell.has_short_window() {
-                Duration::from_nanos(nanos[i] as u64)
-            } else {
-                round.div_f64((cell.warm_up(library) + cell.count()) as f64)
-            };
-            all[i] = fill(library, each);
+    // The window of a log follows from the speed: of the library alone if each turn starts with a whole window.
+    for _ in 0..if cell.allowed { 2 } else { 0 } {
+        let (start, mut nanos) = (Instant::now(), Vec::new());
+        for _ in 0..5 {
+            let turns: Vec<f64> = all.iter_mut().zip(&LIBRARIES).map(|(filled, of)| cell.turn(of, filled)).collect();
+            nanos.push(turns[0]);
         }
+        let each = if cell.has_short_window() {
+            Duration::from_nanos(turns::median(&nanos) as u64)
+        } else {
+            start.elapsed().div_f64(5.0 * (cell.warm_up(&LIBRARIES[0]) + cell.count()) as f64)
+        };
+        all[0] = fill(&LIBRARIES[0], each);
     }
     let start = Instant::now();
     let contestants = all.iter_mut().zip(&LIBRARIES).map(|(filled, library)| {

@@ -9,7 +9,7 @@ use limiter_redis::{Connection, RedisStore};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
 
-use crate::declared::redis::Scenario;
+use super::scenario::Scenario;
 
 /// Long, because the machine may be busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);

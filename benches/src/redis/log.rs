@@ -10,7 +10,7 @@ use limiter_redis::RedisStore;
 
 use super::decider::limiter;
 use super::run::Running;
-use crate::declared::redis::{Before, History, Measure};
+use super::scenario::{Before, History, Measure};
 use crate::record::{Figures, put};
 use crate::turns::median;
 

@@ -3,20 +3,21 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use limiter_core::{Limit, Policy, Timestamp};
 use redis::aio::ConnectionManager;
 use tokio::runtime::Runtime;
 
 use super::decider::{Decider, connect, limiter};
-use crate::declared::redis::{Before, Measure, Scenario};
-use crate::memory::requests::keys;
-use crate::record::{Figures, put};
+use super::scenario::{Before, Measure, Scenario};
+use crate::memory::workload::keys;
+use crate::record::Figures;
 use crate::turns::{self, Contestant, Turn};
 
 /// The number of concurrent decisions.
 const TASKS: usize = 50;
+/// The number of decisions in a turn. Short turns: other load then interrupts few of them.
+const CALLS: usize = 300;
 
 /// Measures one scenario.
 pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Result<Figures> {
@@ -24,28 +25,19 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Resu
     if !matches!(scenario.measure, Measure::Decision | Measure::Bytes) {
         return runtime.block_on(running.measure_log());
     }
-    // Short turns: other load then interrupts few of them.
-    let (rounds, calls) = if scenario.measure == Measure::Bytes { (0, 0) } else { (151, 300) };
+    let rounds = if scenario.measure == Measure::Bytes { 1 } else { 151 };
     if scenario.keys > 1 && !scenario.restore {
-        let most = rounds * (calls + TASKS);
+        let most = rounds * (CALLS + TASKS);
         ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
     }
     let mut sides = Vec::new();
     for who in &scenario.who {
         sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
-    let filled: Vec<_> = sides.iter().map(|side| (side.who, side.bytes, side.entries)).collect();
     let contestants = sides
         .iter_mut()
-        .map(|side| Contestant { name: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
-    let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)?;
-    for (who, bytes, entries) in filled.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
-        put(&mut figures, who, "bytes", bytes as f64);
-        if scenario.measure == Measure::Bytes && who == "limiter" {
-            put(&mut figures, who, "entries", entries as f64);
-        }
-    }
-    Ok(figures)
+        .map(|side| Contestant { name: side.who, turn: Box::new(|| runtime.block_on(running.turn(side))) });
+    turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)
 }
 
 /// A scenario on a server.
@@ -56,13 +48,12 @@ pub(super) struct Running<'a> {
     pub(super) keys: Vec<String>,
 }
 
-/// A contestant, the number of its decisions, and the bytes and the entries of its filled key.
+/// A contestant, the number of its decisions, and the bytes of its filled key.
 pub(super) struct Side<'a> {
     who: &'a str,
     decider: Decider,
     decisions: usize,
-    bytes: u64,
-    entries: u64,
+    bytes: Option<f64>,
 }
 
 impl<'a> Running<'a> {
@@ -96,7 +87,7 @@ impl<'a> Running<'a> {
 
     pub(super) async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let decider = Decider::new(who, self.scenario, &self.policy, connect(url).await?)?;
-        Ok(Side { who, decider, decisions: 0, bytes: 0, entries: 0 })
+        Ok(Side { who, decider, decisions: 0, bytes: None })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
@@ -124,43 +115,42 @@ impl<'a> Running<'a> {
                 }
             }
         }
-        for part in self.keys[1..].chunks(TASKS) {
-            let copies = part.iter().map(|to| {
-                let (from, to) = (side.decider.stored(key), side.decider.stored(to));
-                async move {
-                    let mut copy = redis::cmd("COPY");
-                    copy.arg(from).arg(to).query_async::<u64>(&mut self.connection.clone()).await
-                }
-            });
-            ensure!(try_join_all(copies).await?.iter().all(|&done| done == 1), "a key could not be copied");
-        }
+        let copy = async |number: usize| {
+            let mut copy = redis::cmd("COPY");
+            copy.arg(side.decider.stored(key)).arg(side.decider.stored(&self.keys[number]));
+            ensure!(copy.query_async::<bool>(&mut self.connection.clone()).await?, "{key} could not be copied");
+            Ok(())
+        };
+        stream::iter(1..self.keys.len()).map(copy).buffer_unordered(TASKS).try_collect::<()>().await?;
         let mut usage = redis::cmd("MEMORY");
         usage.arg("USAGE").arg(side.decider.stored(key)).arg("SAMPLES").arg(0);
-        side.bytes = usage.query_async(&mut self.connection.clone()).await?;
-        if who == "limiter" {
-            side.entries = self.entries(&side).await?;
-        }
+        side.bytes = Some(usage.query_async(&mut self.connection.clone()).await?);
         Ok(side)
     }
 
     /// Makes one turn.
-    async fn turn(&self, side: &mut Side<'_>, calls: usize) -> Result<Turn> {
+    async fn turn(&self, side: &mut Side<'_>) -> Result<Turn> {
         let Scenario { before, restore, denied, .. } = *self.scenario;
-        let warm_up = match before {
-            // Enough for the window to pass since the contestant's last turn, and to fill again.
-            Before::Sliding(entries) if side.who == "limiter" => 4 * entries as usize,
-            _ => TASKS.min(calls),
-        };
-        self.offer(side, &self.keys, warm_up, !denied).await?;
-        let (script, processor) = (self.script().await?, self.processor().await?);
-        self.offer(side, &self.keys, calls, !denied).await?;
-        let mut turn = vec![("processor", (self.processor().await? - processor) / calls as f64)];
-        let after = self.script().await?;
-        let scripts = after.0 - script.0;
-        ensure!(scripts == calls as u64, "{scripts} scripts in {calls} decisions");
-        turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
+        let mut turn: Turn = side.bytes.map(|bytes| ("bytes", bytes)).into_iter().collect();
+        if self.scenario.measure == Measure::Decision {
+            let warm_up = match before {
+                // Enough for the window to pass since the contestant's last turn, and to fill again.
+                Before::Sliding(entries) if side.who == "limiter" => 4 * entries as usize,
+                _ => TASKS,
+            };
+            self.offer(side, &self.keys, warm_up, !denied).await?;
+            let (script, processor) = (self.script().await?, self.processor().await?);
+            self.offer(side, &self.keys, CALLS, !denied).await?;
+            turn.push(("processor", (self.processor().await? - processor) / CALLS as f64));
+            let after = self.script().await?;
+            let scripts = after.0 - script.0;
+            ensure!(scripts == CALLS as u64, "{scripts} scripts in {CALLS} decisions");
+            turn.push(("script", (after.1 - script.1) as f64 / CALLS as f64));
+        }
         if side.who == "limiter" {
-            turn.push(("entries", self.entries(side).await? as f64));
+            let mut entries = redis::cmd("ZCARD");
+            entries.arg(side.decider.stored(&self.keys[0]));
+            turn.push(("entries", entries.query_async(&mut self.connection.clone()).await?));
         }
         if let (true, Before::Units(units)) = (restore, before) {
             for key in &self.keys {
@@ -170,12 +160,6 @@ impl<'a> Running<'a> {
             }
         }
         Ok(turn)
-    }
-
-    /// Returns the number of entries of the first key.
-    async fn entries(&self, side: &Side<'_>) -> Result<u64> {
-        let first = side.decider.stored(&self.keys[0]);
-        Ok(redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?)
     }
 
     /// Makes `count` decisions, [`TASKS`] at the same time, and asserts each.

@@ -1,24 +1,20 @@
 //! The sections of decisions in memory.
 
 use super::Sections;
-use super::table::{beside, column, figure, figure_of_each, goals, number, origin, row, table};
-use crate::declared::MEMORY;
-use crate::declared::memory::Scenario;
+use super::table::{LIMITER, beside, column, figure, figure_of_each, goals, number, origin, row, table};
+use crate::group::Group;
+use crate::memory::MEMORY;
 use crate::memory::bytes::FULL;
 use crate::memory::flood::{FLOOD, FLOODED};
-use crate::memory::libraries::{CACHED, FORMS, PEERS, PLAIN};
-use crate::record::{Group, Record};
-
-const LIMITER: &str = PEERS[0].name;
+use crate::memory::libraries::{FORMS, PEERS};
+use crate::memory::surface::{Cell, LIBRARIES};
+use crate::record::Record;
 
 pub(super) fn sections(records: &[Record]) -> Sections {
-    let scenarios = |wanted: fn(&Scenario) -> bool| {
-        let wanted = MEMORY.scenarios.iter().filter(move |scenario| wanted(scenario));
-        wanted.map(|scenario| row(&scenario.name, &scenario.about))
-    };
+    let scenarios = MEMORY.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
     let peers = PEERS.map(|peer| peer.name);
+    let all = [&peers[..], &FORMS.map(|form| form.name)].concat();
     let each = |who: &[&str]| who.iter().map(|who| ((*who).to_owned(), (*who).to_owned())).collect::<Vec<_>>();
-    let variants = [LIMITER, FORMS[0].name, FORMS[1].name, CACHED.name, PLAIN].map(|who| figure(who, who, "ns"));
     let admissions = [figure_of_each("admitted", "admitted", "boundary", 1.0)];
     let bytes = [("1 entry", "1"), ("10 entries", "10"), ("100 entries", "100"), ("each further entry", "further")]
         .map(|(title, measure)| figure_of_each(title, "bytes", measure, 1.0));
@@ -29,17 +25,27 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         figure_of_each("longest, ms", FLOOD, "longest", 1e6),
         figure_of_each("MB at the end", FLOOD, "bytes", 1e6),
     ];
-    let has_peers = |scenario: &Scenario| scenario.has("peers") || scenario.has("governor");
-    let has_variants =
-        |scenario: &Scenario| scenario.has("forms") || scenario.has(CACHED.name) || scenario.plain.is_some();
     Sections::from([
         ("memory-origin", origin(Group::Memory, records)),
-        ("times", table(records, "scenario", &beside(&peers), scenarios(has_peers))),
-        ("variants", table(records, "scenario", &variants, scenarios(has_variants))),
+        ("times", table(records, "scenario", &beside(&all), scenarios)),
         ("admissions", table(records, "library", &admissions, each(&peers))),
         ("bytes", table(records, "library", &bytes, each(&peers))),
         ("floods", table(records, "contestant", &floods, each(&FLOODED))),
         ("memory-goals", goals(records, "ratio", &MEMORY.goals)),
+    ])
+}
+
+pub(super) fn surface(records: &[Record]) -> Sections {
+    let mut columns = beside(&LIBRARIES.map(|library| library.name));
+    columns.push(figure("held", LIMITER, "held"));
+    let row = |cell: Cell| {
+        let Cell { keys, entries, allowed, threads } = cell;
+        let verdict = if allowed { "allowed" } else { "exhausted" };
+        (format!("{keys} | {entries} | {verdict} | {threads}"), cell.to_string())
+    };
+    Sections::from([
+        ("surface-origin", origin(Group::Surface, records)),
+        ("surface", table(records, "keys | entries | verdict | threads", &columns, Cell::all().map(row))),
     ])
 }
 
@@ -48,10 +54,8 @@ pub(super) fn costs(memory: &[Record], redis: &[Record]) -> String {
     let kilobytes = |record: &Record, name: &str| Some(number(record.get(name, LIMITER, "bytes")? / 1e3));
     let columns = [
         figure("entries", LIMITER, "entries"),
-        column("KB in process", kilobytes),
-        column("KB in Redis", |record, name| {
-            kilobytes(redis.iter().find(|other| other.family() == record.family())?, name)
-        }),
+        column("KB in process", |record, name: &String| kilobytes(record, name)),
+        column("KB in Redis", |record, name: &String| kilobytes(record.same_family(redis)?, name)),
     ];
     table(memory, "limit", &columns, FULL.map(|limit| (format!("`{limit}`"), format!("full/{limit}"))))
 }

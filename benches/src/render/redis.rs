@@ -1,23 +1,22 @@
 //! The sections of decisions in Redis.
 
 use super::Sections;
-use super::table::{Column, column, figure, goals, number, origin, ratio, row, table};
-use crate::declared::REDIS;
-use crate::declared::redis::{Measure, Scenario};
-use crate::record::{Group, Record};
+use super::table::{Column, LIMITER, column, figure, goals, number, origin, ratio, row, table};
+use crate::group::Group;
+use crate::record::Record;
+use crate::redis::scenario::{REDIS, Scenario};
 
-const LIMITER: &str = "limiter";
 const GCRA: &str = "GCRA";
+/// Returns the label and the name of a scenario.
+type Row = fn(&str, &str) -> (String, String);
 
 pub(super) fn sections(records: &[Record]) -> Sections {
-    let show = |head: &str, columns: &[Column<'_>], prefix: &str| {
-        let scenarios = REDIS.scenarios.iter().filter(|scenario| scenario.name.starts_with(prefix));
-        let rows = scenarios.map(|Scenario { name, about, .. }| match prefix {
-            "server/" => row(name, about),
-            _ => (about.clone(), name.clone()),
-        });
-        table(records, head, columns, rows)
+    let show = |head: &str, columns: &[Column<'_>], row: Row, prefixes: &[&str]| {
+        let wanted = |scenario: &&Scenario| prefixes.iter().any(|prefix| scenario.name.starts_with(prefix));
+        let scenarios = REDIS.scenarios.iter().filter(wanted);
+        table(records, head, columns, scenarios.map(|scenario| row(&scenario.name, &scenario.about)))
     };
+    let cells = |name: &str, about: &str| (about.to_owned(), name.to_owned());
     let server = [
         figure(LIMITER, LIMITER, "script"),
         figure(GCRA, GCRA, "script"),
@@ -29,38 +28,30 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     };
     let bytes = [
         figure(LIMITER, LIMITER, "bytes"),
-        column("per unit", move |record, name| per_unit(record, name).map(number)),
+        column("per unit", move |record, name: &String| per_unit(record, name).map(number)),
         figure(GCRA, GCRA, "bytes"),
     ];
     let denied = |record: &Record, name: &str| record.get(&name.replace("/allowed", "/denied"), LIMITER, "processor");
     // The scenarios of denied decisions lack the first figure, and have no rows.
     let sizing = [
-        column("bytes per entry", move |record, name| {
+        column("bytes per entry", move |record, name: &String| {
             per_unit(record, name).filter(|_| name.ends_with("/allowed")).map(number)
         }),
         figure("script, µs", LIMITER, "script"),
         figure("allowed, µs of CPU", LIMITER, "processor"),
-        column("denied, µs of CPU", move |record, name| denied(record, name).map(number)),
-        column("decisions per second", move |record, name| {
+        column("denied, µs of CPU", move |record, name: &String| denied(record, name).map(number)),
+        column("decisions per second", move |record, name: &String| {
             let slower = record.get(name, LIMITER, "processor")?.max(denied(record, name)?);
             Some(format!("{:.0},000", 1e3 / slower))
         }),
     ];
-    let special = |scenario: &&Scenario| !matches!(scenario.measure, Measure::Decision | Measure::Bytes);
-    let special = REDIS.scenarios.iter().filter(special).map(|Scenario { name, about, .. }| row(name, about));
-    let mut logs = table(records, "one log", &[figure("µs of the server", LIMITER, "script")], special);
-    if logs.lines().count() == 2 {
-        "No recorded run has these figures yet.\n".clone_into(&mut logs);
-    }
+    let logs = [figure("µs of the server", LIMITER, "script")];
     Sections::from([
         ("redis-origin", origin(Group::Redis, records)),
-        ("server-time", show("scenario", &server, "server/")),
-        (
-            "sizing",
-            origin(Group::Redis, records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/"),
-        ),
-        ("redis-bytes", show("units", &bytes, "bytes/")),
-        ("redis-logs", logs),
+        ("server-time", show("scenario", &server, row, &["server/"])),
+        ("sizing", show("entries of a log | compact up to", &sizing, cells, &["sizing/"])),
+        ("redis-bytes", show("units", &bytes, cells, &["bytes/"])),
+        ("redis-logs", show("one log", &logs, row, &["settlement/", "worst/"])),
         ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
     ])
 }

@@ -1,11 +1,11 @@
 //! The sections of requests to the server, and through axum.
 
 use super::Sections;
-use super::table::{figure, goals, latency, origin, ratio, row, table};
+use super::table::{figure, goals, origin, ratio, row, table};
+use crate::group::Group;
 use crate::http::{self, HTTP};
-
-use crate::record::{Group, Record};
-use crate::service::{FLOOR, MEMORY, OURS, PEER, SERVICE};
+use crate::record::Record;
+use crate::service::{FLOOR, OURS, PEER, SERVICE};
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let columns = [
@@ -14,16 +14,16 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         ratio("ratio to same bytes", OURS, "processor", FLOOR),
         figure("always OK", PEER, "processor"),
         ratio("ratio to always OK", OURS, "processor", PEER),
-        latency("latency", OURS),
-        latency("latency, always OK", PEER),
+        figure("median", OURS, "half"),
+        figure("p99", OURS, "p99"),
+        figure("median, always OK", PEER, "half"),
+        figure("p99, always OK", PEER, "p99"),
     ];
     let scenarios = SERVICE.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
-    let memory = [("10,000,000 keys, at most 1,000,000 held".to_owned(), MEMORY.to_owned())];
     let unit = "CPU time relative to always OK, unless another unit is named";
     Sections::from([
         ("service-origin", origin(Group::Service, records)),
         ("service", table(records, "scenario", &columns, scenarios)),
-        ("service-memory", table(records, "requests of", &[figure("MiB", OURS, "MiB")], memory)),
         ("service-goals", goals(records, unit, &SERVICE.goals)),
     ])
 }

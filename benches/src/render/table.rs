@@ -3,79 +3,71 @@
 use std::fmt::Write;
 
 use crate::declared::Goal;
-use crate::record::{Group, Record};
+use crate::group::Group;
+use crate::record::Record;
 
-/// Returns a record's cell in an item's row.
-type Cell<'a> = dyn Fn(&Record, &str) -> Option<String> + 'a;
+/// This library's name among the contestants.
+pub(super) const LIMITER: &str = "limiter";
 
-pub(super) struct Column<'a> {
-    title: String,
-    cell: Box<Cell<'a>>,
-}
+/// A title, and the cell of a record in the row of an item.
+pub(super) type Column<'a, T = String> = (&'a str, Box<dyn Fn(&Record, &T) -> Option<String> + 'a>);
 
-pub(super) fn column<'a>(title: &str, cell: impl Fn(&Record, &str) -> Option<String> + 'a) -> Column<'a> {
-    Column { title: title.to_owned(), cell: Box::new(cell) }
+pub(super) fn column<'a, T>(title: &'a str, cell: impl Fn(&Record, &T) -> Option<String> + 'a) -> Column<'a, T> {
+    (title, Box::new(cell))
 }
 
 /// Returns the column of a contestant's figure in each scenario.
-pub(super) fn figure<'a>(title: &str, who: &'a str, measure: &'a str) -> Column<'a> {
-    column(title, move |record, scenario| record.get(scenario, who, measure).map(number))
+pub(super) fn figure<'a>(title: &'a str, who: &'a str, measure: &'a str) -> Column<'a> {
+    column(title, move |record, scenario: &String| record.get(scenario, who, measure).map(number))
 }
 
 /// Returns the column of a figure of each contestant in one scenario, as a multiple of `unit`.
-pub(super) fn figure_of_each<'a>(title: &str, scenario: &'a str, measure: &'a str, unit: f64) -> Column<'a> {
-    column(title, move |record, who| record.get(scenario, who, measure).map(|figure| number(figure / unit)))
-}
-
-/// Returns the column of a contestant's median and 99th percentile.
-pub(super) fn latency<'a>(title: &str, who: &'a str) -> Column<'a> {
-    column(title, move |record, scenario| {
-        let of = |measure| record.get(scenario, who, measure).map(number);
-        Some(format!("{}, {}", of("half")?, of("p99")?))
-    })
+pub(super) fn figure_of_each<'a>(title: &'a str, scenario: &'a str, measure: &'a str, unit: f64) -> Column<'a> {
+    column(title, move |record, who: &String| record.get(scenario, who, measure).map(|figure| number(figure / unit)))
 }
 
 /// Returns the column of the ratio of `who` to another contestant: the median, and the quartiles in brackets.
-pub(super) fn ratio<'a>(title: &str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
+pub(super) fn ratio<'a>(title: &'a str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
     let measure = format!("{measure} to {other}");
-    column(title, move |record, scenario| {
+    column(title, move |record, scenario: &String| {
         let part = |suffix| record.get(scenario, who, &format!("{measure}{suffix}")).map(number);
         Some(format!("{} ({} to {})", part("")?, part(", low")?, part(", high")?))
     })
 }
 
-/// Returns the columns of contestants in nanoseconds. The first is this library. The others show its time divided by theirs in
-/// brackets, bold if they are faster.
+/// Returns the columns of contestants in nanoseconds. The first is this library.
 pub(super) fn beside<'a>(who: &[&'a str]) -> Vec<Column<'a>> {
-    let ours = who[0];
     let cell = |who: &'a str| {
-        column(who, move |record, scenario| {
-            let nanos = number(record.nanos(scenario, who)?);
-            Some(match record.ratio(scenario, ours, who) {
-                _ if who == ours => format!("**{nanos}**"),
-                None => nanos,
-                Some(ratio) if ratio > 1.0 => format!("{nanos} (**{}**)", number(ratio)),
-                Some(ratio) => format!("{nanos} ({})", number(ratio)),
-            })
+        column(who, move |record, scenario: &String| match who {
+            LIMITER => Some(format!("**{}**", number(record.get(scenario, who, "ns")?))),
+            _ => compared(record, scenario, who, "ns"),
         })
     };
     who.iter().map(|who| cell(who)).collect()
 }
 
-/// Returns a table. `head` names the items, and each row has an item's label and name. A record without the first cell has
-/// no row.
-pub(super) fn table(
+/// Returns a peer's figure, and in brackets this library's divided by it, bold if the peer's is less.
+pub(super) fn compared(record: &Record, scenario: &str, peer: &str, measure: &str) -> Option<String> {
+    let theirs = record.get(scenario, peer, measure)?;
+    let ratio = record.get(scenario, LIMITER, measure)? / theirs;
+    let mark = if ratio > 1.0 { "**" } else { "" };
+    Some(format!("{} ({mark}{}{mark})", number(theirs), number(ratio)))
+}
+
+/// Returns a table. `head` names the items, and each row has an item with its label. A record without the first cell has no
+/// row.
+pub(super) fn table<T>(
     records: &[Record],
     head: &str,
-    columns: &[Column<'_>],
-    rows: impl IntoIterator<Item = (String, String)>,
+    columns: &[Column<'_, T>],
+    rows: impl IntoIterator<Item = (String, T)>,
 ) -> String {
-    let titles: Vec<&str> = columns.iter().map(|column| column.title.as_str()).collect();
+    let titles: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
     let mut out = format!("| {head} | CPU | {} |\n", titles.join(" | "));
     let _ = writeln!(out, "|{}---|{}", "---|".repeat(head.split('|').count()), "---:|".repeat(columns.len()));
     for (label, item) in rows {
         for record in records {
-            let cells: Vec<_> = columns.iter().map(|column| (column.cell)(record, &item)).collect();
+            let cells: Vec<_> = columns.iter().map(|(_, cell)| cell(record, &item)).collect();
             if cells[0].is_some() {
                 let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
                 let _ = writeln!(out, "| {label} | {} | {} |", record.family(), cells.join(" | "));
@@ -90,21 +82,16 @@ pub(super) fn row(name: &str, about: &str) -> (String, String) {
     (format!("`{name}`: {about}"), name.to_owned())
 }
 
-/// Returns the table of goals. A goal is met if it is met on all CPUs.
+/// Returns the table of goals.
 pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
-    let families: Vec<&str> = records.iter().map(Record::family).collect();
-    let rules = "---:|".repeat(families.len() + 2);
-    let mut out = format!("| {what} | at most | {} |  |\n|---|{rules}\n", families.join(" | "));
-    for goal @ Goal { what, most, .. } in goals {
-        let figures: Vec<Option<f64>> = records.iter().map(|record| goal.measured(record)).collect();
-        if figures.iter().any(Option::is_some) {
-            let met = if figures.iter().flatten().all(|figure| figure <= most) { "met" } else { "**missed**" };
-            let figures: Vec<String> =
-                figures.into_iter().map(|figure| figure.map_or_else(String::new, number)).collect();
-            let _ = writeln!(out, "| {what} | {most} | {} | {met} |", figures.join(" | "));
-        }
-    }
-    out
+    let columns = [
+        column("measured", |record, goal: &&Goal| goal.measured(record).map(number)),
+        column("at most", |_, goal: &&Goal| Some(goal.most.to_string())),
+        column("", |record, goal: &&Goal| {
+            Some(if goal.measured(record)? <= goal.most { "met" } else { "**missed**" }.to_owned())
+        }),
+    ];
+    table(records, what, &columns, goals.iter().map(|goal| (goal.what.clone(), goal)))
 }
 
 /// Returns how the figures were measured.

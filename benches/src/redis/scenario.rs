@@ -1,13 +1,20 @@
-//! Decisions in Redis.
+//! The scenarios of decisions in Redis.
+
+use std::sync::LazyLock;
 
 use anyhow::Result;
 use limiter_core::{Counting, Limit, Policy};
 use serde::Deserialize;
 
+use crate::declared::{Declared, parse};
+
+pub(crate) static REDIS: LazyLock<Declared<Scenario>> =
+    LazyLock::new(|| parse(include_str!("../../scenarios/redis.json")));
+
 /// Decisions with known answers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub(crate) name: String,
     /// The workload, as the table describes it.
     pub(crate) about: String,
