@@ -8,7 +8,7 @@ use limiter_memory::MemoryStore;
 
 use super::limits::Limits;
 use super::ours::{Now, Polled};
-use super::peers::{Governor, Limitador, Throttlecrab, Trypema};
+use super::peers::{Governor, limitador, throttlecrab, trypema};
 use super::workload::{Requests, Scenario};
 
 /// A library.
@@ -40,10 +40,10 @@ pub(crate) const FOLDHASH: Library = Library {
 pub(crate) const PEERS: [Library; 6] = [
     OURS,
     GOVERNOR,
-    library("trypema 1 ms", |policy| Box::new(Trypema::new(policy, 1))),
-    library("trypema 100 ms", |policy| Box::new(Trypema::new(policy, 100))),
-    library("limitador", |policy| Box::new(Limitador::new(policy))),
-    library("throttlecrab", |policy| Box::new(Throttlecrab::new(policy))),
+    library("trypema 1 ms", |policy| Box::new(trypema(policy, 1))),
+    library("trypema 100 ms", |policy| Box::new(trypema(policy, 100))),
+    library("limitador", |policy| Box::new(limitador(policy))),
+    library("throttlecrab", |policy| Box::new(throttlecrab(policy))),
 ];
 /// Other ways to call this library: as a future, on a store known at compile time, and on one chosen at run time.
 pub(crate) const FORMS: [Library; 2] = [

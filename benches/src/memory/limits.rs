@@ -54,3 +54,10 @@ pub(crate) trait Limits: Send + Sync {
         (start.elapsed(), unexpected)
     }
 }
+
+impl<F: Fn(&String, u32) -> bool + Send + Sync> Limits for F {
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        self(key, cost)
+    }
+}

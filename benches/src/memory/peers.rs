@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use governor::middleware::NoOpMiddleware;
@@ -38,79 +38,43 @@ impl<S: BuildHasher + Clone + Send + Sync> Limits for Governor<S> {
     }
 }
 
-/// trypema, local and absolute.
-pub(super) struct Trypema {
-    provider: Arc<LocalRateLimiterProvider>,
-    rate: RateLimit,
-}
-
-impl Trypema {
-    /// Returns a limiter with buckets of this many milliseconds.
-    pub(super) fn new(policy: &Policy, bucket: u64) -> Self {
-        let (max, seconds) = in_seconds(policy);
-        let provider = LocalRateLimiterProvider::builder()
-            .window_size(WindowSize::seconds_or_panic(seconds))
-            .bucket_size(BucketSize::milliseconds_or_panic(bucket))
-            .disable_cleanup()
-            .build()
-            .expect("the configuration is valid");
-        Self { provider, rate: RateLimit::per_second_or_panic(max as f64 / seconds as f64) }
-    }
-}
-
-impl Limits for Trypema {
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
+/// trypema, local and absolute, with buckets of this many milliseconds.
+pub(super) fn trypema(policy: &Policy, bucket: u64) -> impl Limits + use<> {
+    let (max, seconds) = in_seconds(policy);
+    let provider = LocalRateLimiterProvider::builder()
+        .window_size(WindowSize::seconds_or_panic(seconds))
+        .bucket_size(BucketSize::milliseconds_or_panic(bucket))
+        .disable_cleanup()
+        .build()
+        .expect("the configuration is valid");
+    let rate = RateLimit::per_second_or_panic(max as f64 / seconds as f64);
+    move |key: &String, cost| {
+        let decision = provider.absolute().inc(key, &rate, u64::from(cost));
         matches!(decision, RateLimitDecision::Allowed)
     }
 }
 
 /// limitador, in memory, with one variable for the key.
-pub(super) struct Limitador {
-    limiter: limitador::RateLimiter,
-    namespace: limitador::limit::Namespace,
-}
-
-impl Limitador {
-    pub(super) fn new(policy: &Policy) -> Self {
-        let (max, seconds) = in_seconds(policy);
-        let limiter = limitador::RateLimiter::new(4_000_000);
-        let key = "key".try_into().expect("the expression is valid");
-        limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![key]));
-        Self { limiter, namespace: "bench".into() }
-    }
-}
-
-impl Limits for Limitador {
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
+pub(super) fn limitador(policy: &Policy) -> impl Limits + use<> {
+    let (max, seconds) = in_seconds(policy);
+    let limiter = limitador::RateLimiter::new(4_000_000);
+    let variable = "key".try_into().expect("the expression is valid");
+    limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![variable]));
+    let namespace = "bench".into();
+    move |key: &String, cost| {
         let context = HashMap::from([("key".to_owned(), key.clone())]).into();
-        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, u64::from(cost));
+        let checked = limiter.check_rate_limited_and_update(&namespace, &context, u64::from(cost));
         checked.is_ok_and(|result| !result.limited)
     }
 }
 
 /// throttlecrab in a mutex, because its limiter needs `&mut self`.
-pub(super) struct Throttlecrab {
-    limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
-    max: i64,
-    seconds: i64,
-}
-
-impl Throttlecrab {
-    pub(super) fn new(policy: &Policy) -> Self {
-        let (max, seconds) = in_seconds(policy);
-        let limiter = Mutex::new(throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new()));
-        Self { limiter, max: max as i64, seconds: seconds as i64 }
-    }
-}
-
-impl Limits for Throttlecrab {
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let mut limiter = self.limiter.lock().expect("no thread panics");
-        let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
+pub(super) fn throttlecrab(policy: &Policy) -> impl Limits + use<> {
+    let ((max, seconds), store) = (in_seconds(policy), throttlecrab::PeriodicStore::new());
+    let (max, seconds, limiter) = (max as i64, seconds as i64, Mutex::new(throttlecrab::RateLimiter::new(store)));
+    move |key: &String, cost| {
+        let mut limiter = limiter.lock().expect("no thread panics");
+        let answer = limiter.rate_limit(key, max, max, seconds, i64::from(cost), SystemTime::now());
         answer.is_ok_and(|(allowed, _)| allowed)
     }
 }
