@@ -14,6 +14,9 @@ local function moved(member, by)
   return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
+-- When the key must expire, if it may expire too early now.
+local expires
+
 -- Settles the entry. Returns whether the log held it.
 local function settle()
   local id = sub(request, 1, $CALLER_ID_LEN)
@@ -60,7 +63,6 @@ local function settle()
   end
 
   -- Appends trust the newest entry to describe the log and the key's expiry. If it goes, they trust the one before it.
-  local expires
   if cost == 0 and rank == size - 1 and rank > ids then
     local before = call('ZRANGE', key, rank - 1, rank - 1)[1]
     local time, _, _, _, entry_tag = read(before)
@@ -86,10 +88,6 @@ local function settle()
     -- Ids whose entries are gone are no log.
     if ids > 0 and size == ids + 1 then call('UNLINK', key) end
   end
-  if expires then
-    local clock = call('TIME')
-    if call('PTTL', key) < expires - clock[1] * 1000 - clock[2] / 1000 then call('PEXPIREAT', key, expires) end
-  end
   return true
 end
 
@@ -103,5 +101,10 @@ for i = $SETTLE_HEAD_LEN + 1, #request, $LIMIT_LEN do
   local used, oldest, rest = count(window)
   oldest = frees(window, max, used, oldest, rest, 0)
   reply = reply .. pack('>I7I7', math.min(used, $USED_MAX), oldest)
+end
+-- Nothing is read afterwards: if the script takes long, the key is gone.
+if expires then
+  local clock = call('TIME')
+  if call('PTTL', key) < expires - clock[1] * 1000 - clock[2] / 1000 then call('PEXPIREAT', key, expires) end
 end
 return reply

@@ -6,8 +6,9 @@ use futures::future::join_all;
 use limiter_core::store::{LogKey, Op, Settlement};
 use limiter_core::{Counting, EntryId, Limiter, Name, Policy, WindowStore, policy};
 use limiter_testkit::server::Server;
+use redis::aio::ConnectionLike;
 
-use crate::support::{at, calls, connect, random_below, run, ttl, until};
+use crate::support::{Hooked, at, builder, calls, connect, random_below, run, ttl, until};
 
 #[tokio::test]
 async fn every_key_expires_and_nothing_stays() {
@@ -151,4 +152,38 @@ async fn an_append_that_outlasts_its_window_decides() {
         assert!((decision.allowed(), decision.used()) == (true, 1), "{decision:?}");
         until("the key expires", async || server.command::<i64>(&["DBSIZE"]).unwrap() == 0).await;
     }
+}
+
+/// The script stalls before it restores an expiry, until that has passed. Redis up to 7.0 then removes the key immediately.
+#[tokio::test]
+async fn a_refund_that_outlasts_the_expiry_reports_the_log() {
+    const SET: &str = "call('PEXPIREAT', key, expires)";
+    const STALL: &str =
+        "local clock repeat clock = call('TIME') until clock[1] * 1000 + clock[2] / 1000 > expires + 1\n";
+    let server = Server::start().unwrap();
+    let connection = Hooked::connect(&server, |inner, cmd| {
+        let mut stalling = redis::Cmd::new();
+        for arg in cmd.args_iter() {
+            let redis::Arg::Simple(bytes) = arg else { panic!("a cursor") };
+            let text = str::from_utf8(bytes).unwrap_or_default();
+            match text.contains(SET) {
+                true => stalling.arg(text.replace(SET, &format!("{STALL}{SET}"))),
+                false => stalling.arg(bytes),
+            };
+        }
+        Box::pin(async move { inner.req_packed_command(&stalling).await })
+    });
+    let store = builder().with_connection(connection.await).unwrap();
+    let (log, hour) = (LogKey::new(Name::default(), "k"), policy!("9/1h"));
+    until("a refund before the log expires, with a stall", async || {
+        let (first, second) = (policy!("9/200ms"), policy!("9/100ms"));
+        let _ = run(&store, Op::record("k", &first)).await.unwrap();
+        let receipt = run(&store, Op::record("k", &second)).await.unwrap().receipt().unwrap();
+        let facts = store.settle(Settlement::new(log, &hour, receipt, 0)).await.unwrap();
+        if facts.applied {
+            assert_eq!(facts.log.usage[0].used, 1, "{facts:?}");
+        }
+        facts.applied && ttl(&server, &store, log) == -2
+    })
+    .await;
 }
