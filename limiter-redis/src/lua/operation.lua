@@ -88,7 +88,7 @@ local function prune()
   for _ = 1, 2 do
     local oldest = call('ZRANGE', key, '0', '0', 'WITHSCORES')
     local at = oldest[2] + $TIME_BIAS
-    if at == $TIME_BIAS or find_entry(at, sub(oldest[1], 2)) then return end
+    if at == $TIME_BIAS or find_entry(at, sub(oldest[1], 2), nil, true) then return end
     local next_entry = call('ZRANGEBYLEX', key, '[' .. from_time(at), '+', 'LIMIT', '0', '1')[1]
     local between = call('ZCOUNT', key, '-inf', string.format('(%.0f', time_of(next_entry) - $TIME_BIAS))
     call('ZREMRANGEBYRANK', key, '0', math.min(math.max(between, 1), $PRUNE_BATCH) - 1)

@@ -68,8 +68,9 @@ local function from_time(at) return pack('>i7', math.max(at, 0) - $TIME_BIAS) en
 -- Sorts after all entries of this time.
 local function past_time(at) return from_time(at) .. string.rep('\255', 10) end
 
--- The entry of this time with a caller's id, or with the store's id `own_id`: its member, tag and cost. Nil if there is none.
-local function find_entry(at, id, own_id)
+-- The entry of this time with a caller's id, or with the store's id `own_id`: its member, tag and cost. Nil if there is none. Of many
+-- entries, `few` reads a batch only, and takes for granted that it is among the others.
+local function find_entry(at, id, own_id, few)
   local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
   repeat
     local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '$BATCH')
@@ -77,6 +78,7 @@ local function find_entry(at, id, own_id)
       local _, _, _, cost, tag = read(batch[i])
       if id_of(batch[i], tag) == (tag % 4 < 2 and own_id or id) then return batch[i], tag, cost end
     end
+    if few and #batch == $BATCH then return batch[1] end
     skip = skip + $BATCH
   until #batch < $BATCH
 end
