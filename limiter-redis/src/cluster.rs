@@ -56,9 +56,7 @@ pub(crate) struct Node {
 impl NodePool {
     /// Returns connections that are made when they are needed. Call this within a runtime.
     pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
-        let no_seed =
-            || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs at least one node address"));
-        let info = seeds.first().cloned().ok_or_else(no_seed)?;
+        let info = seeds.first().cloned().ok_or_else(no_server)?;
         let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
         let pool = Self(Arc::new(Inner {
             info,

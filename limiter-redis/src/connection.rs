@@ -214,6 +214,7 @@ mod tests {
                 Connection::open_lazy(url, timeouts()).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
+                assert!(error.to_string().contains("expected redis://, "), "{error}");
                 assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
             }
         }

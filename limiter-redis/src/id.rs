@@ -41,24 +41,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_differ() {
-        let (one, two) = (IdSource::new(), IdSource::new());
-        let ids = BTreeSet::from([one.next(0), one.next(0), two.next(0), two.next(0)]);
-        assert_eq!(ids.len(), 4);
-        assert!(ids.iter().all(|id| id >> 30 == 0));
-        assert_eq!(one.next(7) >> 32, 7);
-    }
-
-    #[test]
-    fn sources_that_have_met_part_again() {
-        let ids = |step| {
-            let source = IdSource { next: AtomicU32::new(1), step };
-            (0..100_000).map(|_| source.next(0)).collect::<BTreeSet<_>>()
-        };
-        let (one, other) = (ids(0x9e37_79b1), ids(0x85eb_ca77));
-        assert_eq!((one.len(), other.len()), (100_000, 100_000));
-        // About two of 10^10 pairs are equal, unless both sources use the same order.
+    fn no_id_repeats_and_sources_that_meet_part_again() {
+        let ids = |source: IdSource| (0..100_000).map(|_| source.next(0)).collect::<BTreeSet<_>>();
+        let from_one = |step| ids(IdSource { next: AtomicU32::new(1), step });
+        let [one, other] = [from_one(0x9e37_79b1), from_one(0x85eb_ca77)];
+        // About nine of 10^10 pairs are equal, unless both sources use the same order.
         let met = one.intersection(&other).count();
-        assert!(met < 30, "{met}");
+        assert!((1..30).contains(&met), "{met}");
+        let [new, newer] = [ids(IdSource::new()), ids(IdSource::new())];
+        assert_ne!(new, newer);
+        for ids in [one, other, new, newer] {
+            assert!(ids.len() == 100_000 && ids.iter().all(|id| (1..1 << 30).contains(id)));
+        }
     }
 }

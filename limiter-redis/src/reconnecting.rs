@@ -1,6 +1,6 @@
 //! A connection to one server, which is opened again whatever ended it.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionManager;
@@ -42,27 +42,25 @@ impl Reconnecting {
 
     /// Sends a command.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        let (mut manager, made) = self.manager().clone();
-        let mut reply = manager.send_packed_command(cmd).await;
-        if let Some(mut manager) = self.after(reply.as_ref().err(), made)? {
-            reply = manager.send_packed_command(cmd).await;
-        }
-        reply?.extract_error()
+        self.call(|mut manager| async move { manager.send_packed_command(cmd).await }).await?.extract_error()
     }
 
     /// Sends commands; errors are among the replies.
     #[cfg(feature = "cluster")]
     pub(crate) async fn send_all(&self, commands: &redis::Pipeline) -> RedisResult<Vec<Value>> {
-        let (mut manager, made) = self.manager().clone();
-        let mut replies = manager.send_packed_commands(commands, 0, commands.len()).await;
-        if let Some(mut manager) = self.after(replies.as_ref().err(), made)? {
-            replies = manager.send_packed_commands(commands, 0, commands.len()).await;
-        }
-        replies
+        self.call(|mut manager| async move { manager.send_packed_commands(commands, 0, commands.len()).await }).await
     }
 
-    fn manager(&self) -> RwLockReadGuard<'_, (ConnectionManager, Instant)> {
-        self.0.manager.read().unwrap_or_else(PoisonError::into_inner)
+    async fn call<T, F>(&self, call: impl Fn(ConnectionManager) -> F) -> RedisResult<T>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        let (manager, made) = self.0.manager.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let reply = call(manager).await;
+        match self.after(reply.as_ref().err(), made)? {
+            Some(manager) => call(manager).await,
+            None => reply,
+        }
     }
 
     /// Replaces the manager `made` then if it keeps this error. Returns the new one if the command was not sent: the error may be old.

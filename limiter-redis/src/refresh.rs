@@ -1,26 +1,28 @@
 //! Learns in the background which servers to use, for the masters of sentinels and the nodes of a Cluster.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// The least time between two refreshes.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection refreshes outside a runtime, and whether it does at the moment.
+/// Where a connection refreshes outside a runtime.
 pub(crate) struct Background {
     runtime: Handle,
-    refreshing: AtomicBool,
+    /// Held during a refresh.
+    refreshing: Arc<Mutex<()>>,
 }
 
 impl Background {
     /// Call this within a runtime.
     pub(crate) fn new() -> Self {
-        Self { runtime: Handle::current(), refreshing: AtomicBool::new(false) }
+        Self { runtime: Handle::current(), refreshing: Arc::default() }
     }
 }
 
@@ -33,26 +35,16 @@ pub(crate) trait Refresh: Clone + Send + Sync + 'static {
 
     /// Refreshes in the background.
     fn refresh(&self) {
-        if self.background().refreshing.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let refreshing = Refreshing(self.clone());
+        let Ok(refreshing) = Arc::clone(&self.background().refreshing).try_lock_owned() else { return };
+        let connection = self.clone();
         // The runtime that connected may have ended.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.background().runtime.clone());
         runtime.spawn(async move {
             // If no server responds, the next operation tries again.
-            let _ = refreshing.0.refresh_now().await;
+            let _ = connection.refresh_now().await;
             sleep(REFRESH_PAUSE).await;
+            drop(refreshing);
         });
-    }
-}
-
-/// A refresh, which ends when it is dropped: with its task or its runtime.
-struct Refreshing<C: Refresh>(C);
-
-impl<C: Refresh> Drop for Refreshing<C> {
-    fn drop(&mut self) {
-        self.0.background().refreshing.store(false, Ordering::Release);
     }
 }
 

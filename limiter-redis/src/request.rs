@@ -132,17 +132,4 @@ mod tests {
         let request = apply(&acquire, &[7; 16]);
         assert_eq!((request.len(), &request[15..31]), (15 + 16 + 28, &[7; 16][..]));
     }
-
-    #[test]
-    fn a_deadline_is_set_and_removed() {
-        let policy = policy!("3/1us");
-        let none = apply(&Op::acquire("k", &policy), b"ttl id");
-        let mut request = none.clone();
-        set_deadline(&mut request, Some(77));
-        assert_eq!((numbers(&request[1..8]), &request[8..]), (vec![77], &none[8..]));
-        for none_or_never in [None, Some(u64::MAX)] {
-            set_deadline(&mut request, none_or_never);
-            assert_eq!(request, none);
-        }
-    }
 }
