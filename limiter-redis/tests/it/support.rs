@@ -9,7 +9,7 @@ use limiter_core::{Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Times
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
 use limiter_testkit::server::{Cluster, Server};
-use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 
 /// Longer than anything takes on a busy test machine, for tests that are not about timeouts.
@@ -63,7 +63,8 @@ impl Hooked {
         server: &Server,
         hook: impl for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync + 'static,
     ) -> Connection {
-        let inner = ConnectionManager::new(Client::open(server.url()).unwrap()).await.unwrap();
+        let (client, config) = (Client::open(server.url()).unwrap(), ConnectionManagerConfig::new());
+        let inner = ConnectionManager::new_with_config(client, config.set_response_timeout(None)).await.unwrap();
         Connection::new(Self(inner, Arc::new(hook)))
     }
 }
