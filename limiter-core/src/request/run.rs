@@ -141,7 +141,7 @@ impl<'a, S, B: AsRef<[u8]>, V: Verb> Request<'a, S, B, V> {
         let Self { call, running, .. } = self;
         // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
-        V::Output::of(&call, call.limiter.store.decide_now(call.op()))
+        V::Output::of(&call, || call.limiter.store.decide_now(call.op()))
     }
 }
 
@@ -190,12 +190,13 @@ where
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        let decision = if MAY_WAIT {
-            poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }))
-        } else {
-            poll_decision(call, running, context)
-        };
-        decision.map(|decision| V::Output::of(call, decision))
+        V::Output::poll_of(call, || {
+            if MAY_WAIT {
+                poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }))
+            } else {
+                poll_decision(call, running, context)
+            }
+        })
     }
 }
 
