@@ -79,41 +79,31 @@ impl Caller {
         at: At,
         route: Route,
     ) -> CallResult {
-        let result = self.try_call(store, plan, step, call, at, route).await;
-        result.unwrap_or_else(|error| CallResult::Failed(error.kind(), format!("{error:?}")))
-    }
-
-    async fn try_call(
-        &mut self,
-        store: &SharedStore,
-        plan: &Plan,
-        step: usize,
-        call: &Call,
-        at: At,
-        route: Route,
-    ) -> Result<CallResult, Error> {
-        let log = self.store_keys.log(call.log);
-        let entry = |step| self.receipts.get(&step).map(Receipt::entry);
-        if let Some(mut op) = call.op(&plan.policies, log, self.salt, entry) {
-            (op.at, op.is_status) = (at, op.mode == Mode::Peek && step % 2 == 1);
-            let (decision, raw_facts) = decided(store, op, route).await?;
-            if let Some(receipt) = decision.receipt() {
-                self.receipts.insert(step, receipt);
+        let made = async {
+            let log = self.store_keys.log(call.log);
+            let entry = |step| self.receipts.get(&step).map(Receipt::entry);
+            if let Some(mut op) = call.op(&plan.policies, log, self.salt, entry) {
+                (op.at, op.is_status) = (at, op.mode == Mode::Peek && step % 2 == 1);
+                let (decision, raw_facts) = decided(store, op, route).await?;
+                if let Some(receipt) = decision.receipt() {
+                    self.receipts.insert(step, receipt);
+                }
+                return Ok(CallResult::decided(&decision, raw_facts));
             }
-            return Ok(CallResult::decided(&decision, raw_facts));
-        }
-        let Operation::Settle { step: issuer, cost, .. } = call.operation else {
-            return store.reset(log).await.map(CallResult::Reset);
+            let Operation::Settle { step: issuer, cost, .. } = call.operation else {
+                return store.reset(log).await.map(CallResult::Reset);
+            };
+            let Some(receipt) = self.receipts.get(&issuer) else {
+                let text = format!("step {issuer} returned no receipt to settle");
+                return Err(Error::new(ErrorKind::Inconsistent, text));
+            };
+            let mut settlement = Settlement::new(log, &plan.policies[call.policy], *receipt, cost);
+            settlement.at = at;
+            let facts = store.settle(settlement).await?;
+            facts.verify(&settlement)?;
+            Ok(CallResult::settled(&settlement, facts))
         };
-        let Some(receipt) = self.receipts.get(&issuer) else {
-            let text = format!("step {issuer} returned no receipt to settle");
-            return Err(Error::new(ErrorKind::Inconsistent, text));
-        };
-        let mut settlement = Settlement::new(log, &plan.policies[call.policy], *receipt, cost);
-        settlement.at = at;
-        let facts = store.settle(settlement).await?;
-        facts.verify(&settlement)?;
-        Ok(CallResult::settled(&settlement, facts))
+        made.await.unwrap_or_else(|error: Error| CallResult::Failed(error.kind(), format!("{error:?}")))
     }
 }
 
