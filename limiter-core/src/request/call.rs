@@ -1,14 +1,19 @@
 //! An acquire, peek, record or status call with its options.
 
 use std::fmt;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::clock::BoxFuture;
 use crate::decision::{Decision, decide};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{WindowStore, attempt};
+use crate::store::{SyncStore, WindowStore, attempt};
+
+/// The boxed future of a call, once there is one.
+pub(super) type Running<'a> = Option<BoxFuture<'a, Result<Decision, Error>>>;
 
 /// A call that has not been made yet.
 pub struct Call<'a, S, B> {
@@ -71,6 +76,15 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         }
     }
 
+    /// Makes the call on a synchronous store.
+    #[inline(always)]
+    pub(super) fn now(&self) -> Result<Decision, Error>
+    where
+        S: SyncStore,
+    {
+        self.limiter.store.decide_now(self.op())
+    }
+
     /// Makes the call after [`attempt`] could not.
     pub(super) async fn apply(&self) -> Result<Decision, Error>
     where
@@ -91,5 +105,29 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             Some(decision) => decision,
             None => self.apply().await,
         }
+    }
+}
+
+impl<'a, S, B: Clone> Call<'a, S, B> {
+    /// Polls the call. The first poll tries to decide without a boxed future.
+    #[inline(always)]
+    pub(super) fn poll(&self, running: &mut Running<'a>, context: &mut Context<'_>) -> Poll<Result<Decision, Error>>
+    where
+        S: WindowStore,
+        B: AsRef<[u8]> + Send + Sync + 'a,
+    {
+        let is_running = running.is_some();
+        let mut boxed = || self.poll_boxed(running, context, |call| Box::pin(async move { call.apply().await }));
+        if is_running { boxed() } else { self.limiter.store.try_decide(self.op(), &mut boxed) }
+    }
+
+    /// Polls the call's boxed future, which the first poll starts.
+    pub(super) fn poll_boxed(
+        &self,
+        running: &mut Running<'a>,
+        context: &mut Context<'_>,
+        start: impl FnOnce(Self) -> BoxFuture<'a, Result<Decision, Error>>,
+    ) -> Poll<Result<Decision, Error>> {
+        running.get_or_insert_with(|| start(self.clone())).as_mut().poll(context)
     }
 }

@@ -61,11 +61,8 @@ pub struct Permit<'a, S = SharedStore> {
 }
 
 impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
-    fn of<B: AsRef<[u8]>>(
-        call: &Call<'a, S, B>,
-        decide: impl FnOnce() -> Result<Decision, Error>,
-    ) -> Result<Self, Error> {
-        let decision = decide()?;
+    fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error> {
+        let decision = decision?;
         if decision.is_denied() {
             return Ok(Self(Err(Denied(Box::new(decision)))));
         }

@@ -7,11 +7,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::call::Call;
+use super::call::{Call, Running};
 use super::verb::{self, Acquires, Costs, Output, Verb};
 use super::wait;
 use crate::clock::BoxFuture;
-use crate::decision::Decision;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
@@ -22,7 +21,7 @@ use crate::time::Timestamp;
 
 /// An acquire, peek, record or status call with its options: a builder that is also a future.
 ///
-/// `.await` it, or call [`now`](Self::now) on a synchronous store. Both return a [`Decision`], for a status a
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. Both return a [`Decision`](crate::Decision), for a status a
 /// [`Status`](crate::Status), and after [`permit`](Self::permit) a [`PermitDecision`](crate::request::PermitDecision).
 ///
 /// # Errors
@@ -40,7 +39,7 @@ use crate::time::Timestamp;
 pub struct Request<'a, S, B, V, const MAY_WAIT: bool = false> {
     call: Call<'a, S, B>,
     /// The store's boxed future, once the first poll has started it.
-    running: Option<BoxFuture<'a, Result<Decision, Error>>>,
+    running: Running<'a>,
     verb: PhantomData<V>,
 }
 
@@ -59,7 +58,7 @@ impl<S> Limiter<S> {
 
     /// Records one unit, or [`cost`](Request::cost) units, whether or not they fit. Use it to meter usage.
     ///
-    /// A record that does not fit has no [receipt](Decision::receipt), so it can be neither settled nor refunded. To correct records
+    /// A record that does not fit has no [receipt](crate::Decision::receipt), so it can be neither settled nor refunded. To correct records
     /// later, meter with a maximum that usage never reaches, such as [`MAX_COST`](crate::MAX_COST).
     #[inline(always)]
     pub fn record<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Record> {
@@ -141,14 +140,14 @@ impl<'a, S, B: AsRef<[u8]>, V: Verb> Request<'a, S, B, V> {
         let Self { call, running, .. } = self;
         // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
-        V::Output::of(&call, || call.limiter.store.decide_now(call.op()))
+        V::Output::now(&call)
     }
 }
 
 impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
     /// Waits until the acquire fits, for at most `wait`. Default: no waiting.
     ///
-    /// After a denial, the call waits exactly [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot fit in
+    /// After a denial, the call waits exactly [`retry_after`](crate::Decision::retry_after) and tries again. If the acquire cannot fit in
     /// time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy counts attempts, every try counts. A call
     /// with a [caller-supplied time](Self::at) is tried once.
     ///
@@ -190,43 +189,12 @@ where
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        V::Output::poll_of(call, || {
-            if MAY_WAIT {
-                poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }))
-            } else {
-                poll_decision(call, running, context)
-            }
-        })
+        if MAY_WAIT {
+            let start = |call| -> BoxFuture<'a, _> { Box::pin(async move { wait::sleeping(&call).await }) };
+            return call.poll_boxed(running, context, start).map(|decision| V::Output::of(call, decision));
+        }
+        V::Output::poll(call, running, context)
     }
-}
-
-/// Polls a call that never sleeps. The first poll tries to decide without a boxed future.
-#[inline(always)]
-fn poll_decision<'a, S, B>(
-    call: &Call<'a, S, B>,
-    running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
-    context: &mut Context<'_>,
-) -> Poll<Result<Decision, Error>>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Clone + Send + Sync + 'a,
-{
-    let is_running = running.is_some();
-    let mut boxed = || poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }));
-    if is_running { boxed() } else { call.limiter.store.try_decide(call.op(), &mut boxed) }
-}
-
-/// Polls the boxed future of a call, which the first poll creates.
-fn poll_boxed<'a, S, B>(
-    call: &Call<'a, S, B>,
-    running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
-    context: &mut Context<'_>,
-    start: impl FnOnce(Call<'a, S, B>) -> BoxFuture<'a, Result<Decision, Error>>,
-) -> Poll<Result<Decision, Error>>
-where
-    B: Clone,
-{
-    running.get_or_insert_with(|| start(call.clone())).as_mut().poll(context)
 }
 
 impl<S, B, V, const MAY_WAIT: bool> fmt::Debug for Request<'_, S, B, V, MAY_WAIT> {
