@@ -43,7 +43,7 @@ pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAd
     Ok((socket, address))
 }
 
-/// What a listener serves.
+/// The routes and settings of a listener.
 pub(crate) struct Listener<S> {
     http: auto::Builder<TokioExecutor>,
     tls: Option<Tls>,

@@ -54,7 +54,7 @@ impl Rules {
     /// # Errors
     /// All errors of all files.
     pub fn read(path: &Path, store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
-        // Before the files are read: what changes meanwhile is read again.
+        // Taken before the files are read, so that later changes are read again.
         let stamp = stamp(&[path.to_owned()]);
         let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
         let rules = Self::collect(paths.read(), store, before)?;

@@ -237,7 +237,7 @@ impl Service {
         Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
     }
 
-    /// Returns what ends all waits, when the server stops.
+    /// Returns the token that is cancelled when the server stops, which ends all waits.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.stop
     }

@@ -75,7 +75,7 @@ const LATE: [&str; 7] = ["Slow"; 7];
 const REFUSED: [&str; 7] = ["Err unavailable", "Err unavailable", "Err unavailable", "Ok", "Ok, denied", "Ok", "Ok"];
 const SILENT: [&str; 7] = ["Err timeout", "Err timeout", "Err unavailable", "Slow", "Slow, denied", "Slow", "Ok"];
 
-/// The name of a fault, the fault, and what most callers of each stack see during it.
+/// The name of a fault, the fault, and the most frequent result of each stack's callers during it.
 type Expected<F> = (&'static str, F, [&'static str; 7]);
 
 const EXPECTED: [Expected<RedisFault>; 18] = [

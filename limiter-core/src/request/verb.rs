@@ -38,7 +38,7 @@ pub trait Output<'a, S>: Sized {
     }
 }
 
-/// Passes no decision on, because that copies it, which costs a third of the time of a decision in memory.
+/// Never passes a decision on: that copies it, which costs a third of the time of a decision in memory.
 impl<'a, S> Output<'a, S> for Decision {
     fn of<B>(_: &Call<'a, S, B>, decision: Result<Self, Error>) -> Result<Self, Error> {
         decision

@@ -15,7 +15,7 @@ use tower::BoxError;
 
 /// How long a client may take to send the head of a request. Over HTTP/1, a connection without requests is closed after this time.
 pub(super) const HEAD: Duration = Duration::from_secs(60);
-/// How long a connection lasts without a request. Pings are none.
+/// How long a connection lasts without a request. Pings do not count.
 const IDLE: Duration = Duration::from_secs(600);
 /// How long a connection beyond the limit lasts: long enough for a health check.
 const BRIEF: Duration = Duration::from_secs(1);

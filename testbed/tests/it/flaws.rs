@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 const BOUND: Duration = Duration::from_millis(100);
 
-/// What a store does while its server is down.
+/// A store's behaviour while its server is down.
 type Flaw = for<'a> fn(&'a ReferenceStore, Op<'a>) -> BoxFuture<'a, Result<Facts, Error>>;
 
 /// A store with a server in memory.
