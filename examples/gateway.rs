@@ -33,7 +33,8 @@ use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, Shar
 use futures::{Stream, StreamExt, stream};
 use limiter_tower::key::{self, ClientAddress, Header};
 use limiter_tower::{
-    ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Refusal, Rule, StatusCode, StoreFailure,
+    ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Refusal, Rule, StatusCode,
+    StoreFailure,
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Deserialize;
@@ -78,28 +79,51 @@ struct Customer {
 /// Returns the routes with these limits. The store has the logs, so new routes over it continue them.
 fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     let limiter = |name, policy| Limiter::new(name, policy, store.clone());
-    let failure = || StoreFailure::Closed { retry_after: Duration::from_secs(1) };
+    let failure = || StoreFailure::Closed {
+        retry_after: Duration::from_secs(1),
+    };
     let unknown = || MissingKey::Reject(StatusCode::UNAUTHORIZED);
 
     let account = Header::new(HeaderName::from_static("x-account"));
-    let account = Rule::new(limiter("account", limits.account), account, unknown())
-        .settle(|response| if response.status().is_success() { ActualCost::Reset } else { ActualCost::AsCharged });
-    let address = Rule::new(limiter("address", limits.address), ClientAddress::peer(), unknown()).keep_charge();
+    let account =
+        Rule::new(limiter("account", limits.account), account, unknown()).settle(|response| {
+            if response.status().is_success() {
+                ActualCost::Reset
+            } else {
+                ActualCost::AsCharged
+            }
+        });
+    let address = Rule::new(
+        limiter("address", limits.address),
+        ClientAddress::peer(),
+        unknown(),
+    )
+    .keep_charge();
     let login_layer = LimitLayer::new([account, address], failure());
 
     // Each customer brings a policy. The limiter's own policy keeps the entries that any of them counts.
     let tokens = limiter("tokens", Policy::covering(limits.customers.values())?);
-    let chat = Rule::new(tokens.clone(), key::Extension::new(|customer: &Customer| customer.key.clone()), unknown())
-        .charge(|head| match head.extensions().get::<Customer>() {
-            // A reservation above the smallest limit could never fit.
-            Some(Customer { policy, .. }) => Charge::units(LONGEST.min(policy.smallest_max())).under(policy.clone()),
-            None => Charge::units(1),
-        })
-        .settle_in_handler();
+    let chat = Rule::new(
+        tokens.clone(),
+        key::Extension::new(|customer: &Customer| customer.key.clone()),
+        unknown(),
+    )
+    .charge(|head| match head.extensions().get::<Customer>() {
+        // A reservation above the smallest limit could never fit.
+        Some(Customer { policy, .. }) => {
+            Charge::units(LONGEST.min(policy.smallest_max())).under(policy.clone())
+        }
+        None => Charge::units(1),
+    })
+    .settle_in_handler();
     let chat_layer = LimitLayer::new([chat], failure());
 
     let gateway = Arc::new(Gateway {
-        customers: limits.customers.into_iter().map(|(key, policy)| (key, Arc::new(policy))).collect(),
+        customers: limits
+            .customers
+            .into_iter()
+            .map(|(key, policy)| (key, Arc::new(policy)))
+            .collect(),
         tokens,
         models: limiter("models", limits.models),
         images: limiter("images", limits.images),
@@ -115,12 +139,22 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
 }
 
 /// Finds the customer of an API key. Without it, a client could escape its limit with another key for each request.
-async fn authenticate(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
-    let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+async fn authenticate(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let key = request
+        .headers()
+        .get("x-api-key")
+        .and_then(|key| key.to_str().ok());
     let Some((key, policy)) = key.and_then(|key| gateway.customers.get_key_value(key)) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    request.extensions_mut().insert(Customer { key: key.clone(), policy: policy.clone() });
+    request.extensions_mut().insert(Customer {
+        key: key.clone(),
+        policy: policy.clone(),
+    });
     next.run(request).await
 }
 
@@ -139,11 +173,16 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
 
 /// Stands in for a language model: it repeats the prompt, a word each 50 ms.
 fn model(prompt: &str) -> impl Stream<Item = String> + use<> {
-    let words: Vec<String> = prompt.split_whitespace().map(|word| format!("{word} ")).collect();
-    stream::iter(words).take(LONGEST as usize).then(async |word| {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        word
-    })
+    let words: Vec<String> = prompt
+        .split_whitespace()
+        .map(|word| format!("{word} "))
+        .collect();
+    stream::iter(words)
+        .take(LONGEST as usize)
+        .then(async |word| {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            word
+        })
 }
 
 async fn embed(
@@ -155,9 +194,19 @@ async fn embed(
     let tokens = text.split_whitespace().count().max(1) as u64;
     // The model comes last: a customer without tokens never charges it.
     let mut both = AllOf::new()
-        .with(gateway.tokens.acquire(&customer.key).policy(&customer.policy).cost(tokens))
+        .with(
+            gateway
+                .tokens
+                .acquire(&customer.key)
+                .policy(&customer.policy)
+                .cost(tokens),
+        )
         .with(gateway.models.acquire(&model).cost(tokens));
-    if both.decide().await? { Ok(format!("{tokens} vectors\n")) } else { Err(Refusal::of(&both)) }
+    if both.decide().await? {
+        Ok(format!("{tokens} vectors\n"))
+    } else {
+        Err(Refusal::of(&both))
+    }
 }
 
 async fn image(
@@ -165,8 +214,15 @@ async fn image(
     Extension(customer): Extension<Customer>,
     Path(subject): Path<String>,
 ) -> Result<(StatusCode, &'static str), Refusal> {
-    let acquire = gateway.images.acquire(&customer.key).within(Duration::from_secs(2));
-    let permit = acquire.permit().await?.into_result().map_err(|denied| Refusal::denied(&gateway.images, &denied))?;
+    let acquire = gateway
+        .images
+        .acquire(&customer.key)
+        .within(Duration::from_secs(2));
+    let permit = acquire
+        .permit()
+        .await?
+        .into_result()
+        .map_err(|denied| Refusal::denied(&gateway.images, &denied))?;
     if subject != "nothing" {
         return Ok((StatusCode::OK, "an image\n"));
     }
@@ -178,7 +234,13 @@ async fn usage(
     State(gateway): State<Arc<Gateway>>,
     Extension(customer): Extension<Customer>,
 ) -> Result<Json<Status>, Refusal> {
-    Ok(Json(gateway.tokens.status(&customer.key).policy(&customer.policy).await?))
+    Ok(Json(
+        gateway
+            .tokens
+            .status(&customer.key)
+            .policy(&customer.policy)
+            .await?,
+    ))
 }
 
 async fn login(password: String) -> (StatusCode, &'static str) {
@@ -193,11 +255,17 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), Error> {
     if url == "memory" {
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), "memory"));
-        return Ok((store.clone(), Arc::new(move || report_keys("memory", store.store().len()))));
+        return Ok((
+            store.clone(),
+            Arc::new(move || report_keys("memory", store.store().len())),
+        ));
     }
     let stack = Stack::new(RedisStore::connect(url).await?).fallback(MemoryStore::new());
     let store = Arc::new(ObservedStore::new(stack, "redis"));
-    Ok((store.clone(), Arc::new(move || report("redis", store.store()))))
+    Ok((
+        store.clone(),
+        Arc::new(move || report("redis", store.store())),
+    ))
 }
 
 fn parsed(text: &str, store: &SharedStore) -> Result<Router> {
@@ -210,7 +278,11 @@ async fn reload(file: String, store: SharedStore, current: watch::Sender<Router>
     loop {
         let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
         if seen.as_ref() != Some(&text) {
-            match text.clone().map_err(Into::into).and_then(|text| parsed(&text, &store)) {
+            match text
+                .clone()
+                .map_err(Into::into)
+                .and_then(|text| parsed(&text, &store))
+            {
                 Ok(routes) => drop(current.send(routes)),
                 Err(error) => eprintln!("{file}: {error}. The limits stay as they are"),
             }
@@ -229,7 +301,9 @@ fn service(current: watch::Receiver<Router>) -> Router {
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (file, url, address) = (args.next(), args.next(), args.next());
-    let recorder = PrometheusBuilder::new().set_buckets(&[0.0001, 0.001, 0.01, 0.1])?.install_recorder()?;
+    let recorder = PrometheusBuilder::new()
+        .set_buckets(&[0.0001, 0.001, 0.01, 0.1])?
+        .install_recorder()?;
     let (store, report) = open(url.as_deref().unwrap_or("memory")).await?;
     let (sender, current) = watch::channel(parsed(DEFAULT, &store)?);
     if let Some(file) = file {
@@ -240,9 +314,14 @@ async fn main() -> Result<()> {
         recorder.render()
     });
     let app = service(current).route("/metrics", metrics);
-    let listener = tokio::net::TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:8080")).await?;
+    let listener =
+        tokio::net::TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
+    Ok(axum::serve(
+        listener,
+        app.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?)
 }
 
 #[cfg(test)]
@@ -265,11 +344,21 @@ mod tests {
         Arc::new(MemoryStore::new())
     }
 
-    async fn send(gateway: &Router, request: &str, header: (&'static str, &str), body: &'static str) -> Response {
+    async fn send(
+        gateway: &Router,
+        request: &str,
+        header: (&'static str, &str),
+        body: &'static str,
+    ) -> Response {
         let (method, path) = request.split_once(' ').unwrap();
-        let request = Request::builder().method(method).uri(path).header(header.0, header.1);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header.0, header.1);
         let mut request = request.body(Body::from(body)).unwrap();
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711))));
+        request
+            .extensions_mut()
+            .insert(ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711))));
         gateway.clone().oneshot(request).await.unwrap()
     }
 
@@ -286,7 +375,9 @@ mod tests {
     }
 
     async fn text(response: Response) -> String {
-        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
         String::from_utf8(body.into()).unwrap()
     }
 
@@ -298,7 +389,10 @@ mod tests {
     }
 
     /// Waits until a condition holds.
-    async fn until<T: Debug, F: Future<Output = T>>(mut probe: impl FnMut() -> F, holds: impl Fn(&T) -> bool) {
+    async fn until<T: Debug, F: Future<Output = T>>(
+        mut probe: impl FnMut() -> F,
+        holds: impl Fn(&T) -> bool,
+    ) {
         let mut last = probe().await;
         for _ in 0..1000 {
             if holds(&last) {
@@ -314,23 +408,50 @@ mod tests {
     async fn a_chat_is_charged_what_was_streamed_even_if_the_client_hangs_up() {
         let gateway = gateway(&memory(), "1000/1m", "1000/1h");
         let answer = ask(&gateway, "POST /chat", "k7", "one two three").await;
-        assert_eq!(answer.headers()["ratelimit"], r#""tokens-1h";r=600;t=3600, "tokens-1d";r=49600;t=86400"#);
+        assert_eq!(
+            answer.headers()["ratelimit"],
+            r#""tokens-1h";r=600;t=3600, "tokens-1d";r=49600;t=86400"#
+        );
         assert_eq!(text(answer).await, "one two three ");
         until(|| used(&gateway, "k7"), |used| *used == 3).await;
 
-        let mut tokens = ask(&gateway, "POST /chat", "k7", "a b c d e").await.into_body().into_data_stream();
+        let mut tokens = ask(&gateway, "POST /chat", "k7", "a b c d e")
+            .await
+            .into_body()
+            .into_data_stream();
         assert_eq!(tokens.next().await.unwrap().unwrap(), "a ");
         assert_eq!(used(&gateway, "k7").await, 403);
         drop(tokens);
         until(|| used(&gateway, "k7"), |used| *used == 4).await;
 
-        let answers = [ask(&gateway, "POST /chat", "k7", "a").await, ask(&gateway, "POST /chat", "k7", "a").await];
+        let answers = [
+            ask(&gateway, "POST /chat", "k7", "a").await,
+            ask(&gateway, "POST /chat", "k7", "a").await,
+        ];
         let denied = ask(&gateway, "POST /chat", "k7", "a").await;
-        assert_eq!((denied.status(), answers[1].status()), (StatusCode::TOO_MANY_REQUESTS, StatusCode::OK));
-        assert!(denied.headers().contains_key("retry-after"), "{:?}", denied.headers());
-        assert!(text(denied).await.contains(r#""violated-policies":["tokens-1h"]"#));
-        assert_eq!(ask(&gateway, "POST /chat", "k9", "a").await.status(), StatusCode::OK, "with another policy");
-        assert_eq!(ask(&gateway, "POST /chat", "k8", "a").await.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            (denied.status(), answers[1].status()),
+            (StatusCode::TOO_MANY_REQUESTS, StatusCode::OK)
+        );
+        assert!(
+            denied.headers().contains_key("retry-after"),
+            "{:?}",
+            denied.headers()
+        );
+        assert!(
+            text(denied)
+                .await
+                .contains(r#""violated-policies":["tokens-1h"]"#)
+        );
+        assert_eq!(
+            ask(&gateway, "POST /chat", "k9", "a").await.status(),
+            StatusCode::OK,
+            "with another policy"
+        );
+        assert_eq!(
+            ask(&gateway, "POST /chat", "k8", "a").await.status(),
+            StatusCode::UNAUTHORIZED
+        );
     }
 
     #[tokio::test]
@@ -341,12 +462,22 @@ mod tests {
             assert_eq!(answer.status(), status);
             if status == 429 {
                 assert_eq!(answer.headers()["retry-after"], "3600");
-                assert!(text(answer).await.contains(r#""violated-policies":["models"]"#));
+                assert!(
+                    text(answer)
+                        .await
+                        .contains(r#""violated-policies":["models"]"#)
+                );
             }
         }
-        assert_eq!([used(&gateway, "k7").await, used(&gateway, "k9").await], [3, 3]);
+        assert_eq!(
+            [used(&gateway, "k7").await, used(&gateway, "k9").await],
+            [3, 3]
+        );
         let too_long = ask(&gateway, "POST /embed/small", "k7", "1 2 3 4 5 6 7 8").await;
-        assert_eq!((too_long.status(), used(&gateway, "k7").await), (StatusCode::PAYLOAD_TOO_LARGE, 3));
+        assert_eq!(
+            (too_long.status(), used(&gateway, "k7").await),
+            (StatusCode::PAYLOAD_TOO_LARGE, 3)
+        );
     }
 
     #[tokio::test]
@@ -355,44 +486,89 @@ mod tests {
         let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
         let gateway = gateway(&store, "", "");
         for _ in 0..4 {
-            assert_eq!(login(&gateway, "ann", "guess").await.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(
+                login(&gateway, "ann", "guess").await.status(),
+                StatusCode::UNAUTHORIZED
+            );
         }
         let welcome = login(&gateway, "ann", "open sesame").await;
-        assert_eq!(welcome.headers()["ratelimit"], r#""account";r=5, "address";r=45;t=900"#);
+        assert_eq!(
+            welcome.headers()["ratelimit"],
+            r#""account";r=5, "address";r=45;t=900"#
+        );
         for _ in 0..5 {
-            assert_eq!(login(&gateway, "ann", "guess").await.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(
+                login(&gateway, "ann", "guess").await.status(),
+                StatusCode::UNAUTHORIZED
+            );
         }
         for _ in 0..40 {
-            assert_eq!(login(&gateway, "ann", "open sesame").await.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(
+                login(&gateway, "ann", "open sesame").await.status(),
+                StatusCode::TOO_MANY_REQUESTS
+            );
         }
         let other = login(&gateway, "ben", "open sesame").await;
         let expected = (StatusCode::TOO_MANY_REQUESTS, "900");
-        assert_eq!((other.status(), other.headers()["retry-after"].to_str().unwrap()), expected);
+        assert_eq!(
+            (
+                other.status(),
+                other.headers()["retry-after"].to_str().unwrap()
+            ),
+            expected
+        );
         clock.advance(Duration::from_secs(900));
-        assert_eq!(login(&gateway, "ann", "open sesame").await.status(), StatusCode::OK);
+        assert_eq!(
+            login(&gateway, "ann", "open sesame").await.status(),
+            StatusCode::OK
+        );
     }
 
     #[tokio::test]
     async fn an_image_waits_until_it_fits_and_new_limits_apply_without_a_restart() {
         let store = memory();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let write = |images: &str| std::fs::write(file.path(), DEFAULT.replace("5/10s", images)).unwrap();
+        let write =
+            |images: &str| std::fs::write(file.path(), DEFAULT.replace("5/10s", images)).unwrap();
         let (sender, current) = watch::channel(gateway(&store, "", ""));
         let gateway = service(current.clone());
         write("1/300ms");
-        tokio::spawn(reload(file.path().to_str().unwrap().to_owned(), store.clone(), sender));
-        until(|| async { current.has_changed().unwrap() }, |changed| *changed).await;
+        tokio::spawn(reload(
+            file.path().to_str().unwrap().to_owned(),
+            store.clone(),
+            sender,
+        ));
+        until(
+            || async { current.has_changed().unwrap() },
+            |changed| *changed,
+        )
+        .await;
         for _ in 0..3 {
-            assert_eq!(image(&gateway).await, StatusCode::OK, "the second and the third wait");
+            assert_eq!(
+                image(&gateway).await,
+                StatusCode::OK,
+                "the second and the third wait"
+            );
         }
         write("3/1h");
-        until(|| image(&gateway), |status| *status == StatusCode::TOO_MANY_REQUESTS).await;
+        until(
+            || image(&gateway),
+            |status| *status == StatusCode::TOO_MANY_REQUESTS,
+        )
+        .await;
         write("4/1h");
         let failed = || async { ask(&gateway, "GET /image/nothing", "k7", "").await.status() };
         until(failed, |status| *status == StatusCode::BAD_GATEWAY).await;
-        assert_eq!(image(&gateway).await, StatusCode::OK, "the failed one was refunded");
+        assert_eq!(
+            image(&gateway).await,
+            StatusCode::OK,
+            "the failed one was refunded"
+        );
         assert_eq!(image(&gateway).await, StatusCode::TOO_MANY_REQUESTS);
-        for bad in ["{}", &DEFAULT.replace(r#""k7": "1000/1m, 50000/1d", "k9": "4000/1m""#, "")] {
+        for bad in [
+            "{}",
+            &DEFAULT.replace(r#""k7": "1000/1m, 50000/1d", "k9": "4000/1m""#, ""),
+        ] {
             assert!(parsed(bad, &store).is_err());
         }
     }
@@ -403,15 +579,24 @@ mod tests {
         let recorder = PrometheusBuilder::new().install_recorder().unwrap();
         let (first, report) = open(&server.url()).await.unwrap();
         let (second, _) = open(&server.url()).await.unwrap();
-        let gateways = [gateway(&first, "5/10s", "5/1h"), gateway(&second, "5/10s", "5/1h")];
+        let gateways = [
+            gateway(&first, "5/10s", "5/1h"),
+            gateway(&second, "5/10s", "5/1h"),
+        ];
         for (i, expected) in [200, 200, 200, 200, 200, 429, 429].into_iter().enumerate() {
             assert_eq!(image(&gateways[i % 2]).await, expected);
         }
         report();
         let metrics = recorder.render();
-        for (labels, value) in [("limiter_outage", 0), (r#"outcome="allowed""#, 5), (r#"outcome="denied""#, 2)] {
+        for (labels, value) in [
+            ("limiter_outage", 0),
+            (r#"outcome="allowed""#, 5),
+            (r#"outcome="denied""#, 2),
+        ] {
             let found = metrics.lines().any(|line| {
-                line.contains(labels) && line.contains(r#"store="redis""#) && line.ends_with(&format!(" {value}"))
+                line.contains(labels)
+                    && line.contains(r#"store="redis""#)
+                    && line.ends_with(&format!(" {value}"))
             });
             assert!(found, "{labels} {value}: {metrics}");
         }

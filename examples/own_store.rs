@@ -18,11 +18,17 @@ const LOGS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("logs");
 pub(crate) struct RedbStore(Database);
 
 fn failed(error: impl Into<redb::Error>) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the redb database returned an error: {}", error.into()))
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the redb database returned an error: {}", error.into()),
+    )
 }
 
 fn damaged(error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the saved log is damaged: {error}"))
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("the saved log is damaged: {error}"),
+    )
 }
 
 impl RedbStore {
@@ -33,7 +39,10 @@ impl RedbStore {
     /// Runs `work` in one transaction, and commits it if `work` returns `true`.
     ///
     /// A commit waits for the disk, so `block_in_place` moves other tasks off this thread.
-    fn write<T>(&self, work: impl FnOnce(&mut Table<&[u8], &[u8]>) -> Result<(T, bool), Error>) -> Result<T, Error> {
+    fn write<T>(
+        &self,
+        work: impl FnOnce(&mut Table<&[u8], &[u8]>) -> Result<(T, bool), Error>,
+    ) -> Result<T, Error> {
         tokio::task::block_in_place(|| {
             let transaction = self.0.begin_write().map_err(failed)?;
             let (result, changed) = work(&mut transaction.open_table(LOGS).map_err(failed)?)?;
@@ -52,7 +61,12 @@ impl RedbStore {
     ) -> Result<T, Error> {
         let keys: Vec<Vec<u8>> = keys.map(|key| key.to_bytes()).collect();
         self.write(|table| {
-            let load = |key: &Vec<u8>| Ok(table.get(&**key).map_err(failed)?.map(|saved| saved.value().to_vec()));
+            let load = |key: &Vec<u8>| {
+                Ok(table
+                    .get(&**key)
+                    .map_err(failed)?
+                    .map(|saved| saved.value().to_vec()))
+            };
             let old = keys.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
             let log = |saved: &[u8]| serde_json::from_slice(saved).map_err(|error| damaged(&error));
             let log = |old: &Option<Vec<u8>>| old.as_deref().map_or_else(|| Ok(Log::new()), log);
@@ -60,7 +74,9 @@ impl RedbStore {
             // The contract (T2) requires reading the clock inside the transaction.
             let result = change(&mut logs, Timestamp::try_from(SystemTime::now())?);
             let save = |log: &Log| {
-                (!log.is_empty()).then(|| serde_json::to_vec(log).map_err(|error| damaged(&error))).transpose()
+                (!log.is_empty())
+                    .then(|| serde_json::to_vec(log).map_err(|error| damaged(&error)))
+                    .transpose()
             };
             let new = logs.iter().map(save).collect::<Result<Vec<_>, Error>>()?;
             for (key, new) in keys.iter().zip(&new) {
@@ -90,7 +106,9 @@ impl WindowStore for RedbStore {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let facts = self.change(ops.iter().map(|joint| joint.op.log), |logs, now| Log::apply_all(logs, ops, now))?;
+        let facts = self.change(ops.iter().map(|joint| joint.op.log), |logs, now| {
+            Log::apply_all(logs, ops, now)
+        })?;
         Ok(Some(facts.into_iter().map(Ok).collect()))
     }
 
@@ -99,7 +117,9 @@ impl WindowStore for RedbStore {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.change([settlement.log].into_iter(), |logs, now| logs[0].settle(&settlement, now))
+        self.change([settlement.log].into_iter(), |logs, now| {
+            logs[0].settle(&settlement, now)
+        })
     }
 
     async fn reset(&self, key: LogKey<'_>) -> Result<bool, Error> {
@@ -112,12 +132,21 @@ impl WindowStore for RedbStore {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let store = RedbStore::open(&std::env::args().nth(1).unwrap_or_else(|| "limits.redb".to_owned()))?;
+    let store = RedbStore::open(
+        &std::env::args()
+            .nth(1)
+            .unwrap_or_else(|| "limits.redb".to_owned()),
+    )?;
     store.sweep()?;
     let search = Limiter::new("search", policy!("3/10m"), store);
     for _ in 0..4 {
         let decision = search.acquire("customer 7").await?;
-        println!("allowed: {}, used: {} of {}", decision.allowed(), decision.used(), decision.limit());
+        println!(
+            "allowed: {}, used: {} of {}",
+            decision.allowed(),
+            decision.used(),
+            decision.limit()
+        );
     }
     Ok(())
 }

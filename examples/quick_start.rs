@@ -8,14 +8,24 @@ fn main() -> Result<(), exact_limiter::Error> {
     for request in 1..=4 {
         let decision = search.acquire("customer 7").now()?;
         match decision.retry_after() {
-            None => println!("request {request}: allowed, {} remaining", decision.remaining()),
-            Some(wait) => println!("request {request}: denied, retry in {} ms", wait.as_millis()),
+            None => println!(
+                "request {request}: allowed, {} remaining",
+                decision.remaining()
+            ),
+            Some(wait) => println!(
+                "request {request}: denied, retry in {} ms",
+                wait.as_millis()
+            ),
         }
         assert_eq!(decision.allowed(), request <= 3);
     }
 
     let status = search.status("customer 7").now()?;
-    println!("status, which consumes nothing: {} of {} used", status.used(), status.limit());
+    println!(
+        "status, which consumes nothing: {} of {} used",
+        status.used(),
+        status.limit()
+    );
 
     // Waits until the acquire fits. In a runtime, `within` waits without blocking the thread.
     let permit = loop {
@@ -24,7 +34,10 @@ fn main() -> Result<(), exact_limiter::Error> {
             Err(denied) => std::thread::sleep(denied.retry_after().unwrap_or_default()),
         }
     };
-    println!("waited and got a permit: {} of 3 used", permit.decision().used());
+    println!(
+        "waited and got a permit: {} of 3 used",
+        permit.decision().used()
+    );
 
     // Suppose that the work failed and should not count.
     let refunded = permit.refund().now()?;

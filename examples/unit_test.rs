@@ -15,13 +15,19 @@ struct Login {
 
 impl Login {
     fn new(store: SharedStore) -> Self {
-        Self { attempts: Limiter::new("login", ATTEMPTS, store) }
+        Self {
+            attempts: Limiter::new("login", ATTEMPTS, store),
+        }
     }
 
     async fn attempt(&self, account: &str, password: &str) -> Result<&'static str, Error> {
         let decision = self.attempts.acquire(account).await?;
         if let Some(wait) = decision.retry_after() {
-            return Ok(if wait.as_secs() > 60 { "locked, try again later" } else { "locked, try again in a minute" });
+            return Ok(if wait.as_secs() > 60 {
+                "locked, try again later"
+            } else {
+                "locked, try again in a minute"
+            });
         }
         if password != "open sesame" {
             return Ok("wrong password");
@@ -59,14 +65,23 @@ mod tests {
         let clock = MockClock::new();
         let login = login(&clock);
         for _ in 0..3 {
-            assert_eq!(login.attempt("ann", "guess").await.unwrap(), "wrong password");
+            assert_eq!(
+                login.attempt("ann", "guess").await.unwrap(),
+                "wrong password"
+            );
         }
         clock.advance(Duration::from_secs(200));
         // The account is locked even for the right password, and this attempt counts too.
-        assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "locked, try again later");
+        assert_eq!(
+            login.attempt("ann", "open sesame").await.unwrap(),
+            "locked, try again later"
+        );
         // The first three attempts are exactly 300 s old and no longer count. The one at 200 s still counts.
         clock.advance(Duration::from_secs(100));
-        assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "welcome");
+        assert_eq!(
+            login.attempt("ann", "open sesame").await.unwrap(),
+            "welcome"
+        );
     }
 
     #[tokio::test]
@@ -76,6 +91,9 @@ mod tests {
         for _ in 0..4 {
             login.attempt("ann", "guess").await.unwrap();
         }
-        assert_eq!(login.attempt("ben", "open sesame").await.unwrap(), "welcome");
+        assert_eq!(
+            login.attempt("ben", "open sesame").await.unwrap(),
+            "welcome"
+        );
     }
 }

@@ -30,7 +30,10 @@
 //! - [`AllOf`] is a decision over several limiters, all or nothing.
 //! - [`request`] lists each call's wait, errors and cost.
 //! - [`SharedStore`] is a store chosen at run time, which several limiters share.
-#![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
+#![cfg_attr(
+    feature = "memory",
+    doc = "- [`memory`] is the in-process store, [`MemoryStore`]."
+)]
 #![cfg_attr(
     feature = "redis",
     doc = "- [`redis`] is the Redis store, [`RedisStore`], for one server or Redis Cluster."
@@ -65,8 +68,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit, LimitStatus,
-    Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
+    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf,
+    Limit, LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore,
+    Status, Window, policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

@@ -37,8 +37,20 @@ impl Group {
     /// If a result is not as expected, or a server cannot be started.
     pub fn measure(self, only: Option<&str>) -> Result<Record> {
         let (measure, crates): (Measure, &[&str]) = match self {
-            Self::Memory => (memory::measure, &["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"]),
-            Self::Surface => (memory::surface::measure, &["limiter-memory", "governor", "foldhash", "trypema"]),
+            Self::Memory => (
+                memory::measure,
+                &[
+                    "limiter-memory",
+                    "governor",
+                    "trypema",
+                    "limitador",
+                    "throttlecrab",
+                ],
+            ),
+            Self::Surface => (
+                memory::surface::measure,
+                &["limiter-memory", "governor", "foldhash", "trypema"],
+            ),
             Self::Redis => (redis::measure, &["limiter-redis", "redis"]),
             Self::Http => (http::measure, &["limiter-tower", "tower_governor", "axum"]),
             Self::Service => (service::measure, &["limiter-server", "tonic"]),

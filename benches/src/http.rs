@@ -28,7 +28,8 @@ pub(crate) const BARE: &str = "bare app";
 pub(crate) const OURS: &str = "limiter-tower";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
-pub(crate) static HTTP: LazyLock<Declared<Scenario>> = LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
+pub(crate) static HTTP: LazyLock<Declared<Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
 
 /// Requests of a number of addresses in turns.
 #[derive(Deserialize)]
@@ -44,14 +45,27 @@ pub(crate) struct Scenario {
 
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    HTTP.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
+    HTTP.scenarios
+        .iter()
+        .try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
 /// Measures all apps in turns. The overhead is the time beyond the bare app's.
-fn compare(&Scenario { limit, addresses, denied, .. }: &Scenario) -> Result<Figures> {
+fn compare(
+    &Scenario {
+        limit,
+        addresses,
+        denied,
+        ..
+    }: &Scenario,
+) -> Result<Figures> {
     // Short turns: a change of the machine's other load then falls into few of them.
     let (rounds, turn) = (3000, Duration::from_millis(1));
-    let expected = if denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let expected = if denied {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
     let mut all = [
         (BARE, app(), StatusCode::OK),
         (OURS, app().layer(limiter(limit)), expected),
@@ -73,13 +87,21 @@ fn app() -> Router {
 fn limiter(limit: Limit) -> LimitLayer {
     let limiter = Limiter::new("http", limit, MemoryStore::new());
     let missing = MissingKey::Reject(StatusCode::INTERNAL_SERVER_ERROR);
-    LimitLayer::new([Rule::new(limiter, ClientAddress::peer(), missing)], StoreFailure::Open)
+    LimitLayer::new(
+        [Rule::new(limiter, ClientAddress::peer(), missing)],
+        StoreFailure::Open,
+    )
 }
 
 fn governed(limit: Limit) -> Router {
     let (max, mut config) = (limit.max() as u32, GovernorConfigBuilder::default());
-    config.period(limit.window().as_duration() / max).burst_size(max);
-    let config = config.use_headers().finish().expect("neither the period nor the burst is 0");
+    config
+        .period(limit.window().as_duration() / max)
+        .burst_size(max);
+    let config = config
+        .use_headers()
+        .finish()
+        .expect("neither the period nor the burst is 0");
     app().layer(GovernorLayer::new(config))
 }
 
@@ -91,7 +113,12 @@ fn requests(mut app: Router, addresses: u32, expected: StatusCode) -> impl FnMut
         let mut request = Request::new(Body::empty());
         let address = SocketAddr::from((Ipv4Addr::from_bits(0x0a00_0000 + next), 4711));
         request.extensions_mut().insert(ConnectInfo(address));
-        block_on(async { ServiceExt::<Request<Body>>::ready(&mut app).await?.call(request).await })
+        block_on(async {
+            ServiceExt::<Request<Body>>::ready(&mut app)
+                .await?
+                .call(request)
+                .await
+        })
     };
     if expected != StatusCode::OK {
         (0..10).for_each(|_| drop(send()));

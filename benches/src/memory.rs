@@ -29,7 +29,9 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     run.scenario("admitted", || Ok(admission::measure()))?;
     run.scenario("bytes", || Ok(bytes::measure()))?;
     for limit in bytes::FULL {
-        run.scenario(&format!("full/{limit}"), || Ok(bytes::full_log(&limit.parse()?)))?;
+        run.scenario(&format!("full/{limit}"), || {
+            Ok(bytes::full_log(&limit.parse()?))
+        })?;
     }
     run.scenario(flood::FLOOD, || Ok(flood::measure()))
 }
@@ -38,7 +40,9 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
 fn compare(scenario: &Scenario) -> Result<Figures> {
     let contestants = contestants(scenario).map(|(library, requests)| {
         let mut filled = Filled::new(library, &requests);
-        Contestant::timed(library.name, Duration::from_millis(10), move |count| filled.run(count))
+        Contestant::timed(library.name, Duration::from_millis(10), move |count| {
+            filled.run(count)
+        })
     });
     turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= 31)
 }

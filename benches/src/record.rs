@@ -12,7 +12,10 @@ pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
 /// Adds a figure.
 pub(crate) fn put(figures: &mut Figures, who: &str, measure: &str, figure: f64) {
-    figures.entry(who.to_owned()).or_default().insert(measure.to_owned(), figure);
+    figures
+        .entry(who.to_owned())
+        .or_default()
+        .insert(measure.to_owned(), figure);
 }
 
 /// The figures of a run, by scenario.
@@ -32,8 +35,15 @@ pub struct Record {
 impl Record {
     /// Returns the record of a run on this machine.
     pub(crate) fn new(server: Option<String>, crates: &[&str], results: Results) -> Self {
-        let versions: Vec<String> = server.into_iter().chain(crates.iter().filter_map(version)).collect();
-        Self { machine: machine(), versions: versions.join(", "), results }
+        let versions: Vec<String> = server
+            .into_iter()
+            .chain(crates.iter().filter_map(version))
+            .collect();
+        Self {
+            machine: machine(),
+            versions: versions.join(", "),
+            results,
+        }
     }
 
     /// Returns one figure.
@@ -49,18 +59,27 @@ impl Record {
     /// Returns the maker of the CPU: the first word of its name.
     #[must_use]
     pub fn family(&self) -> &str {
-        self.machine.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+        self.machine
+            .split(|c: char| !c.is_alphanumeric())
+            .next()
+            .unwrap_or_default()
     }
 
     /// Reads the records of a group, one for each CPU family, in alphabetical order.
     pub(crate) fn load_all(group: &str, workspace: &Path) -> Result<Vec<Self>> {
         let mut records = Vec::new();
-        for family in fs::read_dir(workspace.join(RESULTS)).with_context(|| format!("cannot list {RESULTS}"))? {
+        for family in fs::read_dir(workspace.join(RESULTS))
+            .with_context(|| format!("cannot list {RESULTS}"))?
+        {
             let path = family?.path().join(group).with_extension("json");
             if path.exists() {
-                let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                let text =
+                    fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
                 let record = serde_json::from_slice(&text);
-                records.push(record.with_context(|| format!("{} is not a record of a run", path.display()))?);
+                records.push(
+                    record
+                        .with_context(|| format!("{} is not a record of a run", path.display()))?,
+                );
             }
         }
         records.sort_by_key(|record: &Self| record.family().to_owned());
@@ -85,13 +104,24 @@ const RESULTS: &str = "benches/results";
 
 fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+    let model = cpu.lines().find_map(|line| {
+        line.strip_prefix("model name")?
+            .split_once(": ")
+            .map(|(_, name)| name)
+    });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, {threads} hardware threads, {}", model.unwrap_or("unknown"), std::env::consts::OS)
+    format!(
+        "{}, {threads} hardware threads, {}",
+        model.unwrap_or("unknown"),
+        std::env::consts::OS
+    )
 }
 
 /// Returns a crate's name and locked version.
 fn version(name: &&str) -> Option<String> {
-    let (_, package) = include_str!("../../Cargo.lock").split_once(&format!("name = \"{name}\"\nversion = \""))?;
-    package.split_once('"').map(|(version, _)| format!("{name} {version}"))
+    let (_, package) =
+        include_str!("../../Cargo.lock").split_once(&format!("name = \"{name}\"\nversion = \""))?;
+    package
+        .split_once('"')
+        .map(|(version, _)| format!("{name} {version}"))
 }

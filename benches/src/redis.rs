@@ -16,16 +16,23 @@ use crate::turns::Run;
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     let server = Server::start().context("cannot start a server for the Redis group")?;
     run.server = Some(version(&server.info("server")?));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    REDIS
-        .scenarios
-        .iter()
-        .try_for_each(|scenario| run.scenario(&scenario.name, || run::measure(&runtime, &server.url(), scenario)))
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    REDIS.scenarios.iter().try_for_each(|scenario| {
+        run.scenario(&scenario.name, || {
+            run::measure(&runtime, &server.url(), scenario)
+        })
+    })
 }
 
 /// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.
 fn version(info: &str) -> String {
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
     match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => format!("Valkey {version}"),
         (None, version) => format!("Redis {}", version.unwrap_or("of an unknown version")),

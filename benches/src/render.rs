@@ -53,7 +53,11 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// If a record or a page cannot be read, or their sections are not those that are rendered.
 pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
     let load = |group: Group| Record::load_all(&group.name(), workspace);
-    let [memory, surface, redis] = [load(Group::Memory)?, load(Group::Surface)?, load(Group::Redis)?];
+    let [memory, surface, redis] = [
+        load(Group::Memory)?,
+        load(Group::Surface)?,
+        load(Group::Redis)?,
+    ];
     let mut rendered = Sections::from([
         ("boundary", readme::boundary(&memory)),
         ("costs", memory::costs(&memory, &redis)),
@@ -63,12 +67,20 @@ pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
         rendered.extend(sections(group, &load(group)?));
     }
     let page = |path| {
-        let text = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
+        let text = fs::read_to_string(workspace.join(path))
+            .with_context(|| format!("cannot read {path}"))?;
         Ok((path, fill(&text, &rendered).with_context(|| path)?))
     };
     let pages: Vec<_> = PAGES.into_iter().map(page).collect::<Result<_>>()?;
-    let shown: usize = pages.iter().map(|(_, text)| text.matches(BEGIN).count()).sum();
-    ensure!(shown == rendered.len(), "the pages have {shown} sections, and {} are rendered", rendered.len());
+    let shown: usize = pages
+        .iter()
+        .map(|(_, text)| text.matches(BEGIN).count())
+        .sum();
+    ensure!(
+        shown == rendered.len(),
+        "the pages have {shown} sections, and {} are rendered",
+        rendered.len()
+    );
     Ok(pages)
 }
 
@@ -77,9 +89,13 @@ fn fill(page: &str, rendered: &Sections) -> Result<String> {
     let (mut filled, mut rest) = (String::new(), page);
     while let Some((before, after)) = rest.split_once(BEGIN) {
         let name = before.rsplit("<!-- ").next().unwrap_or_default();
-        let text = rendered.get(name).with_context(|| format!("no record fills the section {name}"))?;
+        let text = rendered
+            .get(name)
+            .with_context(|| format!("no record fills the section {name}"))?;
         let end = format!("<!-- end of {name} -->");
-        (_, rest) = after.split_once(&end).with_context(|| format!("the section {name} does not end"))?;
+        (_, rest) = after
+            .split_once(&end)
+            .with_context(|| format!("the section {name} does not end"))?;
         filled += &format!("{before}{BEGIN}\n{text}\n{end}");
     }
     Ok(filled + rest)

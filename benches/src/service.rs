@@ -13,7 +13,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::uri::PathAndQuery;
-use limiter_server::proto::{Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use limiter_server::proto::{
+    Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
 use limiter_server::proto::{RateLimitService, RateLimitServiceServer};
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -59,7 +61,10 @@ pub(crate) struct Scenario {
 
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    SERVICE.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
+    SERVICE
+        .scenarios
+        .iter()
+        .try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
 const fn one() -> usize {
@@ -72,27 +77,48 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     let config = folder.path().join("limits.yaml");
     fs::write(&config, configuration(scenario.rules))?;
     // No program listens on this port.
-    let store = if scenario.away { "redis://127.0.0.1:1" } else { "memory" };
-    let options = ["--store", store, "--grpc", ANY, "--http", ANY, "--admin", ANY, "--config"];
+    let store = if scenario.away {
+        "redis://127.0.0.1:1"
+    } else {
+        "memory"
+    };
+    let options = [
+        "--store", store, "--grpc", ANY, "--http", ANY, "--admin", ANY, "--config",
+    ];
     let ours = Program::start(Command::new(build()?).args(options).arg(config))?;
 
     let client = Builder::new_current_thread().enable_all().build()?;
     let requests: Vec<RateLimitRequest> = (0..1_024).map(|i| request(scenario, i)).collect();
-    let connect =
-        |server: &Program| client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect());
+    let connect = |server: &Program| {
+        client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect())
+    };
     let first = client.block_on(ask(connect(&ours)?, requests[0].clone()))?;
-    let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+    let ok = DescriptorStatus {
+        code: Code::Ok.into(),
+        ..Default::default()
+    };
     let bare = RateLimitResponse {
         overall_code: Code::Ok.into(),
         statuses: vec![ok; scenario.descriptors],
         response_headers_to_add: Vec::new(),
     };
-    let repeat =
-        |answer| Program::start(Command::new(current_exe()?).arg("--repeat").arg(serde_json::to_string(answer)?));
-    let servers = [(OURS, ours), (FLOOR, repeat(&first)?), (PEER, repeat(&bare)?)];
+    let repeat = |answer| {
+        Program::start(
+            Command::new(current_exe()?)
+                .arg("--repeat")
+                .arg(serde_json::to_string(answer)?),
+        )
+    };
+    let servers = [
+        (OURS, ours),
+        (FLOOR, repeat(&first)?),
+        (PEER, repeat(&bare)?),
+    ];
     let mut all = Vec::new();
     for (name, server) in &servers {
-        let connections = (0..scenario.connections).map(|_| connect(server)).collect::<Result<Vec<_>, _>>()?;
+        let connections = (0..scenario.connections)
+            .map(|_| connect(server))
+            .collect::<Result<Vec<_>, _>>()?;
         let (client, requests) = (&client, &requests);
         let turn = move || {
             let before = server.processor()?;
@@ -100,7 +126,10 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
             turn.push(("processor", (server.processor()? - before) / CALLS as f64));
             Ok(turn)
         };
-        all.push(Contestant { name, turn: Box::new(turn) });
+        all.push(Contestant {
+            name,
+            turn: Box::new(turn),
+        });
     }
     // The first turn includes one-time setup.
     for contestant in &mut all {
@@ -112,7 +141,16 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
 /// Builds the program, and returns its path.
 fn build() -> Result<PathBuf> {
     // With this package, which changes the features of dependencies.
-    let args = ["build", "--release", "--package", OURS, "--package", env!("CARGO_PKG_NAME"), "--bin", OURS];
+    let args = [
+        "build",
+        "--release",
+        "--package",
+        OURS,
+        "--package",
+        env!("CARGO_PKG_NAME"),
+        "--bin",
+        OURS,
+    ];
     let built = Command::new(env!("CARGO")).args(args).status()?;
     ensure!(built.success(), "{OURS} does not build");
     Ok(current_exe()?.with_file_name(OURS))
@@ -120,26 +158,53 @@ fn build() -> Result<PathBuf> {
 
 /// Returns request `i`: for one of 1,024 users, and for one of the rules.
 fn request(scenario: &Scenario, i: usize) -> RateLimitRequest {
-    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
+    let entry = |key: &str, value: String| Entry {
+        key: key.into(),
+        value: value.into(),
+    };
     let user = entry("user", format!("user {i}"));
-    let by_route = || vec![entry("route", format!("route {}", i % (scenario.rules - 1).max(1))), user.clone()];
+    let by_route = || {
+        vec![
+            entry(
+                "route",
+                format!("route {}", i % (scenario.rules - 1).max(1)),
+            ),
+            user.clone(),
+        ]
+    };
     let all = [
-        if scenario.rules > 1 { by_route() } else { vec![user.clone()] },
+        if scenario.rules > 1 {
+            by_route()
+        } else {
+            vec![user.clone()]
+        },
         vec![entry("site", "a".to_owned())],
         vec![entry("plan", "gold".to_owned()), user.clone()],
     ];
     let descriptors = all.into_iter().take(scenario.descriptors);
-    let descriptors = descriptors.map(|entries| RateLimitDescriptor { entries, ..Default::default() });
-    RateLimitRequest { domain: "bench".to_owned(), descriptors: descriptors.collect(), hits_addend: 0 }
+    let descriptors = descriptors.map(|entries| RateLimitDescriptor {
+        entries,
+        ..Default::default()
+    });
+    RateLimitRequest {
+        domain: "bench".to_owned(),
+        descriptors: descriptors.collect(),
+        hits_addend: 0,
+    }
 }
 
 fn configuration(rules: usize) -> String {
     let limit = "rate_limit: { policy: 1000000/10ms }";
-    let mut text = format!("domain: bench\ndescriptors:\n  - key: user\n    {limit}\n  - key: site\n    {limit}\n");
-    text += &format!("  - key: plan\n    value: gold\n    descriptors:\n      - key: user\n        {limit}\n");
+    let mut text = format!(
+        "domain: bench\ndescriptors:\n  - key: user\n    {limit}\n  - key: site\n    {limit}\n"
+    );
+    text += &format!(
+        "  - key: plan\n    value: gold\n    descriptors:\n      - key: user\n        {limit}\n"
+    );
     for i in 0..rules.saturating_sub(1) {
-        text +=
-            &format!("  - key: route\n    value: route {i}\n    descriptors:\n      - key: user\n        {limit}\n");
+        text += &format!(
+            "  - key: route\n    value: route {i}\n    descriptors:\n      - key: user\n        {limit}\n"
+        );
     }
     text
 }
@@ -154,11 +219,21 @@ impl Program {
     /// Starts a server, and waits until it prints its address.
     fn start(command: &Command) -> Result<Self> {
         let mut pinned = Command::new("taskset");
-        pinned.args(["--cpu-list", "0"]).arg(command.get_program()).args(command.get_args());
+        pinned
+            .args(["--cpu-list", "0"])
+            .arg(command.get_program())
+            .args(command.get_args());
         let mut process = pinned.stderr(Stdio::piped()).spawn().context("taskset")?;
-        let lines = BufReader::new(process.stderr.take().context("no stderr")?).lines().map_while(Result::ok);
-        let address = lines.filter_map(|line| line.strip_prefix(READY)?.parse().ok()).next();
-        Ok(Self { address: address.context("the server did not start")?, process })
+        let lines = BufReader::new(process.stderr.take().context("no stderr")?)
+            .lines()
+            .map_while(Result::ok);
+        let address = lines
+            .filter_map(|line| line.strip_prefix(READY)?.parse().ok())
+            .next();
+        Ok(Self {
+            address: address.context("the server did not start")?,
+            process,
+        })
     }
 
     /// Returns the CPU time that its threads have taken, in µs.
@@ -193,7 +268,8 @@ pub fn repeat(answer: &str) -> Result<()> {
         let listener = TcpListener::bind(ANY).await?;
         eprintln!("{READY}{}", listener.local_addr()?);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = tonic::transport::Server::builder().add_service(RateLimitServiceServer::new(service));
+        let server =
+            tonic::transport::Server::builder().add_service(RateLimitServiceServer::new(service));
         Ok(server.serve_with_incoming(incoming).await?)
     })
 }
@@ -202,14 +278,21 @@ struct Repeated(RateLimitResponse);
 
 #[tonic::async_trait]
 impl RateLimitService for Repeated {
-    async fn should_rate_limit(&self, _: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+    async fn should_rate_limit(
+        &self,
+        _: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
         Ok(Response::new(self.0.clone()))
     }
 }
 
 /// Makes the calls of a turn over these connections, and keeps the given number of them in flight. Returns the median and the
 /// 99th percentile of their latencies in µs.
-async fn offer(connections: &[Channel], requests: &[RateLimitRequest], in_flight: usize) -> Result<Turn> {
+async fn offer(
+    connections: &[Channel],
+    requests: &[RateLimitRequest],
+    in_flight: usize,
+) -> Result<Turn> {
     let timed = async |number: usize| {
         let start = Instant::now();
         let connection = connections[number % connections.len()].clone();
@@ -217,10 +300,15 @@ async fn offer(connections: &[Channel], requests: &[RateLimitRequest], in_flight
         ensure!(answer.overall_code() == Code::Ok, "denied");
         Ok(start.elapsed().as_secs_f64() * 1e6)
     };
-    let calls = stream::iter(0..CALLS).map(timed).buffer_unordered(in_flight);
+    let calls = stream::iter(0..CALLS)
+        .map(timed)
+        .buffer_unordered(in_flight);
     let mut latencies: Vec<f64> = calls.try_collect::<Vec<_>>().await?;
     latencies.sort_by(f64::total_cmp);
-    Ok(vec![("half", latencies[CALLS / 2]), ("p99", latencies[CALLS * 99 / 100])])
+    Ok(vec![
+        ("half", latencies[CALLS / 2]),
+        ("p99", latencies[CALLS * 99 / 100]),
+    ])
 }
 
 async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse> {
@@ -228,5 +316,12 @@ async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitRes
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-    Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(PATH), codec).await?.into_inner())
+    Ok(grpc
+        .unary(
+            Request::new(request),
+            PathAndQuery::from_static(PATH),
+            codec,
+        )
+        .await?
+        .into_inner())
 }

@@ -26,7 +26,11 @@ pub fn escape(key: &[u8]) -> String {
             if char.escape_debug().len() == 1 || matches!(char, '"' | '\'') {
                 text.push(char);
             } else {
-                let _ = write!(text, "{}", char.encode_utf8(&mut [0; 4]).as_bytes().escape_ascii());
+                let _ = write!(
+                    text,
+                    "{}",
+                    char.encode_utf8(&mut [0; 4]).as_bytes().escape_ascii()
+                );
             }
         }
         let _ = write!(text, "{}", chunk.invalid().escape_ascii());
@@ -71,8 +75,13 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn unknown_escape(rest: &[u8]) -> String {
-    let found = String::from_utf8_lossy(&rest[..rest.len().min(4)]).escape_debug().to_string().replace(r"\\", r"\");
-    format!(r"after a backslash expected \, n, r, t or x and two hexadecimal digits, found {found} (a backslash is \\)")
+    let found = String::from_utf8_lossy(&rest[..rest.len().min(4)])
+        .escape_debug()
+        .to_string()
+        .replace(r"\\", r"\");
+    format!(
+        r"after a backslash expected \, n, r, t or x and two hexadecimal digits, found {found} (a backslash is \\)"
+    )
 }
 
 fn hex_byte(high: u8, low: u8) -> Option<u8> {
@@ -86,17 +95,37 @@ mod tests {
 
     #[test]
     fn escaped_keys_round_trip() {
-        let mut keys: Vec<Vec<u8>> = (0..=255_u8).flat_map(|b| [vec![b], vec![b'a', b, b'b'], vec![b, b, b]]).collect();
-        keys.extend(["", "''", "'", "\u{202e}x", "e\u{301}", "\u{301}", "日本", r"\x20", " a b "].map(Into::into));
+        let mut keys: Vec<Vec<u8>> = (0..=255_u8)
+            .flat_map(|b| [vec![b], vec![b'a', b, b'b'], vec![b, b, b]])
+            .collect();
+        keys.extend(
+            [
+                "",
+                "''",
+                "'",
+                "\u{202e}x",
+                "e\u{301}",
+                "\u{301}",
+                "日本",
+                r"\x20",
+                " a b ",
+            ]
+            .map(Into::into),
+        );
         keys.push(b"\xe6\x97".to_vec());
         let mut seen = std::collections::HashSet::new();
         for key in keys {
             let text = escape(&key);
-            assert!(!text.is_empty() && !text.contains(char::is_control) && text.trim() == text, "{text:?}");
+            assert!(
+                !text.is_empty() && !text.contains(char::is_control) && text.trim() == text,
+                "{text:?}"
+            );
             assert_eq!(unescape(text.as_bytes()).unwrap(), key, "{text}");
             seen.insert(text);
         }
-        assert!(seen.contains("日本") && seen.contains(r"\xe2\x80\xaex") && seen.contains(r"\xe6\x97"));
+        assert!(
+            seen.contains("日本") && seen.contains(r"\xe2\x80\xaex") && seen.contains(r"\xe6\x97")
+        );
         assert!(seen.contains(r"\\x20") && seen.contains(r"\x20a b\x20"));
     }
 

@@ -38,8 +38,12 @@ pub struct Generate {
 /// [`UsageError`] for arguments out of range. If writing the output fails.
 pub fn run(args: &Generate) -> anyhow::Result<()> {
     const START: f64 = 1_767_225_600e6;
-    let keys = Zipf::new(args.keys as f64, args.skew)
-        .map_err(|_| UsageError(format!("expected a skew of at least 0, found {}", args.skew)))?;
+    let keys = Zipf::new(args.keys as f64, args.skew).map_err(|_| {
+        UsageError(format!(
+            "expected a skew of at least 0, found {}",
+            args.skew
+        ))
+    })?;
     if !(args.rate.is_finite() && args.rate > 0.0) {
         return Err(UsageError(format!("expected a rate above 0, found {}", args.rate)).into());
     }

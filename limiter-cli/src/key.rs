@@ -45,9 +45,17 @@ async fn show(args: &ShowArgs) -> anyhow::Result<()> {
     let key = args::key(&args.key)?;
     let policy = args.shown.policy()?;
     let store = open(&args.target).await?;
-    let log = store.inspect(LogKey::new(args.name, &key)).await.map_err(failed)?;
+    let log = store
+        .inspect(LogKey::new(args.name, &key))
+        .await
+        .map_err(failed)?;
     let decision = match policy {
-        Some(policy) => Some(Limiter::new(args.name, policy, store).peek(&key).await.map_err(failed)?),
+        Some(policy) => Some(
+            Limiter::new(args.name, policy, store)
+                .peek(&key)
+                .await
+                .map_err(failed)?,
+        ),
         None => None,
     };
     let (name, key) = (escape(args.name.as_str().as_bytes()), escape(&key));
@@ -60,12 +68,25 @@ async fn show(args: &ShowArgs) -> anyhow::Result<()> {
 }
 
 async fn reset(args: &ResetArgs) -> anyhow::Result<()> {
-    let keys = args.keys.iter().map(args::key).collect::<anyhow::Result<Vec<_>>>()?;
+    let keys = args
+        .keys
+        .iter()
+        .map(args::key)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let store = open(&args.target).await?;
     let mut out = io::stdout().lock();
     for key in keys {
-        let had = store.reset(LogKey::new(args.name, &key)).await.map_err(failed)?;
-        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, escape(&key)).context(OUTPUT)?;
+        let had = store
+            .reset(LogKey::new(args.name, &key))
+            .await
+            .map_err(failed)?;
+        writeln!(
+            out,
+            "{}  {}",
+            if had { "reset " } else { "no log" },
+            escape(&key)
+        )
+        .context(OUTPUT)?;
     }
     Ok(())
 }

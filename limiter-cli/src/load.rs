@@ -35,21 +35,34 @@ pub use args::Load;
 /// Errors of decisions are counted, not returned.
 pub fn run(args: &Load) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async { drive(args, Limiter::new("load", policy, open(args).await?)).await })
 }
 
 /// Returns the store, in the recommended wrappers if a behaviour during outages is given.
 async fn open(args: &Load) -> anyhow::Result<SharedStore> {
-    let Some(url) = &args.store else { return Ok(Arc::new(MemoryStore::new())) };
-    let prefix = format!("limiter-load:{:016x}", RandomState::new().hash_one(std::process::id()));
+    let Some(url) = &args.store else {
+        return Ok(Arc::new(MemoryStore::new()));
+    };
+    let prefix = format!(
+        "limiter-load:{:016x}",
+        RandomState::new().hash_one(std::process::id())
+    );
     let store = connect(url, &prefix).await?;
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
-        limiter_wrappers::Outage::Began { error, .. } => message(format_args!("store unavailable: {error}")),
-        limiter_wrappers::Outage::Ended { calls, .. } => message(format_args!("store available after {calls} calls")),
+        limiter_wrappers::Outage::Began { error, .. } => {
+            message(format_args!("store unavailable: {error}"))
+        }
+        limiter_wrappers::Outage::Ended { calls, .. } => {
+            message(format_args!("store available after {calls} calls"))
+        }
         _ => {}
     };
-    let Some(choice) = args.on_outage else { return Ok(Arc::new(store)) };
+    let Some(choice) = args.on_outage else {
+        return Ok(Arc::new(store));
+    };
     let stack = Stack::new(store);
     let store = match choice {
         Outage::Open => stack.fail_open(),
@@ -92,9 +105,13 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<()>
 async fn remove(limiter: &Limiter<SharedStore>, keys: impl Iterator<Item = &u32>) {
     const CONCURRENCY: usize = 64;
     let keys = stream::iter(keys).map(Ok);
-    let reset = keys.try_for_each_concurrent(CONCURRENCY, async |key| limiter.reset(*key).await.map(drop));
+    let reset =
+        keys.try_for_each_concurrent(CONCURRENCY, async |key| limiter.reset(*key).await.map(drop));
     if let Err(error) = reset.await {
-        message(format_args!("the load's keys remain until they expire: {:#}", failed(error)));
+        message(format_args!(
+            "the load's keys remain until they expire: {:#}",
+            failed(error)
+        ));
     }
 }
 
@@ -111,15 +128,24 @@ struct Figures {
 impl Figures {
     fn new(admissions: Admissions) -> Self {
         // Three significant digits, no maximum.
-        let latencies = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
-        Self { allowed: 0, denied: 0, errors: BTreeMap::new(), latencies, admissions }
+        let latencies =
+            Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
+        Self {
+            allowed: 0,
+            denied: 0,
+            errors: BTreeMap::new(),
+            latencies,
+            admissions,
+        }
     }
 
     /// Collects calls until all tasks have ended. Cancel safe.
     async fn collect(&mut self, ended: &mut Receiver<TimedCall>) {
         while let Some(call) = ended.recv().await {
             // This cannot fail, because the histogram has no maximum.
-            let _ = self.latencies.record(u64::try_from(call.latency.as_micros()).unwrap_or(u64::MAX));
+            let _ = self
+                .latencies
+                .record(u64::try_from(call.latency.as_micros()).unwrap_or(u64::MAX));
             match &call.decision {
                 Ok(decision) if decision.allowed() => {
                     // A repeated attempt is decided later than its entry was appended.

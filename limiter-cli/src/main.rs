@@ -55,7 +55,9 @@ fn main() -> ExitCode {
 
 /// Returns whether the reader of the output has closed it, as `head` does.
 fn reader_left(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn is_usage(error: &anyhow::Error) -> bool {

@@ -9,6 +9,8 @@ pub(crate) fn bar(what: &'static str, length: Option<u64>) -> ProgressBar {
         Some(_) => "{prefix} {bar:30} {percent:>3} %  {eta}",
         None => "{prefix} {spinner} {bytes}",
     };
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
     bar.with_prefix(what)
 }

@@ -29,16 +29,26 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
 /// # Errors
 /// [`UsageError`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
-    let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    let builder = RedisStore::builder()
+        .prefix(prefix)
+        .connect_timeout(TIMEOUT)
+        .response_timeout(TIMEOUT);
     // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
-    drop(builder.clone().connect_lazy(url).map_err(|error| UsageError(error.to_string()))?);
+    drop(
+        builder
+            .clone()
+            .connect_lazy(url)
+            .map_err(|error| UsageError(error.to_string()))?,
+    );
     builder.connect(url).await.map_err(failed)
 }
 
 /// Returns the error, its sources and its key on one line.
 pub fn failed(error: Error) -> anyhow::Error {
     // The library hides keys, but this program's keys come from the user.
-    let key = error.key().map_or_else(String::new, |key| format!("key \"{}\": ", text::key(key, 100)));
+    let key = error.key().map_or_else(String::new, |key| {
+        format!("key \"{}\": ", text::key(key, 100))
+    });
     let text = format!("{:#}", anyhow::Error::new(error));
     anyhow::Error::msg(key + &text.trim_end().replace('\n', "; "))
 }
@@ -48,5 +58,7 @@ pub fn failed(error: Error) -> anyhow::Error {
 /// # Errors
 /// If the system cannot create one.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }

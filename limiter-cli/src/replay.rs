@@ -63,17 +63,28 @@ fn replay(args: &Replay, policy: &Policy, input: &mut Input) -> anyhow::Result<S
     }
     out.flush().context(OUTPUT)?;
     if let Some(first) = &skipped.first {
-        message(format_args!("{}: skipped {} malformed rows, the first: {first}", input.name, skipped.count));
+        message(format_args!(
+            "{}: skipped {} malformed rows, the first: {first}",
+            input.name, skipped.count
+        ));
     }
     Ok(summary)
 }
 
 /// Replays the trace a second time, now that the key and the time span of the plot are known.
-fn draw(args: &Replay, input: &mut Input, policy: &Policy, summary: &Summary, path: &Path) -> anyhow::Result<()> {
+fn draw(
+    args: &Replay,
+    input: &mut Input,
+    policy: &Policy,
+    summary: &Summary,
+    path: &Path,
+) -> anyhow::Result<()> {
     let view = View::new(summary, policy, args.key.as_deref()).map_err(UsageError)?;
     input.rewind()?;
     let mut collector = Collector::new(view, policy)?;
-    pass(args, policy, input, "plotting", |row, result| collector.add(row, result))?;
+    pass(args, policy, input, "plotting", |row, result| {
+        collector.add(row, result)
+    })?;
     let svg = plot::draw(&collector.finish()?, policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     message(format_args!("wrote {}", path.display()));
@@ -97,6 +108,10 @@ fn pass(
     result.map_err(|error| {
         // An I/O error comes from the output, often a closed pipe, so do not blame the trace.
         let is_of_output = error.is::<io::Error>();
-        error.context(if is_of_output { OUTPUT.to_owned() } else { name })
+        error.context(if is_of_output {
+            OUTPUT.to_owned()
+        } else {
+            name
+        })
     })
 }

@@ -34,7 +34,11 @@ pub(crate) fn grouped(number: u64) -> String {
 
 /// Formats a number of requests.
 pub(crate) fn requests(count: u64) -> String {
-    format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
+    format!(
+        "{} request{}",
+        grouped(count),
+        if count == 1 { "" } else { "s" }
+    )
 }
 
 /// Formats a duration in its two largest units: `3d 11h`, `1s 500ms`.
@@ -50,11 +54,20 @@ pub(crate) fn duration(micros: u64) -> String {
 }
 
 fn span(micros: u64, smallest: Unit) -> String {
-    let units = SpanRound::new().largest(Unit::Day).smallest(smallest).mode(RoundMode::Trunc).days_are_24_hours();
+    let units = SpanRound::new()
+        .largest(Unit::Day)
+        .smallest(smallest)
+        .mode(RoundMode::Trunc)
+        .days_are_24_hours();
     let micros = i64::try_from(micros).unwrap_or(i64::MAX);
-    let span = Span::new().try_microseconds(micros).and_then(|span| span.round(units));
+    let span = Span::new()
+        .try_microseconds(micros)
+        .and_then(|span| span.round(units));
     // No time of a limiter is too long for a span.
-    span.map_or_else(|_| "forever".to_owned(), |span| SpanPrinter::new().span_to_string(&span))
+    span.map_or_else(
+        |_| "forever".to_owned(),
+        |span| SpanPrinter::new().span_to_string(&span),
+    )
 }
 
 /// Returns whether a time is relative to 0 rather than a date.

@@ -58,7 +58,10 @@ impl<R: Read> Trace<R> {
     /// # Errors
     /// [`Malformed`] for a malformed row. If reading the input fails.
     #[inline]
-    #[expect(clippy::should_implement_trait, reason = "the row borrows from the reader, which an iterator's cannot")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the row borrows from the reader, which an iterator's cannot"
+    )]
     pub fn next(&mut self) -> Option<anyhow::Result<Row<'_>>> {
         match &mut self.rows {
             Rows::Csv(rows) => rows.next(&mut self.input),

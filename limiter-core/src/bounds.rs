@@ -52,28 +52,49 @@ impl fmt::Display for OutOfRange {
         let found = self.found;
         match self.quantity {
             Quantity::Max => {
-                write!(f, "limit of {found} is out of range, expected 1 to {MAX_COST} (2^52) units per window")
+                write!(
+                    f,
+                    "limit of {found} is out of range, expected 1 to {MAX_COST} (2^52) units per window"
+                )
             }
-            Quantity::Window => write!(f, "window of {found} µs is out of range, expected 1 to {MAX_MICROS} µs"),
+            Quantity::Window => write!(
+                f,
+                "window of {found} µs is out of range, expected 1 to {MAX_MICROS} µs"
+            ),
             Quantity::WindowNanos => {
                 let found = Duration::from_nanos(found);
-                write!(f, "window of {found:?} is finer than a microsecond, expected whole microseconds")
+                write!(
+                    f,
+                    "window of {found:?} is finer than a microsecond, expected whole microseconds"
+                )
             }
             Quantity::ResolutionNanos => {
                 let [shorter, longer] = resolution::nearest(found);
                 let found = Duration::from_nanos(found);
-                write!(f, "resolution of {found:?} is not supported; the nearest are {shorter} and {longer}")
+                write!(
+                    f,
+                    "resolution of {found:?} is not supported; the nearest are {shorter} and {longer}"
+                )
             }
             Quantity::ResolutionAbove(window) => {
-                let (window, (_, found)) = (Duration::from_micros(window), resolution::RESOLUTIONS[found as usize]);
-                write!(f, "resolution of {found} is longer than the window of {window:?}")
+                let (window, (_, found)) = (
+                    Duration::from_micros(window),
+                    resolution::RESOLUTIONS[found as usize],
+                );
+                write!(
+                    f,
+                    "resolution of {found} is longer than the window of {window:?}"
+                )
             }
             Quantity::Limits => {
                 let found = if found == 0 { "none" } else { "more" };
                 write!(f, "a policy has 1 to {MAX_LIMITS} limits, found {found}")
             }
             Quantity::Timestamp => {
-                write!(f, "timestamp of {found} µs is out of range, expected 0 to {MAX_MICROS} (2^53 - 1) µs")
+                write!(
+                    f,
+                    "timestamp of {found} µs is out of range, expected 0 to {MAX_MICROS} (2^53 - 1) µs"
+                )
             }
         }
     }

@@ -50,7 +50,8 @@ impl Decision {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         // A repeated denial may fit by now, but a denial never reports a wait of 0.
-        self.is_denied().then(|| Duration::from_micros(self.binding().retry_after.max(1)))
+        self.is_denied()
+            .then(|| Duration::from_micros(self.binding().retry_after.max(1)))
     }
 
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
@@ -134,8 +135,14 @@ impl Deref for Decision {
 /// Two decisions are equal if all the values they return are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        let verdict =
-            |decision: &Self| (decision.allowed, decision.is_denied(), decision.appended(), decision.receipt());
+        let verdict = |decision: &Self| {
+            (
+                decision.allowed,
+                decision.is_denied(),
+                decision.appended(),
+                decision.receipt(),
+            )
+        };
         verdict(self) == verdict(other) && self.status == other.status
     }
 }
@@ -159,11 +166,22 @@ impl fmt::Debug for Decision {
 /// Pure. The result is unspecified if `facts` do not belong to `op`; [`Facts::verify`] checks that.
 #[inline]
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
-    let Facts { admitted, refundable, outcome, log } = facts;
+    let Facts {
+        admitted,
+        refundable,
+        outcome,
+        log,
+    } = facts;
     let verdict = verdict(op, admitted, op.policy.limits(), &log.usage);
     let has_receipt = refundable && (op.is_named() || !op.has_resolution());
     let (status, receipt_window) = (Status::new(op.policy, log, verdict), op.receipt_window());
-    Decision { status, outcome, allowed: admitted, has_receipt, receipt_window }
+    Decision {
+        status,
+        outcome,
+        allowed: admitted,
+        has_receipt,
+        receipt_window,
+    }
 }
 
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
@@ -171,12 +189,28 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
 /// With a constant `N`, the decision copies only `N` limits. The operation must have the limiter's policy. If a limit has a
 /// resolution, it must not be [named](Op::is_named).
 #[inline(always)]
-pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
-    let SizedFacts { admitted, outcome, now, newest, usage } = facts;
+pub fn decide_sized<const N: usize>(
+    op: &Op<'_>,
+    limits: &[Limit; N],
+    facts: SizedFacts<N>,
+) -> Decision {
+    let SizedFacts {
+        admitted,
+        outcome,
+        now,
+        newest,
+        usage,
+    } = facts;
     let verdict = verdict(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest, verdict);
     let (has_receipt, receipt_window) = (admitted && !op.has_resolution(), op.retention().window);
-    Decision { status, outcome, allowed: admitted, has_receipt, receipt_window }
+    Decision {
+        status,
+        outcome,
+        allowed: admitted,
+        has_receipt,
+        receipt_window,
+    }
 }
 
 /// [`Facts`] on an operation with the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
@@ -197,8 +231,23 @@ pub struct SizedFacts<const N: usize> {
 impl<const N: usize> From<SizedFacts<N>> for Facts {
     #[inline(always)]
     fn from(facts: SizedFacts<N>) -> Self {
-        let SizedFacts { admitted, outcome, now, newest, usage } = facts;
-        Self { admitted, refundable: admitted, outcome, log: LogFacts { now, newest, usage: usage.into() } }
+        let SizedFacts {
+            admitted,
+            outcome,
+            now,
+            newest,
+            usage,
+        } = facts;
+        Self {
+            admitted,
+            refundable: admitted,
+            outcome,
+            log: LogFacts {
+                now,
+                newest,
+                usage: usage.into(),
+            },
+        }
     }
 }
 
@@ -208,9 +257,18 @@ fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Ve
     if admitted || op.mode == Mode::Record {
         return Verdict::default();
     }
-    let blocks = |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
-    let blocking = limits.iter().zip(usage).enumerate().map(|(i, pair)| u8::from(blocks(pair)) << i).sum();
-    Verdict { denied: true, blocking }
+    let blocks =
+        |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
+    let blocking = limits
+        .iter()
+        .zip(usage)
+        .enumerate()
+        .map(|(i, pair)| u8::from(blocks(pair)) << i)
+        .sum();
+    Verdict {
+        denied: true,
+        blocking,
+    }
 }
 
 #[cfg(test)]
@@ -229,24 +287,55 @@ mod tests {
         let policy = policy!("2/1s, 9/1m");
         let op = Op::peek("", &policy).with_cost(2);
         let at = Timestamp::from_micros_saturating;
-        let used = |used, oldest, blocker| Usage { used, oldest: at(oldest), blocker: at(blocker) };
+        let used = |used, oldest, blocker| Usage {
+            used,
+            oldest: at(oldest),
+            blocker: at(blocker),
+        };
         let decided = |second: Usage| {
             let usage = [used(1, 200, 200), second].into();
-            let log = LogFacts { now: at(500), newest: Some(at(400)), usage };
-            let facts = Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log };
+            let log = LogFacts {
+                now: at(500),
+                newest: Some(at(400)),
+                usage,
+            };
+            let facts = Facts {
+                admitted: false,
+                refundable: false,
+                outcome: Outcome::Nothing,
+                log,
+            };
             facts.verify(&op).unwrap();
             let LogFacts { now, newest, .. } = facts.log;
             let usage = [used(1, 200, 200), second];
-            let sized = SizedFacts { admitted: false, outcome: Outcome::Nothing, now, newest, usage };
+            let sized = SizedFacts {
+                admitted: false,
+                outcome: Outcome::Nothing,
+                now,
+                newest,
+                usage,
+            };
             assert_eq!(Facts::from(sized), facts);
             let sized = decide_sized::<2>(&op, policy.limits_array().unwrap(), sized);
             let decision = decide(&op, facts);
-            assert_eq!((&decision, format!("{decision:?}")), (&sized, format!("{sized:?}")));
+            assert_eq!(
+                (&decision, format!("{decision:?}")),
+                (&sized, format!("{sized:?}"))
+            );
             decision
         };
         let decision = decided(used(3, 100, 100));
-        assert_eq!((decision.binding_index(), decision.retry_after()), (0, Some(Duration::from_micros(999_700))));
-        assert_eq!((decision.retry_after_secs(), decision.status().binding_index()), (Some(1), 0));
+        assert_eq!(
+            (decision.binding_index(), decision.retry_after()),
+            (0, Some(Duration::from_micros(999_700)))
+        );
+        assert_eq!(
+            (
+                decision.retry_after_secs(),
+                decision.status().binding_index()
+            ),
+            (Some(1), 0)
+        );
         // `blocker` is unspecified if nothing blocks, `oldest` if nothing counts.
         assert_eq!(decision, decided(used(3, 100, 300)));
         assert_eq!(decided(used(0, 100, 300)), decided(used(0, 200, 400)));

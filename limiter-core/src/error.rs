@@ -79,7 +79,11 @@ impl Error {
     /// The message should name the failure, its location, its cause and the expectation. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), log: None }))
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            log: None,
+        }))
     }
 
     /// Records which log the failed operation used.
@@ -125,7 +129,8 @@ impl Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Error");
-        out.field("kind", &self.0.kind).field("message", &self.0.message);
+        out.field("kind", &self.0.kind)
+            .field("message", &self.0.message);
         if let Some(name) = self.limiter_name() {
             out.field("limiter", &name);
         }
@@ -162,8 +167,14 @@ mod tests {
         let log = LogKey::new(Name::new("login"), b"203.0.113.7");
         let error = Error::new(ErrorKind::Timeout, "no answer in 250 ms").with_log(log);
         assert_eq!(error.to_string(), "limiter \"login\": no answer in 250 ms");
-        assert!(!format!("{error:?} {log:?}").contains("203"), "{error:?} {log:?}");
-        assert_eq!((error.key(), error.limiter_name()), (Some(&b"203.0.113.7"[..]), Some("login")));
+        assert!(
+            !format!("{error:?} {log:?}").contains("203"),
+            "{error:?} {log:?}"
+        );
+        assert_eq!(
+            (error.key(), error.limiter_name()),
+            (Some(&b"203.0.113.7"[..]), Some("login"))
+        );
         assert!(error.is_retryable() && !Error::new(ErrorKind::Corrupt, "").is_retryable());
     }
 }

@@ -92,9 +92,19 @@ impl Facts {
     /// # Errors
     /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug, or another program writes to its data.
     pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
-        let Some(what) = self.contradiction(op) else { return Ok(()) };
-        let Self { admitted, refundable, outcome, log } = self;
-        let result = format!("{what}; cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}", op.cost);
+        let Some(what) = self.contradiction(op) else {
+            return Ok(());
+        };
+        let Self {
+            admitted,
+            refundable,
+            outcome,
+            log,
+        } = self;
+        let result = format!(
+            "{what}; cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}",
+            op.cost
+        );
         Err(log.contradiction(op.log, op.policy, &result))
     }
 
@@ -103,15 +113,25 @@ impl Facts {
         let (log, admitted, appends) = (&self.log, self.admitted, op.appends(self.admitted));
         Some(match self.outcome {
             _ if log.usage.len() != op.policy.limits().len() => "expected one usage per limit",
-            _ if log.newest.is_some_and(|newest| newest > log.now) => "the newest entry is later than the operation",
+            _ if log.newest.is_some_and(|newest| newest > log.now) => {
+                "the newest entry is later than the operation"
+            }
             Outcome::Nothing if appends => "nothing was appended, although the verdict demands it",
-            Outcome::Appended(_) if !appends => "an entry was appended, although the verdict forbids it",
+            Outcome::Appended(_) if !appends => {
+                "an entry was appended, although the verdict forbids it"
+            }
             Outcome::Appended(_) | Outcome::Repeated(_) if self.refundable && !admitted => {
                 "an entry that did not fit is refundable"
             }
-            Outcome::Appended(entry) if entry.at != log.now => "the appended entry is not at the operation's time",
-            Outcome::Appended(_) if log.newest != Some(log.now) => "the appended entry is not the newest",
-            Outcome::Nothing if log.fits(op.policy, op.cost) != admitted => "the verdict contradicts the usage",
+            Outcome::Appended(entry) if entry.at != log.now => {
+                "the appended entry is not at the operation's time"
+            }
+            Outcome::Appended(_) if log.newest != Some(log.now) => {
+                "the appended entry is not the newest"
+            }
+            Outcome::Nothing if log.fits(op.policy, op.cost) != admitted => {
+                "the verdict contradicts the usage"
+            }
             // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known to reach it.
             Outcome::Appended(_) if log.fits(op.policy, u64::from(!admitted)) != admitted => {
                 "the verdict contradicts the usage"
@@ -133,7 +153,11 @@ impl SettlementFacts {
         if is_ordered && log.usage.len() == settlement.policy.limits().len() {
             return Ok(());
         }
-        Err(log.contradiction(settlement.log, settlement.policy, &format!("applied {applied}")))
+        Err(log.contradiction(
+            settlement.log,
+            settlement.policy,
+            &format!("applied {applied}"),
+        ))
     }
 }
 
@@ -142,12 +166,15 @@ impl LogFacts {
     #[inline(always)]
     fn fits(&self, policy: &Policy, more: u64) -> bool {
         let pairs = self.usage.iter().zip(policy.limits());
-        pairs.fold(true, |fits, (usage, limit)| fits & (usage.used.saturating_add(more) <= limit.max()))
+        pairs.fold(true, |fits, (usage, limit)| {
+            fits & (usage.used.saturating_add(more) <= limit.max())
+        })
     }
 
     fn contradiction(&self, log: LogKey<'_>, policy: &Policy, result: &str) -> Error {
-        let text =
-            format!("the store returned facts that are inconsistent with the policy {policy}: {result}, {self:?}");
+        let text = format!(
+            "the store returned facts that are inconsistent with the policy {policy}: {result}, {self:?}"
+        );
         Error::new(ErrorKind::Inconsistent, text).with_log(log)
     }
 }

@@ -18,7 +18,10 @@ pub const CONTRACT: &str = include_str!("contract.md");
 ///
 /// # Panics
 /// If the text is malformed. `policy!` calls this in a `const` block, so the panic is a compile error.
-#[allow(clippy::panic, reason = "`policy!` calls it in a const block, so the panic is a compile error")]
+#[allow(
+    clippy::panic,
+    reason = "`policy!` calls it in a const block, so the panic is a compile error"
+)]
 #[must_use]
 pub const fn policy_from_literal(text: &str) -> Policy {
     match parse::limits(text.as_bytes()) {

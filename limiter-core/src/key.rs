@@ -206,7 +206,9 @@ macro_rules! integers {
     };
 }
 
-integers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+integers!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
+);
 
 /// A key that identifies an IPv4 client by its address and an IPv6 client by its network.
 ///
@@ -237,7 +239,10 @@ impl IpBlock {
     /// A `prefix` above 128 is treated as 128. IPv4 addresses ignore it.
     #[must_use]
     pub const fn with_prefix(address: IpAddr, prefix: u8) -> Self {
-        Self { address, prefix: if prefix < 128 { prefix } else { 128 } }
+        Self {
+            address,
+            prefix: if prefix < 128 { prefix } else { 128 },
+        }
     }
 }
 
@@ -324,15 +329,39 @@ mod tests {
     #[test]
     fn text_bytes_and_numbers_are_themselves() {
         let (text, long) = ("customer 7".to_owned(), "x".repeat(100));
-        assert_eq!([key("customer 7"), key(&text), key(text.clone()), key(text.as_bytes())], [&*text; 4]);
+        assert_eq!(
+            [
+                key("customer 7"),
+                key(&text),
+                key(text.clone()),
+                key(text.as_bytes())
+            ],
+            [&*text; 4]
+        );
         let borrowed = &"customer 7";
-        assert_eq!([key(*b"customer 7"), key(b"customer 7"), key(borrowed)], [&*text; 3]);
-        assert_eq!([key(&*long), key(KeyBuf::from(long.as_bytes())), key((&*long, 1))[..100].to_owned()], [&*long; 3]);
+        assert_eq!(
+            [key(*b"customer 7"), key(b"customer 7"), key(borrowed)],
+            [&*text; 3]
+        );
+        assert_eq!(
+            [
+                key(&*long),
+                key(KeyBuf::from(long.as_bytes())),
+                key((&*long, 1))[..100].to_owned()
+            ],
+            [&*long; 3]
+        );
         for number in [0, 1, 9, 10, 255, 1 << 40, u64::MAX] {
             let borrowed = &number;
-            assert_eq!([key(number), key(borrowed)], [number.to_string(), number.to_string()]);
+            assert_eq!(
+                [key(number), key(borrowed)],
+                [number.to_string(), number.to_string()]
+            );
         }
-        assert_eq!([key(i8::MIN), key(-7), key(i128::MIN)], ["-128", "-7", &*i128::MIN.to_string()]);
+        assert_eq!(
+            [key(i8::MIN), key(-7), key(i128::MIN)],
+            ["-128", "-7", &*i128::MIN.to_string()]
+        );
         assert_eq!(key(u128::MAX), u128::MAX.to_string());
     }
 
@@ -343,7 +372,11 @@ mod tests {
             ("203.0.113.7", "203.0.113.7", "203.0.113.7"),
             ("255.255.255.255", "255.255.255.255", "255.255.255.255"),
             ("::ffff:203.0.113.7", "203.0.113.7", "203.0.113.7"),
-            ("2001:db8:0:1:aaaa::1", "2001:db8:0:1:aaaa::1", "2001:db8:0:1::/64"),
+            (
+                "2001:db8:0:1:aaaa::1",
+                "2001:db8:0:1:aaaa::1",
+                "2001:db8:0:1::/64",
+            ),
             ("::1", "::1", "::/64"),
             (
                 "2001:1111:2222:3333:4444:5555:6666:7777",
@@ -351,7 +384,10 @@ mod tests {
                 "2001:1111:2222:3333::/64",
             ),
         ] {
-            assert_eq!([key(ip(address)), key(IpBlock::new(ip(address)))], [whole, block]);
+            assert_eq!(
+                [key(ip(address)), key(IpBlock::new(ip(address)))],
+                [whole, block]
+            );
             if let IpAddr::V6(v6) = ip(address) {
                 assert_eq!(key(v6), whole);
             }
@@ -368,7 +404,10 @@ mod tests {
             (128, "2001:db8:0:1:aaaa::1/128"),
             (255, "2001:db8:0:1:aaaa::1/128"),
         ] {
-            assert_eq!(key(IpBlock::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)), block);
+            assert_eq!(
+                key(IpBlock::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)),
+                block
+            );
         }
     }
 
@@ -376,16 +415,24 @@ mod tests {
     fn tuples_are_one_to_one() {
         assert_eq!(key(("login", 7)), "login,7");
         assert_eq!(key(("a,b", "c\\", -1)), "a\\,b,c\\\\,-1");
-        let parts = ["", "a", "b", "ab", ",", "a,", ",b", "\\", "\\,", "a\\", ",,"];
+        let parts = [
+            "", "a", "b", "ab", ",", "a,", ",b", "\\", "\\,", "a\\", ",,",
+        ];
         let mut seen = std::collections::HashMap::new();
         for a in parts {
             for b in parts {
                 assert_eq!(seen.insert(key((a, b)), format!("{a:?} {b:?}")), None);
                 assert_eq!(key(KeyBuf::from_parts([a, b])), key((a, b)));
                 for c in parts {
-                    assert_eq!(seen.insert(key((a, b, c)), format!("{a:?} {b:?} {c:?}")), None);
+                    assert_eq!(
+                        seen.insert(key((a, b, c)), format!("{a:?} {b:?} {c:?}")),
+                        None
+                    );
                 }
-                assert_eq!(seen.insert(key(((a, b), "x")), format!("({a:?} {b:?}) x")), None);
+                assert_eq!(
+                    seen.insert(key(((a, b), "x")), format!("({a:?} {b:?}) x")),
+                    None
+                );
             }
         }
     }

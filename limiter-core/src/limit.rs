@@ -52,7 +52,10 @@ impl Limit {
         if max == 0 || max > MAX_COST {
             Err(OutOfRange::new(Quantity::Max, max))
         } else {
-            Ok(Self { max, packed: window.as_micros() })
+            Ok(Self {
+                max,
+                packed: window.as_micros(),
+            })
         }
     }
 
@@ -79,14 +82,24 @@ impl Limit {
     pub const fn with_resolution(self, resolution: Duration) -> Result<Self, OutOfRange> {
         let nanos = resolution.as_nanos();
         let Some(code) = code_of(nanos) else {
-            let nanos = if nanos >> 64 > 0 { u64::MAX } else { nanos as u64 };
+            let nanos = if nanos >> 64 > 0 {
+                u64::MAX
+            } else {
+                nanos as u64
+            };
             return Err(OutOfRange::new(Quantity::ResolutionNanos, nanos));
         };
         let window = self.window().as_micros();
         if RESOLUTIONS[code].0 > window {
-            return Err(OutOfRange::new(Quantity::ResolutionAbove(window), code as u64));
+            return Err(OutOfRange::new(
+                Quantity::ResolutionAbove(window),
+                code as u64,
+            ));
         }
-        Ok(Self { max: self.max, packed: window | (code as u64) << CODE_SHIFT })
+        Ok(Self {
+            max: self.max,
+            packed: window | (code as u64) << CODE_SHIFT,
+        })
     }
 
     /// Returns the maximum cost per window, in units.
@@ -118,11 +131,16 @@ impl Limit {
     }
 
     /// Fills array elements that are never read.
-    pub(crate) const UNUSED: Self = Self { max: 1, packed: Window::MIN.as_micros() };
+    pub(crate) const UNUSED: Self = Self {
+        max: 1,
+        packed: Window::MIN.as_micros(),
+    };
 }
 
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Limit").field(&format_args!("{self}")).finish()
+        f.debug_tuple("Limit")
+            .field(&format_args!("{self}"))
+            .finish()
     }
 }

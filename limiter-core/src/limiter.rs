@@ -68,7 +68,12 @@ impl<S> Limiter<S> {
     /// Returns a limiter called `name` over `store`, with `policy` as its default policy.
     #[must_use]
     pub fn new(name: impl Into<Name>, policy: impl IntoPolicy, store: S) -> Self {
-        Self { store, name: name.into(), policy: Arc::new(policy.into_policy()), timer: None }
+        Self {
+            store,
+            name: name.into(),
+            policy: Arc::new(policy.into_policy()),
+            timer: None,
+        }
     }
 
     /// Sets the timer that [`within`](crate::Request::within) sleeps on. The store's timer, if any, takes precedence.
@@ -105,14 +110,27 @@ impl<S> Limiter<S> {
     where
         S: WindowStore,
     {
-        let Self { store, name, policy, timer } = self;
+        let Self {
+            store,
+            name,
+            policy,
+            timer,
+        } = self;
         let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
-        Limiter { store: shared.unwrap_or_else(|| Arc::new(store)), name, policy, timer }
+        Limiter {
+            store: shared.unwrap_or_else(|| Arc::new(store)),
+            name,
+            policy,
+            timer,
+        }
     }
 
     #[inline(always)]
     pub(crate) fn log<'k>(&self, key: &'k impl AsRef<[u8]>) -> LogKey<'k> {
-        LogKey { name: self.name, key: key.as_ref() }
+        LogKey {
+            name: self.name,
+            key: key.as_ref(),
+        }
     }
 
     pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {

@@ -45,7 +45,10 @@ use crate::time::Timestamp;
 /// With a resolution, merging adds amortised logarithmic time to an append.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "saved::SavedLog", try_from = "saved::SavedLog"))]
+#[cfg_attr(
+    feature = "serde",
+    serde(into = "saved::SavedLog", try_from = "saved::SavedLog")
+)]
 pub struct Log {
     /// Oldest first.
     entries: VecDeque<StoredEntry>,
@@ -114,7 +117,14 @@ impl Log {
     /// Returns an empty log whose entries will have ids from these halves on.
     fn with_ids(prefix: u64, next: u64) -> Self {
         let (entries, ids) = (VecDeque::new(), HashMap::new());
-        Self { entries, prefix, next, dropped: 0, expires_at: Timestamp::EPOCH, ids }
+        Self {
+            entries,
+            prefix,
+            next,
+            dropped: 0,
+            expires_at: Timestamp::EPOCH,
+            ids,
+        }
     }
 
     /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
@@ -132,23 +142,50 @@ impl Log {
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
-        if let Some((entry, Original { admitted, refundable, .. })) = op.id.and_then(|id| self.original(id))
+        if let Some((
+            entry,
+            Original {
+                admitted,
+                refundable,
+                ..
+            },
+        )) = op.id.and_then(|id| self.original(id))
             && op.receipt_window().counts(entry.at, time)
         {
             let outcome = Outcome::Repeated(self.entry(&entry));
-            return Facts { admitted, refundable, outcome, log: self.facts(op.policy, op.cost, time) };
+            return Facts {
+                admitted,
+                refundable,
+                outcome,
+                log: self.facts(op.policy, op.cost, time),
+            };
         }
         let fits = |limit: &Limit| self.used(limit, time).saturating_add(op.cost) <= limit.max();
         let admitted = op.policy.limits().iter().all(fits);
-        let refundable = admitted && op.limiter_policy.is_none_or(|policy| policy.limits().iter().all(fits));
+        let refundable = admitted
+            && op
+                .limiter_policy
+                .is_none_or(|policy| policy.limits().iter().all(fits));
         if !op.appends(admitted) {
             let log = self.facts(op.policy, op.cost, time);
-            return Facts { admitted, refundable, outcome: Outcome::Nothing, log };
+            return Facts {
+                admitted,
+                refundable,
+                outcome: Outcome::Nothing,
+                log,
+            };
         }
         let before = self.newest();
         let appended = self.append(time, op.cost, 0);
         if let Some(id) = op.id {
-            self.ids.insert(id, Original { number: appended.number(), admitted, refundable });
+            self.ids.insert(
+                id,
+                Original {
+                    number: appended.number(),
+                    admitted,
+                    refundable,
+                },
+            );
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
@@ -159,7 +196,12 @@ impl Log {
         self.forget_ids();
         self.expire_after(op, time, now);
         let outcome = Outcome::Appended(self.entry(&appended));
-        Facts { admitted, refundable, outcome, log: self.facts(op.policy, op.cost, time) }
+        Facts {
+            admitted,
+            refundable,
+            outcome,
+            log: self.facts(op.policy, op.cost, time),
+        }
     }
 
     /// Applies operations on different logs as one, as [`WindowStore::apply_all`](crate::WindowStore::apply_all) does.
@@ -170,22 +212,31 @@ impl Log {
             (log, facts)
         });
         let alone: Vec<_> = alone.collect();
-        let denier = ops.iter().zip(&alone).position(|(joint, (_, facts))| joint.denies(facts.admitted));
-        let results = logs.iter_mut().zip(ops).zip(alone).enumerate().map(|(i, ((log, joint), (changed, facts)))| {
-            let repeats = matches!(facts.outcome, Outcome::Repeated(_));
-            if denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats {
-                return log.apply(&joint.op.to_peek(), now);
-            }
-            *log = changed;
-            facts
-        });
+        let denier = ops
+            .iter()
+            .zip(&alone)
+            .position(|(joint, (_, facts))| joint.denies(facts.admitted));
+        let results = logs.iter_mut().zip(ops).zip(alone).enumerate().map(
+            |(i, ((log, joint), (changed, facts)))| {
+                let repeats = matches!(facts.outcome, Outcome::Repeated(_));
+                if denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats {
+                    return log.apply(&joint.op.to_peek(), now);
+                }
+                *log = changed;
+                facts
+            },
+        );
         results.collect()
     }
 
     /// Sets the expiry after an append at `time`.
     fn expire_after(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) {
         let ahead = time.micros_since(op.at.or_clock(now));
-        let grace = if op.at == At::StoreClock { 0 } else { GIVEN_TIME_GRACE };
+        let grace = if op.at == At::StoreClock {
+            0
+        } else {
+            GIVEN_TIME_GRACE
+        };
         // Each is below 2^53.
         let expires_at = now.as_micros() + ahead + op.retention().window.as_micros() + grace;
         self.expires_at = Timestamp::from_micros_saturating(expires_at);
@@ -195,18 +246,27 @@ impl Log {
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let (time, receipt) = (self.clamped(settlement.at, now), settlement.receipt);
         let found = position(&self.entries, receipt.entry().as_u128() as u64).filter(|&i| {
-            self.entry(&self.entries[i]) == Entry { id: receipt.entry(), at: receipt.at() }
+            self.entry(&self.entries[i])
+                == Entry {
+                    id: receipt.entry(),
+                    at: receipt.at(),
+                }
                 && !receipt.has_expired(time)
         });
         if let Some(i) = found {
             let change = settlement.cost.wrapping_sub(self.cost_of(i));
-            self.entries.range_mut(i..).for_each(|entry| entry.total = entry.total.wrapping_add(change));
+            self.entries
+                .range_mut(i..)
+                .for_each(|entry| entry.total = entry.total.wrapping_add(change));
             if settlement.cost == 0 {
                 self.entries.remove(i);
             }
             self.drop_beyond(MAX_COST);
         }
-        SettlementFacts { applied: found.is_some(), log: self.facts(settlement.policy, 0, time) }
+        SettlementFacts {
+            applied: found.is_some(),
+            log: self.facts(settlement.policy, 0, time),
+        }
     }
 
     /// Returns the time by the store's clock from which the store may delete the log. `None` if the log is empty.
@@ -242,15 +302,23 @@ impl Log {
     /// An operation's time, clamped to the newest entry.
     fn clamped(&self, at: At, now: Timestamp) -> Timestamp {
         let unclamped = at.or_clock(now);
-        self.newest().map_or(unclamped, |newest| newest.max(unclamped))
+        self.newest()
+            .map_or(unclamped, |newest| newest.max(unclamped))
     }
 
     fn entry(&self, stored: &StoredEntry) -> Entry {
-        Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number())), at: stored.at }
+        Entry {
+            id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number())),
+            at: stored.at,
+        }
     }
 
     fn append(&mut self, at: Timestamp, cost: u64, flags: u64) -> StoredEntry {
-        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), flagged: self.next | flags };
+        let appended = StoredEntry {
+            at,
+            total: self.total().wrapping_add(cost),
+            flagged: self.next | flags,
+        };
         self.next = self.next.wrapping_add(1);
         self.entries.push_back(appended);
         appended
@@ -259,13 +327,17 @@ impl Log {
     /// The entry with this idempotency key.
     fn original(&self, id: EntryId) -> Option<(StoredEntry, Original)> {
         let original = *self.ids.get(&id)?;
-        Some((self.entries[position(&self.entries, original.number)?], original))
+        Some((
+            self.entries[position(&self.entries, original.number)?],
+            original,
+        ))
     }
 
     /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.
     fn forget_ids(&mut self) {
         if self.ids.len() > 2 * self.entries.len() {
-            self.ids.retain(|_, original| position(&self.entries, original.number).is_some());
+            self.ids
+                .retain(|_, original| position(&self.entries, original.number).is_some());
             self.ids.shrink_to(2 * self.entries.len());
         }
     }
@@ -276,7 +348,9 @@ impl Log {
     }
 
     fn total_before(&self, i: usize) -> u64 {
-        i.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.dropped, |entry| entry.total)
+        i.checked_sub(1)
+            .and_then(|last| self.entries.get(last))
+            .map_or(self.dropped, |entry| entry.total)
     }
 
     fn cost_of(&self, i: usize) -> u64 {
@@ -328,7 +402,9 @@ impl Log {
             return Some(start);
         }
         let before = self.total_before(start);
-        let found = gallop(start, self.len(), |i| self.entries[i].total.wrapping_sub(before) < cost);
+        let found = gallop(start, self.len(), |i| {
+            self.entries[i].total.wrapping_sub(before) < cost
+        });
         (found < self.len()).then_some(found)
     }
 
@@ -340,14 +416,21 @@ impl Log {
         let usage_of = |limit: &Limit| {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
-            let time_of_first_reaching = |cost| self.time_of_first_reaching(start, cost).unwrap_or(now);
+            let time_of_first_reaching =
+                |cost| self.time_of_first_reaching(start, cost).unwrap_or(now);
             Usage {
                 used,
                 oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
-                blocker: time_of_first_reaching(used.saturating_add(cost).saturating_sub(limit.max())),
+                blocker: time_of_first_reaching(
+                    used.saturating_add(cost).saturating_sub(limit.max()),
+                ),
             }
         };
-        LogFacts { now, newest: self.newest(), usage: PerLimit::of(policy, usage_of) }
+        LogFacts {
+            now,
+            newest: self.newest(),
+            usage: PerLimit::of(policy, usage_of),
+        }
     }
 }
 
@@ -359,7 +442,9 @@ fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
     if entries.get(latest).is_some_and(is_it) {
         return Some(latest);
     }
-    let i = entries.binary_search_by_key(&number, StoredEntry::number).ok()?;
+    let i = entries
+        .binary_search_by_key(&number, StoredEntry::number)
+        .ok()?;
     is_it(&entries[i]).then_some(i)
 }
 
@@ -371,8 +456,14 @@ impl Default for Log {
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.iter().enumerate().map(|(i, entry)| (entry.at.as_micros(), self.cost_of(i)));
-        f.debug_struct("Log").field("entries", &entries.collect::<Vec<_>>()).finish_non_exhaustive()
+        let entries = self
+            .entries
+            .iter()
+            .enumerate()
+            .map(|(i, entry)| (entry.at.as_micros(), self.cost_of(i)));
+        f.debug_struct("Log")
+            .field("entries", &entries.collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 
@@ -386,9 +477,15 @@ mod tests {
     fn entries_that_merge_free_their_memory() {
         let (policy, mut log) = (policy!("9000/10s, 9000/2h~1m"), Log::new());
         for millis in (0..5_000).chain([60_000]) {
-            let _ = log.apply(&Op::record("", &policy), Timestamp::from_micros_saturating(millis * 1_000));
+            let _ = log.apply(
+                &Op::record("", &policy),
+                Timestamp::from_micros_saturating(millis * 1_000),
+            );
         }
-        assert_eq!(format!("{log:?}"), "Log { entries: [(4999000, 5000), (60000000, 1)], .. }");
+        assert_eq!(
+            format!("{log:?}"),
+            "Log { entries: [(4999000, 5000), (60000000, 1)], .. }"
+        );
         assert_eq!(log.entries.capacity(), 32);
     }
 
@@ -399,13 +496,20 @@ mod tests {
         let mut append = |id: u128| {
             let mut op = Op::acquire("", &policy);
             op.id = Some(EntryId::from_u128(id));
-            let Outcome::Appended(entry) = log.apply(&op, now).outcome else { panic!("not appended: {id}") };
+            let Outcome::Appended(entry) = log.apply(&op, now).outcome else {
+                panic!("not appended: {id}")
+            };
             if id > 0 {
                 let receipt = Receipt::new(entry.id, entry.at, policy.longest_window());
                 let refund = Settlement::new(LogKey::new("".into(), ""), &policy, receipt, 0);
                 assert!(log.settle(&refund, now).applied);
             }
-            assert!(log.ids.len() <= 5, "{} ids of {} entries", log.ids.len(), log.len());
+            assert!(
+                log.ids.len() <= 5,
+                "{} ids of {} entries",
+                log.ids.len(),
+                log.len()
+            );
         };
         // Appending the same once more needs the id to be forgotten.
         (0..1000).chain(1..1000).for_each(&mut append);

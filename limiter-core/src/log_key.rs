@@ -21,7 +21,10 @@ impl<'a> LogKey<'a> {
     #[inline]
     #[must_use]
     pub fn new(name: Name, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { name, key: key.as_ref() }
+        Self {
+            name,
+            key: key.as_ref(),
+        }
     }
 
     /// Returns the name and the key as one byte string: the [encoded name](Name::encoded), `:` and the key.
@@ -51,7 +54,11 @@ impl LogPlace {
     /// Returns a place on a node, of a log that changes only alone.
     #[must_use]
     pub const fn on(node: Option<Arc<str>>) -> Self {
-        Self { node, group: None, through: 0 }
+        Self {
+            node,
+            group: None,
+            through: 0,
+        }
     }
 
     /// Adds the group.

@@ -16,7 +16,9 @@ impl Merging {
     pub const NAMED_FOR: Window = Window::TEN_MINUTES;
 
     pub(crate) fn of(limits: impl Iterator<Item = Limit>) -> Self {
-        let mut windows: SmallVec<_> = limits.map(|limit| (limit.window(), limit.resolution_micros())).collect();
+        let mut windows: SmallVec<_> = limits
+            .map(|limit| (limit.window(), limit.resolution_micros()))
+            .collect();
         windows.sort_unstable();
         // Of equal windows, the first has the smallest resolution.
         windows.dedup_by_key(|(window, _)| *window);
@@ -49,6 +51,9 @@ impl Merging {
             return 0;
         }
         let counting = self.0.iter().filter(|(window, _)| age < window.as_micros());
-        counting.map(|(_, resolution)| *resolution).min().unwrap_or(0)
+        counting
+            .map(|(_, resolution)| *resolution)
+            .min()
+            .unwrap_or(0)
     }
 }

@@ -29,10 +29,15 @@ struct Interned {
 }
 
 /// Every name that the process has used, except the default one.
-static NAMES: LazyLock<Mutex<HashMap<&'static str, &'static Interned>>> = LazyLock::new(Mutex::default);
+static NAMES: LazyLock<Mutex<HashMap<&'static str, &'static Interned>>> =
+    LazyLock::new(Mutex::default);
 
 /// The name of operations built without a limiter. A `static`, so building one takes no lock.
-static DEFAULT: Interned = Interned { text: "default", encoded: "default", id: 0 };
+static DEFAULT: Interned = Interned {
+    text: "default",
+    encoded: "default",
+    id: 0,
+};
 
 impl Name {
     /// Returns the name with this text, which may hold any characters and have any length.
@@ -84,7 +89,9 @@ fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'/' => out.push(char::from(byte)),
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'/' => {
+                out.push(char::from(byte))
+            }
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -140,14 +147,26 @@ mod tests {
 
     #[test]
     fn equal_texts_are_one_name_on_every_thread() {
-        let texts = || (0..100).map(|i| format!("name {i}")).chain(["default".to_owned(), String::new()]);
-        let threads: Vec<_> =
-            (0..4).map(|_| thread::spawn(move || texts().map(Name::from).collect::<Vec<_>>())).collect();
-        let names: Vec<Vec<Name>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let texts = || {
+            (0..100)
+                .map(|i| format!("name {i}"))
+                .chain(["default".to_owned(), String::new()])
+        };
+        let threads: Vec<_> = (0..4)
+            .map(|_| thread::spawn(move || texts().map(Name::from).collect::<Vec<_>>()))
+            .collect();
+        let names: Vec<Vec<Name>> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
         assert!(names.iter().all(|other| *other == names[0]));
         let ids: HashSet<u32> = names[0].iter().map(Name::id).collect();
         assert_eq!(ids.len(), 102);
-        assert!(texts().zip(&names[0]).all(|(text, name)| text == name.as_str()));
+        assert!(
+            texts()
+                .zip(&names[0])
+                .all(|(text, name)| text == name.as_str())
+        );
         assert_eq!(Name::default(), Name::new("default"));
     }
 

@@ -16,13 +16,19 @@ fn invalid(what: &str, text: &str, error: ParseError<'_>) -> Error {
         reason if found.len() == text.len() => reason.expected().to_owned(),
         reason => format!("{}, found {}", reason.expected(), excerpt(&found)),
     };
-    Error::new(ErrorKind::InvalidLimit, format!("{what} {}: {reason}", excerpt(text)))
+    Error::new(
+        ErrorKind::InvalidLimit,
+        format!("{what} {}: {reason}", excerpt(text)),
+    )
 }
 
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.as_micros();
-        let (length, names) = UNITS.iter().find(|(length, _)| micros.is_multiple_of(*length)).unwrap_or(&UNITS[5]);
+        let (length, names) = UNITS
+            .iter()
+            .find(|(length, _)| micros.is_multiple_of(*length))
+            .unwrap_or(&UNITS[5]);
         write!(f, "{}{}", micros / length, names[0])
     }
 }
@@ -72,7 +78,8 @@ impl FromStr for Policy {
     ///
     /// The counting mode is [`Counting::Admitted`](crate::Counting::Admitted); [`Policy::with_counting`] changes it.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let (limits, count) = parse::limits(text.as_bytes()).map_err(|error| invalid("policy", text, error))?;
+        let (limits, count) =
+            parse::limits(text.as_bytes()).map_err(|error| invalid("policy", text, error))?;
         Ok(Self::from_checked(limits, count))
     }
 }
@@ -95,29 +102,72 @@ mod tests {
             ("1/μs", 1, 1, 0, "1/1us"),
             ("3/90s", 3, 90_000_000, 0, "3/90s"),
             ("70000/day", 70_000, 86_400_000_000, 0, "70000/1d"),
-            ("4503599627370496/9007199254740991us", 1 << 52, (1 << 53) - 1, 0, "4503599627370496/9007199254740991us"),
+            (
+                "4503599627370496/9007199254740991us",
+                1 << 52,
+                (1 << 53) - 1,
+                0,
+                "4503599627370496/9007199254740991us",
+            ),
             ("1/1us~1us", 1, 1, 1, "1/1us~1us"),
             ("1/1s~10us", 1, 1_000_000, 10, "1/1s~10us"),
             ("1/1s~100 microseconds", 1, 1_000_000, 100, "1/1s~100us"),
             ("1/1s~1ms", 1, 1_000_000, 1_000, "1/1s~1ms"),
             ("1/1s~10ms", 1, 1_000_000, 10_000, "1/1s~10ms"),
             ("1/1s~100ms", 1, 1_000_000, 100_000, "1/1s~100ms"),
-            ("1000 per hour ~ second", 1_000, 3_600_000_000, 1_000_000, "1000/1h~1s"),
+            (
+                "1000 per hour ~ second",
+                1_000,
+                3_600_000_000,
+                1_000_000,
+                "1000/1h~1s",
+            ),
             ("1/1h~10s", 1, 3_600_000_000, 10_000_000, "1/1h~10s"),
-            ("1000/1h ~ 60s", 1_000, 3_600_000_000, 60_000_000, "1000/1h~1m"),
+            (
+                "1000/1h ~ 60s",
+                1_000,
+                3_600_000_000,
+                60_000_000,
+                "1000/1h~1m",
+            ),
             ("1/1h~10m", 1, 3_600_000_000, 600_000_000, "1/1h~10m"),
-            ("1000000/30d~1h", 1_000_000, 2_592_000_000_000, 3_600_000_000, "1000000/30d~1h"),
+            (
+                "1000000/30d~1h",
+                1_000_000,
+                2_592_000_000_000,
+                3_600_000_000,
+                "1000000/30d~1h",
+            ),
             ("1/30d~6h", 1, 2_592_000_000_000, 21_600_000_000, "1/30d~6h"),
-            ("1/9007199254740991us~24h", 1, (1 << 53) - 1, 86_400_000_000, "1/9007199254740991us~1d"),
+            (
+                "1/9007199254740991us~24h",
+                1,
+                (1 << 53) - 1,
+                86_400_000_000,
+                "1/9007199254740991us~1d",
+            ),
         ] {
-            let (limit, resolution): (Limit, _) = (text.parse().unwrap(), Duration::from_micros(resolution));
-            assert_eq!((limit.max(), limit.window().as_micros()), (max, micros), "{text}");
+            let (limit, resolution): (Limit, _) =
+                (text.parse().unwrap(), Duration::from_micros(resolution));
+            assert_eq!(
+                (limit.max(), limit.window().as_micros()),
+                (max, micros),
+                "{text}"
+            );
             assert_eq!(limit.resolution().unwrap_or_default(), resolution, "{text}");
-            assert_eq!((limit.to_string(), printed.parse().ok()), (printed.to_owned(), Some(limit)), "{text}");
+            assert_eq!(
+                (limit.to_string(), printed.parse().ok()),
+                (printed.to_owned(), Some(limit)),
+                "{text}"
+            );
             let exact = Limit::with_window(limit.max(), limit.window()).unwrap();
             let coarse = exact.with_resolution(resolution);
             assert!(
-                if resolution.is_zero() { exact == limit } else { exact != limit && coarse == Ok(limit) },
+                if resolution.is_zero() {
+                    exact == limit
+                } else {
+                    exact != limit && coarse == Ok(limit)
+                },
                 "{text}"
             );
         }
@@ -126,16 +176,43 @@ mod tests {
     #[test]
     fn malformed_limits_say_what_was_expected() {
         for (text, part) in [
-            ("1/1s~5s", "limit \"1/1s~5s\": resolution of 5s is not supported; the nearest are 1s and 10s"),
-            ("1/1s~0s", "resolution of 0ns is not supported; the nearest are 1us and 10us"),
-            ("1/1h~2m", "resolution of 120s is not supported; the nearest are 1m and 10m"),
-            ("1/1h~2h", "resolution of 7200s is not supported; the nearest are 1h and 6h"),
-            ("1/30d~7d", "resolution of 604800s is not supported; the nearest are 6h and 1d"),
-            ("1/1s~18446744073709551600us", "is not supported; the nearest are 6h and 1d"),
+            (
+                "1/1s~5s",
+                "limit \"1/1s~5s\": resolution of 5s is not supported; the nearest are 1s and 10s",
+            ),
+            (
+                "1/1s~0s",
+                "resolution of 0ns is not supported; the nearest are 1us and 10us",
+            ),
+            (
+                "1/1h~2m",
+                "resolution of 120s is not supported; the nearest are 1m and 10m",
+            ),
+            (
+                "1/1h~2h",
+                "resolution of 7200s is not supported; the nearest are 1h and 6h",
+            ),
+            (
+                "1/30d~7d",
+                "resolution of 604800s is not supported; the nearest are 6h and 1d",
+            ),
+            (
+                "1/1s~18446744073709551600us",
+                "is not supported; the nearest are 6h and 1d",
+            ),
             ("1/1s~18446744073709551616us", "the number is out of range"),
-            ("1/1m~1h", "limit \"1/1m~1h\": resolution of 1h is longer than the window of 60s"),
-            ("1/9us~10us", "resolution of 10us is longer than the window of 9µs"),
-            ("1/1s~", "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"\""),
+            (
+                "1/1m~1h",
+                "limit \"1/1m~1h\": resolution of 1h is longer than the window of 60s",
+            ),
+            (
+                "1/9us~10us",
+                "resolution of 10us is longer than the window of 9µs",
+            ),
+            (
+                "1/1s~",
+                "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"\"",
+            ),
             ("1/1s~1ms~1ms", "expected a whole number and a unit"),
             ("1~1s/1s", "expected a whole number, found \"1~1s\""),
             ("1/~1s", "expected a whole number and a unit"),
@@ -143,7 +220,10 @@ mod tests {
             ("3", "expected MAX/WINDOW"),
             ("0/60s", "limit of 0 is out of range, expected 1 to"),
             ("3/0s", "window of 0 µs is out of range"),
-            ("3/1ns", "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"1ns\""),
+            (
+                "3/1ns",
+                "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"1ns\"",
+            ),
             ("-1/s", "expected a whole number, found \"-1\""),
             ("+1/s", "expected a whole number, found \"+1\""),
             ("1.5/s", "expected a whole number, found \"1.5\""),
@@ -166,15 +246,27 @@ mod tests {
         }
         let limit: Limit = "1/1h".parse().unwrap();
         for (resolution, message) in [
-            (Duration::from_nanos(1_500), "resolution of 1.5µs is not supported; the nearest are 1us and 10us"),
+            (
+                Duration::from_nanos(1_500),
+                "resolution of 1.5µs is not supported; the nearest are 1us and 10us",
+            ),
             (Duration::MAX, "is not supported; the nearest are 6h and 1d"),
-            (Duration::from_secs(86_400), "resolution of 1d is longer than the window of 3600s"),
+            (
+                Duration::from_secs(86_400),
+                "resolution of 1d is longer than the window of 3600s",
+            ),
         ] {
             let error = limit.with_resolution(resolution).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
         }
         let long = "9".repeat(100_000);
-        for text in [long.clone(), format!("{long}x/s"), format!("{long}/s"), format!("1/{long}"), format!("{long},")] {
+        for text in [
+            long.clone(),
+            format!("{long}x/s"),
+            format!("{long}/s"),
+            format!("1/{long}"),
+            format!("{long},"),
+        ] {
             assert!(text.parse::<Policy>().unwrap_err().to_string().len() < 300);
         }
     }
@@ -183,10 +275,24 @@ mod tests {
     fn policies_parse_and_print() {
         let policy: Policy = "3/1s,5/5s".parse().unwrap();
         assert_eq!(policy.to_string(), "3/1s, 5/5s");
-        assert_eq!(["1/1s"; 8].join(", ").parse::<Policy>().unwrap().limits().len(), 8);
+        assert_eq!(
+            ["1/1s"; 8]
+                .join(", ")
+                .parse::<Policy>()
+                .unwrap()
+                .limits()
+                .len(),
+            8
+        );
         for (text, part) in [
-            ("3/1s,", "policy \"3/1s,\": expected MAX/WINDOW, as in 100/60s or 100 per minute, found \"\""),
-            (&["1/1s"; 9].join(","), "expected at most 8 limits, found \"1/1s\""),
+            (
+                "3/1s,",
+                "policy \"3/1s,\": expected MAX/WINDOW, as in 100/60s or 100 per minute, found \"\"",
+            ),
+            (
+                &["1/1s"; 9].join(","),
+                "expected at most 8 limits, found \"1/1s\"",
+            ),
         ] {
             let error = text.parse::<Policy>().unwrap_err();
             assert!(error.to_string().contains(part), "{text}: {error}");
@@ -195,8 +301,12 @@ mod tests {
 
     #[test]
     fn constants_are_checked_by_the_compiler() {
-        const STRICT: Policy = crate::policy!("3/1s, 100 per hour").with_counting(crate::Counting::Attempts);
-        let parsed = "3/1s,100/1h".parse::<Policy>().unwrap().with_counting(crate::Counting::Attempts);
+        const STRICT: Policy =
+            crate::policy!("3/1s, 100 per hour").with_counting(crate::Counting::Attempts);
+        let parsed = "3/1s,100/1h"
+            .parse::<Policy>()
+            .unwrap()
+            .with_counting(crate::Counting::Attempts);
         assert_eq!(STRICT, parsed);
         const LIMIT: Limit = match Limit::new(5, Duration::from_secs(60)) {
             Ok(limit) => limit,

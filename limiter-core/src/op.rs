@@ -58,7 +58,10 @@ impl EntryId {
     #[inline]
     #[must_use]
     pub const fn from_u128(id: u128) -> Self {
-        Self { high: (id >> 64) as u64, low: id as u64 }
+        Self {
+            high: (id >> 64) as u64,
+            low: id as u64,
+        }
     }
 
     /// Returns the id's value.
@@ -133,7 +136,18 @@ impl<'a> Op<'a> {
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         let log = LogKey::new(Name::default(), key);
         let (at, id) = (At::StoreClock, None);
-        Self { log, policy, limiter_policy: None, cost: 1, mode, at, id, keep: false, is_status: false, timeout: None }
+        Self {
+            log,
+            policy,
+            limiter_policy: None,
+            cost: 1,
+            mode,
+            at,
+            id,
+            keep: false,
+            is_status: false,
+            timeout: None,
+        }
     }
 
     /// Returns an acquire of one unit. See [`new`](Self::new) for the other defaults.
@@ -212,7 +226,12 @@ impl<'a> Op<'a> {
     /// and [`Usage::blocker`](crate::store::Usage::blocker) is unspecified.
     #[must_use]
     pub fn to_peek(self) -> Self {
-        Self { mode: Mode::Peek, id: None, keep: false, ..self }
+        Self {
+            mode: Mode::Peek,
+            id: None,
+            keep: false,
+            ..self
+        }
     }
 
     /// Validates the operation and returns it in the form that stores rely on.
@@ -227,14 +246,19 @@ impl<'a> Op<'a> {
     pub fn checked(mut self) -> Result<Self, Error> {
         let (cost, log) = (self.cost, self.log);
         if cost == 0 {
-            let text =
-                format!("{:?}: the cost is 0, expected at least 1 (use peek to look without consuming)", self.mode);
+            let text = format!(
+                "{:?}: the cost is 0, expected at least 1 (use peek to look without consuming)",
+                self.mode
+            );
             return Err(Error::new(ErrorKind::InvalidCost, text).with_log(log));
         }
         if self.mode == Mode::Record {
             self.cost = cost.min(MAX_COST);
         } else if let Some(limit) = self.policy.limits().iter().find(|limit| cost > limit.max()) {
-            let text = format!("a cost of {cost} can never fit the limit {limit}, expected at most {}", limit.max());
+            let text = format!(
+                "a cost of {cost} can never fit the limit {limit}, expected at most {}",
+                limit.max()
+            );
             return Err(Error::new(ErrorKind::CostExceedsLimit, text).with_log(log));
         }
         if self.mode == Mode::Peek {
@@ -277,7 +301,10 @@ impl<'a> Op<'a> {
             None => own,
             Some(policy) => {
                 let other = Retention::of(policy);
-                Retention { window: own.window.max(other.window), max: own.max.max(other.max) }
+                Retention {
+                    window: own.window.max(other.window),
+                    max: own.max.max(other.max),
+                }
             }
         }
     }
@@ -301,12 +328,16 @@ impl<'a> Op<'a> {
     /// Returns the windows and the resolutions by which an append merges entries. `None` if all limits are exact.
     #[must_use]
     pub fn merging(&self) -> Option<Merging> {
-        self.has_resolution().then(|| Merging::of(self.limits().copied()))
+        self.has_resolution()
+            .then(|| Merging::of(self.limits().copied()))
     }
 
     /// The limits of both policies.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &'a Limit> + use<'a> {
-        self.policy.limits().iter().chain(self.limiter_policy.into_iter().flat_map(Policy::limits))
+        self.policy
+            .limits()
+            .iter()
+            .chain(self.limiter_policy.into_iter().flat_map(Policy::limits))
     }
 
     /// Returns how long an entry's receipt and idempotency key are valid: the [retention](Self::retention) window, but at most
@@ -315,7 +346,11 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn receipt_window(&self) -> Window {
         let window = self.retention().window;
-        if self.has_resolution() { window.min(Merging::NAMED_FOR) } else { window }
+        if self.has_resolution() {
+            window.min(Merging::NAMED_FOR)
+        } else {
+            window
+        }
     }
 }
 
@@ -348,7 +383,11 @@ impl<'a> JointOp<'a> {
 /// An operation that denies the others and that others deny.
 impl<'a> From<Op<'a>> for JointOp<'a> {
     fn from(op: Op<'a>) -> Self {
-        Self { op, is_advisory: false, keeps_charge: false }
+        Self {
+            op,
+            is_advisory: false,
+            keeps_charge: false,
+        }
     }
 }
 
@@ -369,6 +408,9 @@ impl Retention {
     #[inline(always)]
     #[must_use]
     pub fn of(policy: &Policy) -> Self {
-        Self { window: policy.longest_window(), max: policy.largest_max() }
+        Self {
+            window: policy.longest_window(),
+            max: policy.largest_max(),
+        }
     }
 }

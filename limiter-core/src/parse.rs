@@ -41,7 +41,9 @@ impl Reason {
             Self::NoLimit => "expected MAX/WINDOW, as in 100/60s or 100 per minute",
             Self::NoNumber => "expected a whole number",
             Self::NoUnit => "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s",
-            Self::NumberTooLarge => "the number is out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
+            Self::NumberTooLarge => {
+                "the number is out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs"
+            }
             Self::OutOfRange(_) => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
             Self::Resolution(_) => {
                 "expected a resolution of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no \
@@ -100,7 +102,11 @@ const fn number(text: &[u8]) -> Result<u64, ParseError<'_>> {
         };
         at += 1;
     }
-    if text.is_empty() { error(text, Reason::NoNumber) } else { Ok(number) }
+    if text.is_empty() {
+        error(text, Reason::NoNumber)
+    } else {
+        Ok(number)
+    }
 }
 
 /// Parses a window, such as `"60s"`, `"1 minute"`, `"minute"` or `"250ms"`.
@@ -119,7 +125,11 @@ const fn micros(text: &[u8]) -> Result<u64, ParseError<'_>> {
         digits += 1;
     }
     let (count, name) = text.split_at(digits);
-    let count = if count.is_empty() { 1 } else { tri!(number(count)) };
+    let count = if count.is_empty() {
+        1
+    } else {
+        tri!(number(count))
+    };
     let mut unit = 0;
     while unit < UNITS.len() {
         let (length, names) = UNITS[unit];
@@ -154,7 +164,9 @@ pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError<'_>> {
         Ok(limit) => limit,
         Err(out_of_range) => return error(text, Reason::OutOfRange(out_of_range)),
     };
-    let Some(resolution) = resolution else { return Ok(limit) };
+    let Some(resolution) = resolution else {
+        return Ok(limit);
+    };
     match limit.with_resolution(Duration::from_micros(tri!(micros(resolution)))) {
         Ok(limit) => Ok(limit),
         Err(out_of_range) => error(resolution, Reason::Resolution(out_of_range)),

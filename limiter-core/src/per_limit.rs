@@ -28,7 +28,9 @@ impl<T: Copy> PerLimit<T> {
     /// Returns a sequence of the items of `slice`. `None` if it has no items or more than [`MAX_LIMITS`].
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Option<Self> {
-        (1..=MAX_LIMITS).contains(&slice.len()).then(|| Self(SmallVec::from_slice(slice)))
+        (1..=MAX_LIMITS)
+            .contains(&slice.len())
+            .then(|| Self(SmallVec::from_slice(slice)))
     }
 
     /// Returns a sequence of `f` applied to each item.
@@ -86,11 +88,21 @@ mod tests {
             let slice: Vec<usize> = (0..len).collect();
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!(*items, *slice);
-            let policy =
-                Policy::new(slice.iter().map(|i| Limit::with_window(*i as u64 + 1, Window::MIN).unwrap())).unwrap();
-            assert_eq!(PerLimit::of(&policy, |limit| limit.max() as usize - 1), items);
+            let policy = Policy::new(
+                slice
+                    .iter()
+                    .map(|i| Limit::with_window(*i as u64 + 1, Window::MIN).unwrap()),
+            )
+            .unwrap();
+            assert_eq!(
+                PerLimit::of(&policy, |limit| limit.max() as usize - 1),
+                items
+            );
         }
-        assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap());
+        assert_eq!(
+            PerLimit::from([1, 2, 3, 4, 5]),
+            PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap()
+        );
         assert_eq!(*PerLimit::from([1, 2]), [1, 2]);
     }
 }

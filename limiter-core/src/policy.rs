@@ -9,7 +9,11 @@ use crate::time::Window;
 
 /// The counting mode: which acquires append an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Counting {
     /// Only admitted acquires count, so denied requests cost nothing. This is the default.
     #[default]
@@ -117,20 +121,39 @@ impl Policy {
         let longest = policies.iter().map(|policy| policy.longest_window).max();
         let window = longest.ok_or(OutOfRange::new(Quantity::Limits, 0))?;
         // A window of length `window` is no longer than so many of the limit's, in each of which at most `max` is admitted.
-        let admits =
-            |limit: &Limit| limit.max().saturating_mul(window.as_micros().div_ceil(limit.window().as_micros()));
+        let admits = |limit: &Limit| {
+            limit
+                .max()
+                .saturating_mul(window.as_micros().div_ceil(limit.window().as_micros()))
+        };
         let needs = |policy: &&Self| {
-            let admitted = policy.limits().iter().map(admits).min().filter(|_| policy.counting == Counting::Admitted);
+            let admitted = policy
+                .limits()
+                .iter()
+                .map(admits)
+                .min()
+                .filter(|_| policy.counting == Counting::Admitted);
             policy.largest_max.max(admitted.unwrap_or(0))
         };
-        let limit = Limit::with_window(policies.iter().map(needs).max().unwrap_or(1).min(MAX_COST), window)?;
-        let finest = policies.iter().flat_map(|policy| policy.limits()).map(Limit::resolution).min().flatten();
-        finest.map_or(Ok(limit), |finest| limit.with_resolution(finest)).map(Self::from)
+        let limit = Limit::with_window(
+            policies.iter().map(needs).max().unwrap_or(1).min(MAX_COST),
+            window,
+        )?;
+        let finest = policies
+            .iter()
+            .flat_map(|policy| policy.limits())
+            .map(Limit::resolution)
+            .min()
+            .flatten();
+        finest
+            .map_or(Ok(limit), |finest| limit.with_resolution(finest))
+            .map(Self::from)
     }
 
     /// Returns a policy of the first `count` limits of `limits`. `count` is 1 to [`MAX_LIMITS`].
     pub(crate) const fn from_checked(limits: [Limit; MAX_LIMITS], count: usize) -> Self {
-        let (mut longest, mut largest, mut smallest) = (limits[0].window(), limits[0].max(), limits[0].max());
+        let (mut longest, mut largest, mut smallest) =
+            (limits[0].window(), limits[0].max(), limits[0].max());
         let (mut len, mut i) = (count as u8, 0);
         while i < count {
             let limit = limits[i];
@@ -177,7 +200,9 @@ impl Policy {
     #[inline(always)]
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
-        self.limits.get(..usize::from(self.len & !RESOLUTION)).unwrap_or(&self.limits)
+        self.limits
+            .get(..usize::from(self.len & !RESOLUTION))
+            .unwrap_or(&self.limits)
     }
 
     /// Returns the counting mode.
@@ -226,14 +251,21 @@ impl Policy {
     /// See [`crate::internal::limits_array`].
     #[inline(always)]
     pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
-        if usize::from(self.len) == N { self.limits.first_chunk() } else { None }
+        if usize::from(self.len) == N {
+            self.limits.first_chunk()
+        } else {
+            None
+        }
     }
 }
 
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Policy");
-        out.field("limits", &self.limits()).field("counting", &self.counting).field("name", &self.name).finish()
+        out.field("limits", &self.limits())
+            .field("counting", &self.counting)
+            .field("name", &self.name)
+            .finish()
     }
 }
 
@@ -311,18 +343,36 @@ mod tests {
     #[test]
     fn a_policy_has_one_to_eight_limits() {
         let limit = |max| Limit::new(max, std::time::Duration::from_secs(1)).unwrap();
-        assert_eq!(Policy::new([]).unwrap_err().to_string(), "a policy has 1 to 8 limits, found none");
+        assert_eq!(
+            Policy::new([]).unwrap_err().to_string(),
+            "a policy has 1 to 8 limits, found none"
+        );
         let error = Policy::new(std::iter::repeat(limit(1))).unwrap_err();
         assert_eq!(error.to_string(), "a policy has 1 to 8 limits, found more");
         assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
         for count in 1..=8 {
             let policy = Policy::new((1..=count).map(limit)).unwrap();
-            assert_eq!((policy.limits().len() as u64, policy.smallest_max(), policy.largest_max()), (count, 1, count));
+            assert_eq!(
+                (
+                    policy.limits().len() as u64,
+                    policy.smallest_max(),
+                    policy.largest_max()
+                ),
+                (count, 1, count)
+            );
             assert_eq!(policy.limits_array::<3>().is_some(), count == 3);
-            let coarse = limit(1).with_resolution(std::time::Duration::from_millis(10)).unwrap();
+            let coarse = limit(1)
+                .with_resolution(std::time::Duration::from_millis(10))
+                .unwrap();
             let last = Policy::new((1..count).map(limit).chain([coarse])).unwrap();
-            assert_eq!((last.limits().len() as u64, last.limits().last()), (count, Some(&coarse)));
-            assert_eq!((last.has_resolution(), last.limits_array::<3>()), (true, None));
+            assert_eq!(
+                (last.limits().len() as u64, last.limits().last()),
+                (count, Some(&coarse))
+            );
+            assert_eq!(
+                (last.has_resolution(), last.limits_array::<3>()),
+                (true, None)
+            );
             assert!(!policy.has_resolution());
         }
     }
@@ -337,9 +387,16 @@ mod tests {
             (vec![attempts(), policy!("5/1m")], "9/1m"),
             (vec![policy!("9/1h~1m"), policy!("5/1h~1s")], "9/1h~1s"),
             (vec![policy!("9/1h~1m, 5/1m")], "9/1h"),
-            (vec![policy!("4503599627370496/1s"), policy!("1/1d")], "4503599627370496/1d"),
+            (
+                vec![policy!("4503599627370496/1s"), policy!("1/1d")],
+                "4503599627370496/1d",
+            ),
         ] {
-            assert_eq!(Policy::covering(&policies).unwrap().to_string(), covering, "{policies:?}");
+            assert_eq!(
+                Policy::covering(&policies).unwrap().to_string(),
+                covering,
+                "{policies:?}"
+            );
         }
         assert!(Policy::covering([]).is_err());
     }

@@ -34,6 +34,8 @@ pub(crate) const fn code_of(nanos: u128) -> Option<usize> {
 /// Returns the nearest shorter and the nearest longer resolution as text. Without one of them, returns the first two or the
 /// last two.
 pub(crate) fn nearest(nanos: u64) -> [&'static str; 2] {
-    let longer = RESOLUTIONS.partition_point(|(micros, _)| micros * 1000 < nanos).clamp(2, RESOLUTIONS.len() - 1);
+    let longer = RESOLUTIONS
+        .partition_point(|(micros, _)| micros * 1000 < nanos)
+        .clamp(2, RESOLUTIONS.len() - 1);
     [RESOLUTIONS[longer - 1].1, RESOLUTIONS[longer].1]
 }

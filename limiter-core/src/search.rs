@@ -29,7 +29,11 @@ mod tests {
         for to in 0..40 {
             for wanted in 0..=to {
                 for from in 0..=wanted {
-                    assert_eq!(gallop(from, to, |i| i < wanted), wanted, "from {from} to {to}");
+                    assert_eq!(
+                        gallop(from, to, |i| i < wanted),
+                        wanted,
+                        "from {from} to {to}"
+                    );
                 }
             }
         }

@@ -21,7 +21,9 @@ impl Serialize for Limit {
 
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        Cow::<'de, str>::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 
@@ -59,7 +61,9 @@ impl<'de> Visitor<'de> for PolicyVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
         let table = PolicyTable::deserialize(MapAccessDeserializer::new(map))?;
-        let policy = Policy::new(table.limits).map_err(A::Error::custom)?.with_counting(table.counting);
+        let policy = Policy::new(table.limits)
+            .map_err(A::Error::custom)?
+            .with_counting(table.counting);
         Ok(match table.name {
             Some(name) => policy.with_name(name),
             None => policy,
@@ -103,7 +107,11 @@ impl Serialize for LimitStatus {
 }
 
 /// Writes the usage of the binding limit, and of each.
-fn usage<S: SerializeStruct>(out: &mut S, status: &Status, retry_after: Option<Duration>) -> Result<(), S::Error> {
+fn usage<S: SerializeStruct>(
+    out: &mut S,
+    status: &Status,
+    retry_after: Option<Duration>,
+) -> Result<(), S::Error> {
     counts(out, &status.binding(), retry_after, status.reset_after())?;
     out.serialize_field("at_us", &status.at().as_micros())?;
     out.serialize_field("limits", &*status.limits())
@@ -140,7 +148,10 @@ mod tests {
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);
         let short: Policy = serde_json::from_str(r#"{"limits":["3 per second"]}"#).unwrap();
         assert_eq!((short.counting(), short.name()), (Counting::Admitted, None));
-        assert_eq!(serde_json::from_str::<Policy>("\"3/1s, 5/15m\"").unwrap(), policy!("3/1s, 5/15m"));
+        assert_eq!(
+            serde_json::from_str::<Policy>("\"3/1s, 5/15m\"").unwrap(),
+            policy!("3/1s, 5/15m")
+        );
         for bad in [
             r#"{"limits":[]}"#,
             r#"{"limits":["3"]}"#,
@@ -152,25 +163,51 @@ mod tests {
             assert!(serde_json::from_str::<Policy>(bad).is_err(), "{bad}");
         }
         let error = serde_json::from_str::<Policy>("7").unwrap_err().to_string();
-        assert!(error.contains("expected limits as in \"5/10s, 100/1h\""), "{error}");
+        assert!(
+            error.contains("expected limits as in \"5/10s, 100/1h\""),
+            "{error}"
+        );
     }
     #[test]
     fn a_decision_is_written_in_microseconds() {
         let policy = policy!("2/1s, 9/1h~1m");
         let at = |micros| Timestamp::from_micros(micros).unwrap();
-        let used = |used| Usage { used, oldest: at(200_000), blocker: at(200_000) };
-        let log = LogFacts { now: at(500_000), newest: Some(at(400_000)), usage: [used(2), used(2)].into() };
-        let facts = Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log };
+        let used = |used| Usage {
+            used,
+            oldest: at(200_000),
+            blocker: at(200_000),
+        };
+        let log = LogFacts {
+            now: at(500_000),
+            newest: Some(at(400_000)),
+            usage: [used(2), used(2)].into(),
+        };
+        let facts = Facts {
+            admitted: false,
+            refundable: false,
+            outcome: Outcome::Nothing,
+            log,
+        };
         let denied = decide(&Op::acquire("", &policy), facts);
-        let usage = r#""limit":2,"used":2,"remaining":0,"retry_after_us":700000,"refill_after_us":700000"#;
+        let usage =
+            r#""limit":2,"used":2,"remaining":0,"retry_after_us":700000,"refill_after_us":700000"#;
         let limits = concat!(
             r#""reset_after_us":900000,"window_us":1000000,"resolution_us":null},{"limit":9,"used":2,"remaining":7,"#,
             r#""retry_after_us":null,"refill_after_us":3599700000,"reset_after_us":3599900000,"#,
             r#""window_us":3600000000,"resolution_us":60000000}]"#
         );
-        let all = format!(r#"{usage},"reset_after_us":3599900000,"at_us":500000,"limits":[{{{usage},{limits}}}"#);
-        assert_eq!(serde_json::to_string(&denied).unwrap(), format!(r#"{{"allowed":false,{all}"#));
-        let waits_for_nothing = all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
-        assert_eq!(serde_json::to_string(&denied.status()).unwrap(), format!("{{{waits_for_nothing}"));
+        let all = format!(
+            r#"{usage},"reset_after_us":3599900000,"at_us":500000,"limits":[{{{usage},{limits}}}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&denied).unwrap(),
+            format!(r#"{{"allowed":false,{all}"#)
+        );
+        let waits_for_nothing =
+            all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
+        assert_eq!(
+            serde_json::to_string(&denied.status()).unwrap(),
+            format!("{{{waits_for_nothing}")
+        );
     }
 }

@@ -28,7 +28,11 @@ impl Settled {
 
     /// Returns the result of a settlement that came too late, after the cost was recorded.
     pub(crate) fn recorded_as(record: Decision) -> Self {
-        Self { applied: false, recorded: true, status: record.into_status() }
+        Self {
+            applied: false,
+            recorded: true,
+            status: record.into_status(),
+        }
     }
 
     /// Returns whether it took effect. `false` if the log no longer held the entry; nothing changed then.

@@ -77,7 +77,13 @@ impl<'a> Settlement<'a> {
     /// A cost above [`MAX_COST`] becomes [`MAX_COST`]. A cost of 0 removes the entry.
     #[must_use]
     pub fn new(log: LogKey<'a>, policy: &'a Policy, receipt: Receipt, cost: u64) -> Self {
-        Self { log, policy, receipt, cost: cost.min(MAX_COST), at: At::StoreClock }
+        Self {
+            log,
+            policy,
+            receipt,
+            cost: cost.min(MAX_COST),
+            at: At::StoreClock,
+        }
     }
 
     /// Sets a caller-supplied time. Default: the store's clock.

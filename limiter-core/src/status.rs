@@ -73,7 +73,11 @@ impl LimitStatus {
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        if self.retry_after == 0 { None } else { Some(Duration::from_micros(self.retry_after)) }
+        if self.retry_after == 0 {
+            None
+        } else {
+            Some(Duration::from_micros(self.retry_after))
+        }
     }
 
     /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
@@ -97,7 +101,12 @@ impl Status {
         let LogFacts { now, newest, usage } = log;
         let newest = newest.unwrap_or_default();
         let limit = |i| policy.limits().get(i).copied().unwrap_or(Limit::UNUSED);
-        Self { now, newest, limits: PerLimit::from_fn(usage.len(), |i| (limit(i), usage[i])), verdict }
+        Self {
+            now,
+            newest,
+            limits: PerLimit::from_fn(usage.len(), |i| (limit(i), usage[i])),
+            verdict,
+        }
     }
 
     /// Like [`new`](Self::new), for a number of limits known at compile time.
@@ -110,7 +119,12 @@ impl Status {
         verdict: Verdict,
     ) -> Self {
         let newest = newest.unwrap_or_default();
-        Self { now, newest, limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into(), verdict }
+        Self {
+            now,
+            newest,
+            limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into(),
+            verdict,
+        }
     }
 
     /// Returns the time: the operation's time, or that of the log's newest entry if it is later.
@@ -167,7 +181,11 @@ impl Status {
     #[inline]
     #[must_use]
     pub fn binding_index(&self) -> usize {
-        if self.limits.len() == 1 { 0 } else { self.binding_of_several() }
+        if self.limits.len() == 1 {
+            0
+        } else {
+            self.binding_of_several()
+        }
     }
 
     #[inline]
@@ -179,7 +197,11 @@ impl Status {
     fn binding_of_several(&self) -> usize {
         let order = |i: &usize| {
             let limit = self.limit_status(*i);
-            if self.verdict.denied { u64::MAX - limit.retry_after } else { limit.remaining() }
+            if self.verdict.denied {
+                u64::MAX - limit.retry_after
+            } else {
+                limit.remaining()
+            }
         };
         // `min_by_key` returns the first of equals, which is the tie rule.
         (0..self.limits.len()).min_by_key(order).unwrap_or(0)
@@ -189,15 +211,38 @@ impl Status {
     #[inline]
     fn limit_status(&self, i: usize) -> LimitStatus {
         let blocks = self.verdict.blocking >> i & 1 > 0;
-        let (limit, usage) = self.limits.get(i).copied().unwrap_or((Limit::UNUSED, Usage::default()));
-        let (Usage { used, oldest, blocker }, window) = (usage, limit.window());
+        let (limit, usage) = self
+            .limits
+            .get(i)
+            .copied()
+            .unwrap_or((Limit::UNUSED, Usage::default()));
+        let (
+            Usage {
+                used,
+                oldest,
+                blocker,
+            },
+            window,
+        ) = (usage, limit.window());
         LimitStatus {
             limit,
             used: used.min(limit.max()),
-            retry_after: if blocks { window.micros_left(blocker, self.at()) } else { 0 },
-            refill_after: if used > 0 { window.micros_left(oldest, self.now) } else { 0 },
+            retry_after: if blocks {
+                window.micros_left(blocker, self.at())
+            } else {
+                0
+            },
+            refill_after: if used > 0 {
+                window.micros_left(oldest, self.now)
+            } else {
+                0
+            },
             // If anything counts, the newest entry does.
-            reset_after: if used > 0 { window.micros_left(self.newest, self.now) } else { 0 },
+            reset_after: if used > 0 {
+                window.micros_left(self.newest, self.now)
+            } else {
+                0
+            },
         }
     }
 }
@@ -214,7 +259,9 @@ impl Eq for Status {}
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Status");
-        out.field("at", &self.at()).field("binding_index", &self.binding_index()).field("limits", &self.limits());
+        out.field("at", &self.at())
+            .field("binding_index", &self.binding_index())
+            .field("limits", &self.limits());
         out.finish()
     }
 }
@@ -233,7 +280,13 @@ mod tests {
 
     #[test]
     fn seconds_are_rounded_up() {
-        for (nanos, secs) in [(0, 0), (1, 1), (200_000_000, 1), (1_000_000_000, 1), (1_000_000_001, 2)] {
+        for (nanos, secs) in [
+            (0, 0),
+            (1, 1),
+            (200_000_000, 1),
+            (1_000_000_000, 1),
+            (1_000_000_001, 2),
+        ] {
             assert_eq!(ceil_secs(Duration::from_nanos(nanos)), secs, "{nanos} ns");
         }
         assert_eq!(ceil_secs(Duration::MAX), u64::MAX);
@@ -242,21 +295,46 @@ mod tests {
     #[test]
     fn each_limit_resets_when_the_newest_entry_leaves_its_window() {
         let at = Timestamp::from_micros_saturating;
-        let used = |used, oldest| Usage { used, oldest: at(oldest), blocker: at(0) };
+        let used = |used, oldest| Usage {
+            used,
+            oldest: at(oldest),
+            blocker: at(0),
+        };
         let log = LogFacts {
             now: at(5_000_000),
             newest: Some(at(4_500_000)),
             usage: [used(1, 4_500_000), used(2, 1_000_000), used(2, 1_000_000)].into(),
         };
         let status = Status::new(&policy!("3/1s, 5/10s, 4/10s"), log, Verdict::default());
-        let reset: Vec<u64> = status.limits().iter().map(|limit| limit.reset_after).collect();
+        let reset: Vec<u64> = status
+            .limits()
+            .iter()
+            .map(|limit| limit.reset_after)
+            .collect();
         assert_eq!(reset, [500_000, 9_500_000, 9_500_000]);
-        assert_eq!((status.reset_after().as_micros(), status.refill_after().as_micros()), (9_500_000, 500_000));
-        assert_eq!((status.binding_index(), status.used(), status.remaining()), (0, 1, 2));
-        let nothing = LogFacts { now: at(9), newest: None, usage: [Usage::default()].into() };
+        assert_eq!(
+            (
+                status.reset_after().as_micros(),
+                status.refill_after().as_micros()
+            ),
+            (9_500_000, 500_000)
+        );
+        assert_eq!(
+            (status.binding_index(), status.used(), status.remaining()),
+            (0, 1, 2)
+        );
+        let nothing = LogFacts {
+            now: at(9),
+            newest: None,
+            usage: [Usage::default()].into(),
+        };
         let nothing = Status::new(&policy!("3/1s"), nothing, Verdict::default());
         assert_eq!(
-            (nothing.used(), nothing.refill_after(), nothing.reset_after()),
+            (
+                nothing.used(),
+                nothing.refill_after(),
+                nothing.reset_after()
+            ),
             (0, Duration::ZERO, Duration::ZERO)
         );
     }

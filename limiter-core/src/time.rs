@@ -23,14 +23,22 @@ impl Timestamp {
     /// # Errors
     /// [`OutOfRange`] if `micros` is 2^53 or more.
     pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
-        if micros > MAX_MICROS { Err(OutOfRange::new(Quantity::Timestamp, micros)) } else { Ok(Self(micros)) }
+        if micros > MAX_MICROS {
+            Err(OutOfRange::new(Quantity::Timestamp, micros))
+        } else {
+            Ok(Self(micros))
+        }
     }
 
     /// Returns the timestamp `micros` microseconds after the Unix epoch, or [`Timestamp::MAX`] if that is out of range.
     #[inline]
     #[must_use]
     pub const fn from_micros_saturating(micros: u64) -> Self {
-        Self(if micros > MAX_MICROS { MAX_MICROS } else { micros })
+        Self(if micros > MAX_MICROS {
+            MAX_MICROS
+        } else {
+            micros
+        })
     }
 
     /// Returns the microseconds since the Unix epoch.
@@ -71,7 +79,9 @@ impl TryFrom<SystemTime> for Timestamp {
             let text = "the system time is before the Unix epoch, expected a later time";
             Error::new(ErrorKind::InvalidTimestamp, text)
         })?;
-        Ok(Self::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))?)
+        Ok(Self::from_micros(
+            u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        )?)
     }
 }
 
@@ -98,9 +108,20 @@ impl Window {
         let micros = length.as_micros();
         let nanos = length.as_nanos();
         if !nanos.is_multiple_of(1000) {
-            return Err(OutOfRange::new(Quantity::WindowNanos, if nanos >> 64 > 0 { u64::MAX } else { nanos as u64 }));
+            return Err(OutOfRange::new(
+                Quantity::WindowNanos,
+                if nanos >> 64 > 0 {
+                    u64::MAX
+                } else {
+                    nanos as u64
+                },
+            ));
         }
-        Self::from_micros(if micros >> 64 > 0 { u64::MAX } else { micros as u64 })
+        Self::from_micros(if micros >> 64 > 0 {
+            u64::MAX
+        } else {
+            micros as u64
+        })
     }
 
     /// Returns a window of `micros` microseconds.
@@ -168,26 +189,49 @@ mod tests {
     #[test]
     fn the_edge_is_the_first_time_that_counts() {
         let at = Timestamp::from_micros_saturating;
-        for (window, now) in [(1, 0), (1, 9), (10, 3), (10, 9), (10, 10), (10, 1 << 50), (MAX_MICROS, MAX_MICROS)] {
+        for (window, now) in [
+            (1, 0),
+            (1, 9),
+            (10, 3),
+            (10, 9),
+            (10, 10),
+            (10, 1 << 50),
+            (MAX_MICROS, MAX_MICROS),
+        ] {
             let (window, now) = (Window::from_micros(window).unwrap(), at(now));
             let edge = window.edge(now);
             assert!(window.counts(edge, now), "{window} at {now:?}");
-            assert!(edge == at(0) || !window.counts(at(edge.as_micros() - 1), now), "{window} at {now:?}");
+            assert!(
+                edge == at(0) || !window.counts(at(edge.as_micros() - 1), now),
+                "{window} at {now:?}"
+            );
         }
     }
 
     #[test]
     fn windows_are_whole_microseconds_in_range() {
         for (length, message) in [
-            (Duration::ZERO, "window of 0 µs is out of range, expected 1 to 9007199254740991 µs"),
-            (Duration::from_nanos(1_500), "window of 1.5µs is finer than a microsecond, expected whole microseconds"),
+            (
+                Duration::ZERO,
+                "window of 0 µs is out of range, expected 1 to 9007199254740991 µs",
+            ),
+            (
+                Duration::from_nanos(1_500),
+                "window of 1.5µs is finer than a microsecond, expected whole microseconds",
+            ),
             (Duration::MAX, "is finer than a microsecond"),
-            (Duration::from_secs(u64::MAX), "window of 18446744073709551615 µs is out of range"),
+            (
+                Duration::from_secs(u64::MAX),
+                "window of 18446744073709551615 µs is out of range",
+            ),
         ] {
             let error = Window::new(length).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
             assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
         }
-        assert_eq!(Window::new(Duration::from_micros(MAX_MICROS)), Ok(Window::MAX));
+        assert_eq!(
+            Window::new(Duration::from_micros(MAX_MICROS)),
+            Ok(Window::MAX)
+        );
     }
 }

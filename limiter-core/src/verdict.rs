@@ -38,7 +38,11 @@ impl Decision {
     /// [`Denied`] if the operation was denied.
     #[inline]
     pub fn into_result(self) -> Result<Status, Denied> {
-        if self.is_denied() { Err(Denied(Box::new(self))) } else { Ok(self.into_status()) }
+        if self.is_denied() {
+            Err(Denied(Box::new(self)))
+        } else {
+            Ok(self.into_status())
+        }
     }
 }
 
@@ -53,7 +57,11 @@ impl Deref for Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after().unwrap_or_default().as_secs_f64();
-        write!(f, "the limit {} is exceeded; retry after {seconds} s", self.limit())
+        write!(
+            f,
+            "the limit {} is exceeded; retry after {seconds} s",
+            self.limit()
+        )
     }
 }
 

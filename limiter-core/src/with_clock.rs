@@ -48,11 +48,17 @@ impl<S, C: Clock> WithClock<S, C> {
     }
 
     fn op<'a>(&self, op: &Op<'a>) -> Op<'a> {
-        Op { at: self.at(op.at), ..*op }
+        Op {
+            at: self.at(op.at),
+            ..*op
+        }
     }
 
     fn settlement<'a>(&self, settlement: &Settlement<'a>) -> Settlement<'a> {
-        Settlement { at: self.at(settlement.at), ..*settlement }
+        Settlement {
+            at: self.at(settlement.at),
+            ..*settlement
+        }
     }
 }
 
@@ -67,8 +73,16 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let now = self.at(At::StoreClock);
         let at = |op: Op<'_>| if op.at == At::StoreClock { now } else { op.at };
-        let ops: Vec<_> =
-            ops.iter().map(|joint| JointOp { op: Op { at: at(joint.op), ..joint.op }, ..*joint }).collect();
+        let ops: Vec<_> = ops
+            .iter()
+            .map(|joint| JointOp {
+                op: Op {
+                    at: at(joint.op),
+                    ..joint.op
+                },
+                ..*joint
+            })
+            .collect();
         self.store.apply_all(&ops).await
     }
 

@@ -34,7 +34,11 @@ impl Start {
         let clock = quanta::Clock::new();
         let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
         let tick = u64::try_from((nanos << 24) / 1000).unwrap_or(u64::MAX);
-        Self { ticks: clock.raw(), clock, tick }
+        Self {
+            ticks: clock.raw(),
+            clock,
+            tick,
+        }
     }
 }
 

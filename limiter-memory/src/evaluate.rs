@@ -24,7 +24,11 @@ pub(crate) use self::answer::Answer;
 ///
 /// Inlines only the path of a hot key: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
-pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
+pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(
+    mut log: G,
+    op: &Op<'_>,
+    now: Timestamp,
+) -> A {
     match op.policy.limits().len() {
         1 => {}
         2 => return apply_limits::<A, G, 2>(log, *op, now),
@@ -58,7 +62,11 @@ fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
 }
 
 #[inline(never)]
-fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(
+    mut log: G,
+    op: Op<'_>,
+    now: Timestamp,
+) -> A {
     if let Log::Other(Other::Sparse(sparse)) = log.parts().0
         && let Some(limits) = op.policy.limits().first_chunk()
         && let Some(facts) = sparse.apply_common(&op, now)
@@ -70,7 +78,11 @@ fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: Op<'_>, n
 }
 
 #[inline(never)]
-fn apply_general<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+fn apply_general<A: Answer, G: DerefMut<Target: Place>>(
+    mut log: G,
+    op: Op<'_>,
+    now: Timestamp,
+) -> A {
     let (entries, oldest) = log.parts();
     let facts = general::apply(entries, op, now);
     if let Some(oldest) = oldest {
@@ -98,8 +110,15 @@ mod tests {
     }
 
     impl Answer for Traced {
-        fn from_fast<const LIMITS: usize>(_: &Op<'_>, _: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self {
-            Self { facts: facts.into(), fast: true }
+        fn from_fast<const LIMITS: usize>(
+            _: &Op<'_>,
+            _: &[Limit; LIMITS],
+            facts: SizedFacts<LIMITS>,
+        ) -> Self {
+            Self {
+                facts: facts.into(),
+                fast: true,
+            }
         }
 
         fn from_facts(_: Op<'_>, facts: Facts) -> Self {
@@ -113,14 +132,34 @@ mod tests {
 
     /// Asserts that all specified fields are equal.
     fn assert_agree(answer: &Facts, general: &Facts, op: &Op<'_>) {
-        let fields = |facts: &Facts| (facts.admitted, facts.refundable, facts.outcome, facts.log.now, facts.log.newest);
+        let fields = |facts: &Facts| {
+            (
+                facts.admitted,
+                facts.refundable,
+                facts.outcome,
+                facts.log.now,
+                facts.log.newest,
+            )
+        };
         assert_eq!(fields(answer), fields(general));
-        let pairs = answer.log.usage.iter().zip(general.log.usage.iter()).zip(op.policy.limits());
+        let pairs = answer
+            .log
+            .usage
+            .iter()
+            .zip(general.log.usage.iter())
+            .zip(op.policy.limits());
         for ((fast, general), limit) in pairs {
             assert_eq!(fast.used, general.used);
-            assert!(fast.used == 0 || fast.oldest == general.oldest, "{fast:?} {general:?}");
-            let denies = !answer.admitted && op.mode != Mode::Record && fast.used + op.cost > limit.max();
-            assert!(!denies || fast.blocker == general.blocker, "{fast:?} {general:?}");
+            assert!(
+                fast.used == 0 || fast.oldest == general.oldest,
+                "{fast:?} {general:?}"
+            );
+            let denies =
+                !answer.admitted && op.mode != Mode::Record && fast.used + op.cost > limit.max();
+            assert!(
+                !denies || fast.blocker == general.blocker,
+                "{fast:?} {general:?}"
+            );
         }
     }
 

@@ -87,7 +87,11 @@ impl Log {
             return;
         }
         let kept = self.lifetime();
-        let format = if let Self::Ring(ring) = self { ring.header.format() } else { Format::default() };
+        let format = if let Self::Ring(ring) = self {
+            ring.header.format()
+        } else {
+            Format::default()
+        };
         let ring = with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format), _ => return);
         *self = Self::Ring(ring);
     }
@@ -95,7 +99,9 @@ impl Log {
     /// Returns the log in the sparse form. Converts it if necessary.
     pub(crate) fn make_sparse(&mut self) -> &mut Sparse {
         let kept = self.lifetime();
-        if let Some(sparse) = with_entries!(self, entries => Some(Sparse::copy_of(entries, kept)), _ => None) {
+        if let Some(sparse) =
+            with_entries!(self, entries => Some(Sparse::copy_of(entries, kept)), _ => None)
+        {
             *self = Self::Other(Other::Sparse(Box::new(sparse)));
         }
         match self {
@@ -123,7 +129,11 @@ impl Log {
 
     /// Returns the number that eviction compares: of entries, or of units if entries may merge.
     pub(crate) fn weight(&self) -> u64 {
-        if let Self::Other(Other::Sparse(sparse)) = self { sparse.log.cost() } else { self.len() as u64 }
+        if let Self::Other(Other::Sparse(sparse)) = self {
+            sparse.log.cost()
+        } else {
+            self.len() as u64
+        }
     }
 
     /// Returns an [`Oldest`] that names no entry of this log.
@@ -133,6 +143,7 @@ impl Log {
 
     /// Whether the store may evict the log at `now` by its own clock.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
-        self.newest().is_none_or(|newest| self.lifetime().is_over(newest, now))
+        self.newest()
+            .is_none_or(|newest| self.lifetime().is_over(newest, now))
     }
 }

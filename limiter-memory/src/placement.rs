@@ -62,7 +62,10 @@ impl Placement {
     pub(crate) fn new(max_keys: usize) -> Self {
         let shards = match max_keys {
             usize::MAX => {
-                thread::available_parallelism().map_or(4, usize::from).next_power_of_two() * SHARDS_PER_THREAD
+                thread::available_parallelism()
+                    .map_or(4, usize::from)
+                    .next_power_of_two()
+                    * SHARDS_PER_THREAD
             }
             _ => (max_keys / KEYS_PER_SHARD + 1).min(MOST_SHARDS),
         };
@@ -80,8 +83,17 @@ impl Placement {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let direct = self.open_slots().filter(|slot| matches!(*slot.lock(), DirectSlot::Taken(_))).count();
-        direct + self.shards.all().iter().map(|shard| shard.lock().len()).sum::<usize>()
+        let direct = self
+            .open_slots()
+            .filter(|slot| matches!(*slot.lock(), DirectSlot::Taken(_)))
+            .count();
+        direct
+            + self
+                .shards
+                .all()
+                .iter()
+                .map(|shard| shard.lock().len())
+                .sum::<usize>()
     }
 
     #[inline(always)]
@@ -112,7 +124,10 @@ impl Placement {
     /// Returns a key's log.
     pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
         let hash = self.hash(name, key);
-        let slot = match self.has_direct_slots().then(|| self.find_direct(hash, name, key)) {
+        let slot = match self
+            .has_direct_slots()
+            .then(|| self.find_direct(hash, name, key))
+        {
             Some(Ok(log)) => return Some(log),
             other => other.and_then(Result::err),
         };
@@ -122,7 +137,12 @@ impl Placement {
 
     /// Returns a key's log if it is in its direct slot, otherwise the locked slot.
     #[inline(always)]
-    pub(crate) fn find_direct(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Guard<'_, DirectSlot>> {
+    pub(crate) fn find_direct(
+        &self,
+        hash: u64,
+        name: u32,
+        key: &[u8],
+    ) -> Result<LogGuard<'_>, Guard<'_, DirectSlot>> {
         Guard::try_map(self.direct.of(hash).lock(), |slot| slot.log_of(name, key))
     }
 
@@ -135,8 +155,10 @@ impl Placement {
         name: u32,
         key: &[u8],
     ) -> Result<BucketGuard<'a>, Vacancy<'a>> {
-        Guard::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, name, key))
-            .map_err(|shard| Vacancy { slot, shard })
+        Guard::try_map(self.shards.of(hash).lock(), |table| {
+            table.get_mut(hash, name, key)
+        })
+        .map_err(|shard| Vacancy { slot, shard })
     }
 
     /// Inserts a log into its direct slot if the slot is free, otherwise into the shard, which may evict another log.
@@ -148,7 +170,10 @@ impl Placement {
         log: Log,
         now: impl Fn() -> Timestamp,
     ) {
-        let keyed = KeyedLog { key: Key::new(name, key), log };
+        let keyed = KeyedLog {
+            key: Key::new(name, key),
+            log,
+        };
         if let Some(mut slot) = slot {
             slot.take_if(|old| old.log.has_expired(now()));
             if let DirectSlot::Vacant = *slot {
@@ -156,7 +181,13 @@ impl Placement {
                 return;
             }
         }
-        eviction::insert(&mut shard, self.rehash(), keyed, &now, self.max_keys_per_shard);
+        eviction::insert(
+            &mut shard,
+            self.rehash(),
+            keyed,
+            &now,
+            self.max_keys_per_shard,
+        );
         let close = shard.len() >= self.close_at;
         // A direct slot must not be locked while a shard is.
         drop(shard);
@@ -172,7 +203,13 @@ impl Placement {
             let mut slot = slot.lock();
             if let DirectSlot::Taken(keyed) = mem::replace(&mut *slot, DirectSlot::Closed) {
                 let mut shard = self.shards.of(self.rehash()(&keyed.key)).lock();
-                eviction::insert(&mut shard, self.rehash(), keyed, || now, self.max_keys_per_shard);
+                eviction::insert(
+                    &mut shard,
+                    self.rehash(),
+                    keyed,
+                    || now,
+                    self.max_keys_per_shard,
+                );
             }
         }
         self.direct_closed.store(true, Ordering::Release);
@@ -182,16 +219,30 @@ impl Placement {
     pub(crate) fn remove(&self, name: u32, key: &[u8]) -> Option<Log> {
         let hash = self.hash(name, key);
         let mut slot = self.has_direct_slots().then(|| self.direct.of(hash).lock());
-        let direct = slot.as_mut().and_then(|slot| slot.take_if(|keyed| keyed.key.is(name, key)));
-        let in_shard = || self.shards.of(hash).lock().remove(hash, name, key, self.rehash());
+        let direct = slot
+            .as_mut()
+            .and_then(|slot| slot.take_if(|keyed| keyed.key.is(name, key)));
+        let in_shard = || {
+            self.shards
+                .of(hash)
+                .lock()
+                .remove(hash, name, key, self.rehash())
+        };
         direct.or_else(in_shard).map(|keyed| keyed.log)
     }
 
     /// Evicts the logs for which `is_over` holds, and returns how many there were. Locks one slot or shard at a time.
     pub(crate) fn sweep(&self, is_over: impl Fn(&Log) -> bool) -> usize {
-        let evict = |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
+        let evict =
+            |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
         let direct = self.open_slots().filter(evict).count();
-        direct + self.shards.all().iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
+        direct
+            + self
+                .shards
+                .all()
+                .iter()
+                .map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over))
+                .sum::<usize>()
     }
 }
 

@@ -83,7 +83,10 @@ impl MemoryStore {
     /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
-        Self { placement: Placement::new(max_keys.max(1)), logs_begun: AtomicU32::new(0) }
+        Self {
+            placement: Placement::new(max_keys.max(1)),
+            logs_begun: AtomicU32::new(0),
+        }
     }
 
     /// Returns the number of keys, including expired keys that have not been evicted yet.
@@ -106,7 +109,9 @@ impl MemoryStore {
     /// 0 if the store does not hold the log.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
-        self.placement.find(log.name.id(), log.key).map_or(0, |log| log.len())
+        self.placement
+            .find(log.name.id(), log.key)
+            .map_or(0, |log| log.len())
     }
 
     /// Evicts all keys whose entries have expired by the store's clock, and returns the number of evicted keys.
@@ -122,7 +127,10 @@ impl MemoryStore {
     ///
     /// Unlike [`sweep`](Self::sweep), it includes keys whose last append had a caller-supplied time.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
-        let is_over = |log: &Log| log.newest().is_none_or(|newest| log.lifetime().is_over_at(newest, given));
+        let is_over = |log: &Log| {
+            log.newest()
+                .is_none_or(|newest| log.lifetime().is_over_at(newest, given))
+        };
         self.placement.sweep(is_over)
     }
 
@@ -150,8 +158,15 @@ impl MemoryStore {
 
     /// Not inlined: a key in a shard waits for memory, compared with which a call costs nothing.
     #[inline(never)]
-    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>) -> A {
-        let found = self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key);
+    fn run_in_shard<A: Answer>(
+        &self,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> A {
+        let found = self
+            .placement
+            .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
         // The clock costs nothing while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
         // had a log with a later entry, which has expired since.
         let now = time(op.at);
@@ -166,7 +181,8 @@ impl MemoryStore {
         let mut log = Log::new(self.first_number());
         let answer = evaluate::apply(&mut log, &op, now);
         if log.newest().is_some() {
-            self.placement.insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
+            self.placement
+                .insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
         }
         answer
     }
@@ -195,18 +211,30 @@ impl SyncStore for MemoryStore {
 
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        if op.is_checked() { self.run(&op) } else { self.check_and_decide(op) }
+        if op.is_checked() {
+            self.run(&op)
+        } else {
+            self.check_and_decide(op)
+        }
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let mut found = self.placement.find(settlement.log.name.id(), settlement.log.key);
+        let mut found = self
+            .placement
+            .find(settlement.log.name.id(), settlement.log.key);
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
-        general::settle(found.as_deref_mut().unwrap_or(&mut Log::new(0)), settlement, now)
+        general::settle(
+            found.as_deref_mut().unwrap_or(&mut Log::new(0)),
+            settlement,
+            now,
+        )
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {
-        self.placement.remove(log.name.id(), log.key).is_some_and(|log| log.newest().is_some())
+        self.placement
+            .remove(log.name.id(), log.key)
+            .is_some_and(|log| log.newest().is_some())
     }
 }
 
@@ -226,7 +254,11 @@ impl WindowStore for MemoryStore {
 
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if op.is_checked() { self.run(&op) } else { Poll::Ready(self.check_and_decide(op)) }
+        if op.is_checked() {
+            self.run(&op)
+        } else {
+            Poll::Ready(self.check_and_decide(op))
+        }
     }
 }
 
@@ -239,6 +271,8 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     /// Never locks, so it prints neither keys nor counts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("direct_slots", &self.placement.has_direct_slots()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore")
+            .field("direct_slots", &self.placement.has_direct_slots())
+            .finish_non_exhaustive()
     }
 }

@@ -39,12 +39,18 @@ impl RetryBudget {
     }
 
     fn take(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(Self::RETRY)).is_ok()
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+                tokens.checked_sub(Self::RETRY)
+            })
+            .is_ok()
     }
 
     fn refill(&self) {
         let add = |tokens| (tokens < Self::FULL).then_some(tokens + 1);
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
@@ -73,7 +79,9 @@ impl RetryPolicy {
     /// Returns the latest end of a call that begins now and whose caller waits for `timeout`.
     fn end(&self, timeout: Option<Duration>) -> Instant {
         let attempt = self.response_timeout + RETRY_PAUSE;
-        let attempts = attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL);
+        let attempts = attempt
+            .saturating_mul(self.retries.saturating_add(1))
+            .min(LONGEST_CALL);
         Instant::now() + timeout.map_or(attempts, |timeout| timeout.min(attempts))
     }
 
@@ -91,13 +99,23 @@ impl RetryPolicy {
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
-            let response_timeout = self.response_timeout.min(end.saturating_duration_since(sent));
-            let attempt = Attempt { since_first, gives_up: Some(sent + response_timeout), load: false };
+            let response_timeout = self
+                .response_timeout
+                .min(end.saturating_duration_since(sent));
+            let attempt = Attempt {
+                since_first,
+                gives_up: Some(sent + response_timeout),
+                load: false,
+            };
             let reply = timeout(response_timeout, once(connection, &mut command, attempt)).await;
             let failure = match reply {
                 Ok(Ok(value)) => {
                     self.budget.refill();
-                    return Ok(Reply { value, repeated: first.is_some(), sent });
+                    return Ok(Reply {
+                        value,
+                        repeated: first.is_some(),
+                        sent,
+                    });
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Timeout(response_timeout),
@@ -121,14 +139,27 @@ async fn once(
     command: &mut impl FnMut(Attempt) -> Cmd,
     attempt: Attempt,
 ) -> Result<Value, Failure> {
-    let mut send = async |attempt| connection.send(&command(attempt)).await.map_err(Failure::Redis);
+    let mut send = async |attempt| {
+        connection
+            .send(&command(attempt))
+            .await
+            .map_err(Failure::Redis)
+    };
     let mut reply = send(attempt).await;
     if reply.as_ref().is_err_and(Failure::is_no_script) {
-        reply = send(Attempt { load: true, ..attempt }).await;
+        reply = send(Attempt {
+            load: true,
+            ..attempt
+        })
+        .await;
     }
     if reply.as_ref().is_ok_and(is_late) {
         // The caller still waits, so the server's clock was set forward.
-        reply = send(Attempt { gives_up: None, ..attempt }).await;
+        reply = send(Attempt {
+            gives_up: None,
+            ..attempt
+        })
+        .await;
     }
     reply
 }
@@ -140,7 +171,11 @@ mod tests {
     #[test]
     fn a_hundred_retries_are_left_without_a_reply_and_ten_replies_add_one() {
         let budget = RetryBudget::new();
-        let left = |budget: &RetryBudget| std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
+        let left = |budget: &RetryBudget| {
+            std::iter::repeat_with(|| budget.take())
+                .take_while(|taken| *taken)
+                .count()
+        };
         for (replies, retries) in [(0, 100), (0, 0), (9, 0), (1, 1), (1_000, 100), (5_000, 100)] {
             (0..replies).for_each(|_| budget.refill());
             assert_eq!(left(&budget), retries, "after {replies} replies");

@@ -41,7 +41,10 @@ impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
             prefix: DEFAULT_PREFIX.to_owned(),
-            timeouts: Timeouts { connect: Duration::from_millis(500), response: Duration::from_millis(250) },
+            timeouts: Timeouts {
+                connect: Duration::from_millis(500),
+                response: Duration::from_millis(250),
+            },
             retries: 1,
             hash_tag: None,
         }
@@ -108,7 +111,11 @@ impl RedisStoreBuilder {
 
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let (response_timeout, retries) = (self.timeouts.response, self.retries);
-        let retry_policy = RetryPolicy { response_timeout, retries, budget: RetryBudget::new() };
+        let retry_policy = RetryPolicy {
+            response_timeout,
+            retries,
+            budget: RetryBudget::new(),
+        };
         RedisStore::new(Channel::new(connection, retry_policy), keys)
     }
 

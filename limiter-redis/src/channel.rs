@@ -35,31 +35,57 @@ pub(crate) struct EncodedOp {
 
 impl Channel {
     pub(crate) fn new(connection: Connection, retry_policy: RetryPolicy) -> Self {
-        Self { connection, retry_policy, clock: ServerClock::new() }
+        Self {
+            connection,
+            retry_policy,
+            clock: ServerClock::new(),
+        }
     }
 
     /// Sends operations with their flags. Returns the reply of `apply_fast.lua` or `apply.lua` to one, and of `apply_all.lua` to
     /// several, which all give the same time or none.
-    pub(crate) async fn apply(&self, ops: &mut [EncodedOp], flags: &[u8]) -> Result<Value, Failure> {
+    pub(crate) async fn apply(
+        &self,
+        ops: &mut [EncodedOp],
+        flags: &[u8],
+    ) -> Result<Value, Failure> {
         let is_given = ops.first().is_some_and(|op| !op.at.is_empty());
         let timeout = ops.iter().filter_map(|op| op.timeout).min();
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| !is_given);
             let deadline = gives_up.and_then(|gives_up| self.clock.at(gives_up));
-            ops.iter_mut().for_each(|op| set_deadline(&mut op.request, deadline));
-            let since = attempt.since_first.map_or_else(String::new, |since| since.as_micros().to_string());
+            ops.iter_mut()
+                .for_each(|op| set_deadline(&mut op.request, deadline));
+            let since = attempt
+                .since_first
+                .map_or_else(String::new, |since| since.as_micros().to_string());
             if let [op] = ops {
-                let args = [&*op.request, op.at.as_bytes(), &op.windows, since.as_bytes()];
+                let args = [
+                    &*op.request,
+                    op.at.as_bytes(),
+                    &op.windows,
+                    since.as_bytes(),
+                ];
                 return APPLY.call(attempt.load, &[&op.stored], &args);
             }
             let keys: Vec<&[u8]> = ops.iter().map(|op| &*op.stored).collect();
             let at = ops.first().map_or(&[][..], |op| op.at.as_bytes());
-            let (requests, windows) = (ops.iter().map(|op| &*op.request), ops.iter().map(|op| &*op.windows));
-            let args: Vec<&[u8]> = [flags, at, since.as_bytes()].into_iter().chain(requests).chain(windows).collect();
+            let (requests, windows) = (
+                ops.iter().map(|op| &*op.request),
+                ops.iter().map(|op| &*op.windows),
+            );
+            let args: Vec<&[u8]> = [flags, at, since.as_bytes()]
+                .into_iter()
+                .chain(requests)
+                .chain(windows)
+                .collect();
             APPLY_ALL.call(attempt.load, &keys, &args)
         };
-        let reply = self.retry_policy.run(&self.connection, timeout, true, command).await?;
+        let reply = self
+            .retry_policy
+            .run(&self.connection, timeout, true, command)
+            .await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| !is_given) {
             self.clock.learn(reply.sent, time);
         }

@@ -11,7 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redis::cluster_routing::Slot;
 use redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 
 use self::slots::{slot_of, slot_ranges};
@@ -57,7 +58,10 @@ impl NodePool {
     /// Returns connections that are made when they are needed. Call this within a runtime.
     pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
         let info = seeds.first().cloned().ok_or_else(no_server)?;
-        let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
+        let seeds: Vec<Address> = seeds
+            .iter()
+            .filter_map(|seed| address(seed.addr()))
+            .collect();
         let pool = Self(Arc::new(Inner {
             info,
             timeouts,
@@ -87,15 +91,26 @@ impl NodePool {
         }
         let (host, port) = address.clone();
         let addr = match self.0.info.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
             _ => ConnectionAddr::Tcp(host, port),
         };
         let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
         let connection = Reconnecting::lazy(client, self.0.timeouts)?;
         let name = format!("{}:{}", address.0, address.1).into();
-        let node = Node { address: Arc::new(address.clone()), name, connection };
+        let node = Node {
+            address: Arc::new(address.clone()),
+            name,
+            connection,
+        };
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
     }
 
@@ -111,14 +126,22 @@ impl NodePool {
     fn any(&self) -> RedisResult<Node> {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
-        known.nodes.values().nth(turn).cloned().ok_or_else(no_server)
+        known
+            .nodes
+            .values()
+            .nth(turn)
+            .cloned()
+            .ok_or_else(no_server)
     }
 
     /// Returns the name of the node that serves a key, if it is known, and a number for the key's slot, which is private.
     pub(crate) fn place_of(&self, key: &[u8]) -> (Option<Arc<str>>, Option<u64>) {
         let slot = Slot::for_key(key);
         (
-            self.known().slots.get(&slot).map(|node| Arc::clone(&node.name)),
+            self.known()
+                .slots
+                .get(&slot)
+                .map(|node| Arc::clone(&node.name)),
             Some(BuildHasherDefault::<DefaultHasher>::new().hash_one(slot)),
         )
     }
@@ -139,13 +162,16 @@ impl NodePool {
         let mut reply = node.connection.send(cmd).await;
         for _ in 0..MAX_REDIRECTIONS {
             let Err(error) = &reply else { break };
-            let Some((address, ask)) = redirection(error, &node.address.0) else { break };
+            let Some((address, ask)) = redirection(error, &node.address.0) else {
+                break;
+            };
             node = self.at(&address)?;
             if ask {
                 let mut asking = Pipeline::with_capacity(2);
                 asking.cmd("ASKING").add_command(cmd.clone());
                 let replies = node.connection.send_all(&asking).await;
-                reply = replies.and_then(|mut replies| replies.pop().unwrap_or(Value::Nil).extract_error());
+                reply = replies
+                    .and_then(|mut replies| replies.pop().unwrap_or(Value::Nil).extract_error());
             } else {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
@@ -161,12 +187,18 @@ impl NodePool {
         let mut slots = HashMap::with_capacity(16_384);
         for (first, last, address) in ranges {
             let node = self.at(address)?;
-            slots.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, node.clone())));
+            slots.extend(
+                (*first..=*last)
+                    .filter_map(Slot::new)
+                    .map(|slot| (slot, node.clone())),
+            );
         }
         let listed = |address: &Address| ranges.iter().any(|(.., listed)| listed == address);
         self.change(|known| {
             known.slots = slots;
-            known.nodes.retain(|address, _| listed(address) || self.0.seeds.contains(address));
+            known
+                .nodes
+                .retain(|address, _| listed(address) || self.0.seeds.contains(address));
         });
         Ok(())
     }
@@ -183,7 +215,8 @@ impl Refresh for NodePool {
         let asked = nodes.into_iter().map(|node| async move {
             let mut cmd = redis::cmd("CLUSTER");
             let reply = node.connection.send(cmd.arg("SLOTS")).await?;
-            let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
+            let malformed =
+                || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
             slot_ranges(&reply, &node.address.0).ok_or_else(malformed)
         });
         self.set(&first_answer(self.0.timeouts.refresh(), asked).await?)
@@ -202,7 +235,9 @@ fn redirection(error: &RedisError, asked: &str) -> Option<(Address, bool)> {
 
 fn address(addr: &ConnectionAddr) -> Option<Address> {
     match addr {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host.clone(), *port))
+        }
         _ => None,
     }
 }

@@ -119,24 +119,41 @@ impl Connection {
             // Fails only if another thread has just installed one.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
+        let info = |url: &str| {
+            url.into_connection_info()
+                .map(|info| info.set_tcp_settings(timeouts.tcp_settings()))
+        };
         let kind = || match url {
             #[cfg(feature = "sentinel")]
             _ if let Some(url) = url::sentinel(url) => {
                 if url.name.is_empty() {
-                    return Err((redis::ErrorKind::InvalidClientConfig, "the name of the master is missing").into());
+                    return Err((
+                        redis::ErrorKind::InvalidClientConfig,
+                        "the name of the master is missing",
+                    )
+                        .into());
                 }
-                let sentinels = url.sentinels.iter().map(|url| info(url)).collect::<RedisResult<_>>()?;
-                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts).map(Kind::Sentinel)
+                let sentinels = url
+                    .sentinels
+                    .iter()
+                    .map(|url| info(url))
+                    .collect::<RedisResult<_>>()?;
+                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts)
+                    .map(Kind::Sentinel)
             }
             #[cfg(feature = "cluster")]
             _ if let Some(nodes) = url::cluster_nodes(url) => {
-                let seeds = nodes.iter().map(|url| info(url)).collect::<RedisResult<Vec<_>>>()?;
+                let seeds = nodes
+                    .iter()
+                    .map(|url| info(url))
+                    .collect::<RedisResult<Vec<_>>>()?;
                 NodePool::new(&seeds, timeouts).map(Kind::Cluster)
             }
             _ => Reconnecting::lazy(Client::open(info(url)?)?, timeouts).map(Kind::Single),
         };
-        kind().map(Self).map_err(|error| url::malformed(url, &error))
+        kind()
+            .map(Self)
+            .map_err(|error| url::malformed(url, &error))
     }
 
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
@@ -177,7 +194,9 @@ impl Connection {
     pub(crate) fn node(&self, address: Option<&Address>) -> RedisResult<Self> {
         match (&self.0, address) {
             #[cfg(feature = "cluster")]
-            (Kind::Cluster(pool), Some(address)) => Ok(Self(Kind::Single(pool.at(address)?.connection))),
+            (Kind::Cluster(pool), Some(address)) => {
+                Ok(Self(Kind::Single(pool.at(address)?.connection)))
+            }
             _ => Ok(self.clone()),
         }
     }
@@ -190,7 +209,10 @@ mod tests {
     use super::*;
 
     fn timeouts() -> Timeouts {
-        Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) }
+        Timeouts {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(1),
+        }
     }
 
     #[tokio::test]
@@ -215,7 +237,10 @@ mod tests {
             ] {
                 assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
                 assert!(error.to_string().contains("expected redis://, "), "{error}");
-                assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+                assert!(
+                    !format!("{error} {error:?}").contains("secret"),
+                    "{error:?}"
+                );
             }
         }
     }
@@ -223,6 +248,9 @@ mod tests {
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
         let error = Connection::open_lazy("redis://127.0.0.1:1", timeouts()).unwrap_err();
-        assert!(error.to_string().contains("needs a tokio runtime"), "{error}");
+        assert!(
+            error.to_string().contains("needs a tokio runtime"),
+            "{error}"
+        );
     }
 }

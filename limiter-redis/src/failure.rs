@@ -67,9 +67,8 @@ impl Failure {
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
-                redis::ErrorKind::ClusterConnectionNotFound | redis::ErrorKind::MasterNameNotFoundBySentinel => {
-                    Repeat::Safe
-                }
+                redis::ErrorKind::ClusterConnectionNotFound
+                | redis::ErrorKind::MasterNameNotFoundBySentinel => Repeat::Safe,
                 _ if has_code(error, &TEMPORARY_CODES) => Repeat::Safe,
                 _ => Repeat::Never,
             },
@@ -84,13 +83,21 @@ impl Failure {
         let text = error.to_string();
         match error.kind() {
             redis::ErrorKind::Io if error.is_timeout() => ErrorKind::Timeout,
-            redis::ErrorKind::Io | redis::ErrorKind::ClusterConnectionNotFound => ErrorKind::Unavailable,
-            redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => ErrorKind::Configuration,
+            redis::ErrorKind::Io | redis::ErrorKind::ClusterConnectionNotFound => {
+                ErrorKind::Unavailable
+            }
+            redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => {
+                ErrorKind::Configuration
+            }
             _ if text.contains("DAMAGED ") || has_code(error, &["WRONGTYPE"]) => ErrorKind::Corrupt,
             _ if text.contains("UNKNOWN too many") => ErrorKind::Timeout,
-            _ if has_code(error, &TEMPORARY_CODES) || has_code(error, &UNAVAILABLE_CODES) => ErrorKind::Unavailable,
+            _ if has_code(error, &TEMPORARY_CODES) || has_code(error, &UNAVAILABLE_CODES) => {
+                ErrorKind::Unavailable
+            }
             _ if has_code(error, &REFUSED_CODES) => ErrorKind::Configuration,
-            _ if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => ErrorKind::Configuration,
+            _ if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => {
+                ErrorKind::Configuration
+            }
             _ => ErrorKind::Unavailable,
         }
     }
@@ -99,9 +106,16 @@ impl Failure {
     pub(crate) fn into_connect_error(self, url: &str) -> Error {
         let kind = self.kind();
         match self {
-            Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => malformed(url, &error),
-            Self::Timeout(after) => Error::new(kind, format!("{}: cannot connect: {}", shown(url), timed_out(after))),
-            Self::Redis(error) => Error::new(kind, format!("{}: cannot connect: {error}", shown(url))),
+            Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => {
+                malformed(url, &error)
+            }
+            Self::Timeout(after) => Error::new(
+                kind,
+                format!("{}: cannot connect: {}", shown(url), timed_out(after)),
+            ),
+            Self::Redis(error) => {
+                Error::new(kind, format!("{}: cannot connect: {error}", shown(url)))
+            }
         }
     }
 
@@ -110,7 +124,9 @@ impl Failure {
         let kind = self.kind();
         let text = match self {
             Self::Redis(error) => error.to_string(),
-            Self::Timeout(after) => return Error::new(kind, format!("Redis failed: {}", timed_out(after))),
+            Self::Timeout(after) => {
+                return Error::new(kind, format!("Redis failed: {}", timed_out(after)));
+            }
         };
         let message = match kind {
             ErrorKind::Corrupt => "the Redis key does not hold a log; a reset removes it",
@@ -128,9 +144,18 @@ fn timed_out(after: Duration) -> String {
 /// Returns a server's text, or the part of it that shows nothing of the key.
 fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     let text = text.split(BEFORE_ARGUMENTS).next().unwrap_or_default();
-    let tag = |stored: &&[u8]| stored.iter().position(|byte| *byte == b'{').map(|start| stored[start..].to_vec());
+    let tag = |stored: &&[u8]| {
+        stored
+            .iter()
+            .position(|byte| *byte == b'{')
+            .map(|start| stored[start..].to_vec())
+    };
     let is_shown = |tag: Vec<u8>| text.contains(&*String::from_utf8_lossy(&tag));
-    if stored.iter().filter_map(tag).any(is_shown) { "its message is withheld because it quotes the key" } else { text }
+    if stored.iter().filter_map(tag).any(is_shown) {
+        "its message is withheld because it quotes the key"
+    } else {
+        text
+    }
 }
 
 /// Whether the reply has any of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
@@ -139,7 +164,9 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
         return true;
     }
     let text = error.detail().unwrap_or_default();
-    codes.iter().any(|code| text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} ")))
+    codes
+        .iter()
+        .any(|code| text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} ")))
 }
 
 #[cfg(test)]
@@ -149,24 +176,46 @@ mod tests {
     #[test]
     fn a_timeout_says_after_how_long() {
         let timeout = || Failure::Timeout(Duration::from_millis(250));
-        assert_eq!(timeout().into_error(&[]).to_string(), "Redis failed: timed out after 250 ms");
+        assert_eq!(
+            timeout().into_error(&[]).to_string(),
+            "Redis failed: timed out after 250 ms"
+        );
         let text = timeout().into_connect_error("redis://h").to_string();
-        assert!(text.ends_with("cannot connect: timed out after 250 ms"), "{text}");
+        assert!(
+            text.ends_with("cannot connect: timed out after 250 ms"),
+            "{text}"
+        );
     }
 
     #[test]
     fn an_error_prints_the_text_of_the_client_once() {
-        let io = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
+        let io =
+            || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let server = |text: &str| {
             let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
             reply.extract_error().unwrap_err()
         };
         for (source, last) in [
             (RedisError::from(io()), "connection refused"),
-            (RedisError::from((redis::ErrorKind::ClusterConnectionNotFound, "no node is known")), "no node is known"),
-            (server("OOM command not allowed when used memory > 'maxmemory'."), "maxmemory"),
-            (server("WRONGTYPE Operation against a key holding the wrong kind of value"), "wrong kind"),
-            (server("DAMAGED a member of 3 bytes is no entry of a log"), "3 bytes"),
+            (
+                RedisError::from((
+                    redis::ErrorKind::ClusterConnectionNotFound,
+                    "no node is known",
+                )),
+                "no node is known",
+            ),
+            (
+                server("OOM command not allowed when used memory > 'maxmemory'."),
+                "maxmemory",
+            ),
+            (
+                server("WRONGTYPE Operation against a key holding the wrong kind of value"),
+                "wrong kind",
+            ),
+            (
+                server("DAMAGED a member of 3 bytes is no entry of a log"),
+                "3 bytes",
+            ),
         ] {
             let again = RedisError::clone(&source);
             for error in [
@@ -174,7 +223,10 @@ mod tests {
                 Failure::Redis(again).into_connect_error("redis://h"),
             ] {
                 let text = error.to_string();
-                assert!(text.len() > last.len() && text.matches(last).count() == 1, "{text}");
+                assert!(
+                    text.len() > last.len() && text.matches(last).count() == 1,
+                    "{text}"
+                );
             }
         }
     }
@@ -182,10 +234,14 @@ mod tests {
     #[test]
     fn texts_that_quote_the_key_are_cut_or_withheld() {
         let stored: &[&[u8]] = &[b"limiter:{login:203.0.113.7}"];
-        let unknown = "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:{login:203.0";
+        let unknown =
+            "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:{login:203.0";
         assert_eq!(without_key(unknown, stored), "unknown command 'EVALSHA'");
         assert!(!without_key("no such key: limiter:{login:203.0.113.7}", stored).contains("203"));
-        assert_eq!(without_key("OOM command not allowed", stored), "OOM command not allowed");
+        assert_eq!(
+            without_key("OOM command not allowed", stored),
+            "OOM command not allowed"
+        );
         assert_eq!(without_key("any text", &[]), "any text");
     }
 }

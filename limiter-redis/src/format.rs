@@ -142,7 +142,9 @@ mod tests {
 
     #[test]
     fn a_key_is_kept_for_its_window_and_an_eighth_more_at_most() {
-        let windows = (0..53).flat_map(|k| [(1_u64 << k) - 1, 1 << k, (1 << k) + 1]).chain([Window::MAX.as_micros()]);
+        let windows = (0..53)
+            .flat_map(|k| [(1_u64 << k) - 1, 1 << k, (1 << k) + 1])
+            .chain([Window::MAX.as_micros()]);
         for micros in windows.filter(|micros| *micros > 0) {
             let code = u64::from(ttl_code(Window::from_micros(micros).unwrap()));
             let (cells, cell) = (code % 64, 1 << (code / 64));

@@ -20,7 +20,10 @@ impl IdSource {
     pub(crate) fn new() -> Self {
         // The keys of `RandomState` come from the operating system.
         let random = RandomState::new().hash_one(std::process::id());
-        Self { next: AtomicU32::new(random as u32), step: (random >> 32) as u32 | 1 }
+        Self {
+            next: AtomicU32::new(random as u32),
+            step: (random >> 32) as u32 | 1,
+        }
     }
 
     /// Returns the next id in the low 30 bits, and the ttl code in the 16 highest of 48. Merged entries have the id 0.
@@ -42,8 +45,17 @@ mod tests {
 
     #[test]
     fn no_id_repeats_and_sources_that_meet_part_again() {
-        let ids = |source: IdSource| (0..100_000).map(|_| source.next(0)).collect::<BTreeSet<_>>();
-        let from_one = |step| ids(IdSource { next: AtomicU32::new(1), step });
+        let ids = |source: IdSource| {
+            (0..100_000)
+                .map(|_| source.next(0))
+                .collect::<BTreeSet<_>>()
+        };
+        let from_one = |step| {
+            ids(IdSource {
+                next: AtomicU32::new(1),
+                step,
+            })
+        };
         let [one, other] = [from_one(0x9e37_79b1), from_one(0x85eb_ca77)];
         // About nine of 10^10 pairs are equal, unless both sources use the same order.
         let met = one.intersection(&other).count();

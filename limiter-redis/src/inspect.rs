@@ -37,16 +37,23 @@ impl RedisStore {
     /// It changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let stored = self.keys.encode(log);
-        let reply = self.run(log, &stored, true, |attempt| INSPECT.call(attempt.load, &[&stored], &[])).await?;
+        let reply = self
+            .run(log, &stored, true, |attempt| {
+                INSPECT.call(attempt.load, &[&stored], &[])
+            })
+            .await?;
         type Numbers = (u64, u64, u64, u64, i64, u64);
-        let numbers: Option<Numbers> = reply::value(&reply.value).map_err(|error| error.with_log(log))?;
-        Ok(numbers.map(|(entries, cost, oldest, newest, expires_in, bytes)| LogInfo {
-            entries,
-            cost,
-            oldest: Timestamp::from_micros_saturating(oldest),
-            newest: Timestamp::from_micros_saturating(newest),
-            expires_in: u64::try_from(expires_in).ok().map(Duration::from_millis),
-            bytes,
-        }))
+        let numbers: Option<Numbers> =
+            reply::value(&reply.value).map_err(|error| error.with_log(log))?;
+        Ok(numbers.map(
+            |(entries, cost, oldest, newest, expires_in, bytes)| LogInfo {
+                entries,
+                cost,
+                oldest: Timestamp::from_micros_saturating(oldest),
+                newest: Timestamp::from_micros_saturating(newest),
+                expires_in: u64::try_from(expires_in).ok().map(Duration::from_millis),
+                bytes,
+            },
+        ))
     }
 }

@@ -13,7 +13,11 @@ const MAX_VERBATIM_LEN: usize = 256;
 /// Starts a digest. No escaped key starts with it.
 const DIGEST_PREFIX: &[u8] = b"%sha256:";
 /// What [`Name::encoded`] escapes.
-const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
+const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'/');
 
 /// The keys `prefix:{name:key}` of one prefix, or `prefix:{tag}name:key`.
 ///
@@ -34,17 +38,23 @@ impl KeySpace {
     pub(crate) fn new(prefix: &str, tag: Option<HashTag>) -> Result<Self, Error> {
         let allowed = |b: u8| is_plain(b) || b == b':';
         if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
-            let text =
-                format!("key prefix {}: expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'", excerpt(prefix));
+            let text = format!(
+                "key prefix {}: expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'",
+                excerpt(prefix)
+            );
             return Err(Error::new(ErrorKind::Configuration, text));
         }
-        Ok(Self { start: format!("{prefix}:{{"), tag })
+        Ok(Self {
+            start: format!("{prefix}:{{"),
+            tag,
+        })
     }
 
     /// Returns a log's Redis key.
     pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
         let (name, key) = (log.name.encoded(), log.key);
-        let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
+        let mut out =
+            Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
         out.extend_from_slice(self.start.as_bytes());
         if let Some(tag) = self.tag {
             push_key(&mut out, tag(key));
@@ -89,7 +99,11 @@ fn is_plain(byte: u8) -> bool {
 /// Decodes the output of [`Name::encoded`]; `None` for anything else.
 fn decode_name(escaped: &[u8]) -> Option<String> {
     let name = String::from_utf8(percent_decode(escaped).collect()).ok()?;
-    (utf8_percent_encode(&name, ESCAPED_IN_NAMES).to_string().as_bytes() == escaped).then_some(name)
+    (utf8_percent_encode(&name, ESCAPED_IN_NAMES)
+        .to_string()
+        .as_bytes()
+        == escaped)
+        .then_some(name)
 }
 
 fn push_key(out: &mut Vec<u8>, key: &[u8]) {
@@ -113,8 +127,12 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
 /// Reads a key back, `None` if [`push_key`] would have written it differently.
 fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
     if let Some(hex) = escaped.strip_prefix(DIGEST_PREFIX) {
-        let is_digest = hex.len() == 64 && hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        return std::str::from_utf8(hex).ok().filter(|_| is_digest).map(|hex| StoredKey::Digest(hex.into()));
+        let is_digest =
+            hex.len() == 64 && hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        return std::str::from_utf8(hex)
+            .ok()
+            .filter(|_| is_digest)
+            .map(|hex| StoredKey::Digest(hex.into()));
     }
     let (key, mut written) = (percent_decode(escaped).collect::<Vec<u8>>(), Vec::new());
     push_key(&mut written, &key);
@@ -158,7 +176,9 @@ mod tests {
     use super::*;
 
     fn stored(name: &str, key: &[u8]) -> Vec<u8> {
-        KeySpace::new("limiter", None).unwrap().encode(LogKey::new(Name::new(name), key))
+        KeySpace::new("limiter", None)
+            .unwrap()
+            .encode(LogKey::new(Name::new(name), key))
     }
 
     fn decoded(stored: &[u8]) -> Option<(String, StoredKey)> {
@@ -176,17 +196,32 @@ mod tests {
             ("100%", b"100%", b"100%25:100%25"),
             ("%3A", b"%7D", b"%253A:%257D"),
             ("*?[^a]\\", b"%sha256:", b"%2A%3F%5B%5Ea%5D%5C:%25sha256:"),
-            ("two words\n", b"\0\xff\r\n*?[", b"two%20words%0A:\0\xff\r\n*?["),
+            (
+                "two words\n",
+                b"\0\xff\r\n*?[",
+                b"two%20words%0A:\0\xff\r\n*?[",
+            ),
             ("Gr\u{f6}\u{df}e", b"k", b"Gr%C3%B6%C3%9Fe:k"),
         ] {
             assert_eq!(stored(name, key), [b"limiter:{", tag, b"}"].concat());
-            assert_eq!(decoded(&stored(name, key)), Some((name.to_owned(), StoredKey::Known(key.into()))));
+            assert_eq!(
+                decoded(&stored(name, key)),
+                Some((name.to_owned(), StoredKey::Known(key.into())))
+            );
         }
     }
 
     #[test]
     fn a_key_that_takes_too_many_bytes_is_stored_as_its_digest() {
-        for (fill, longest) in [(b'a', 256), (b'{', 256), (b':', 256), (0, 256), (255, 256), (b'}', 85), (b'%', 85)] {
+        for (fill, longest) in [
+            (b'a', 256),
+            (b'{', 256),
+            (b':', 256),
+            (0, 256),
+            (255, 256),
+            (b'}', 85),
+            (b'%', 85),
+        ] {
             for len in [0, 1, longest, longest + 1, 1 << 20] {
                 let key = vec![fill; len];
                 let expected = match len <= longest {
@@ -194,7 +229,11 @@ mod tests {
                     false => StoredKey::Digest(format!("{:x}", Sha256::digest(&key)).into()),
                 };
                 let stored = stored("a:b", &key);
-                assert_eq!(decoded(&stored), Some(("a:b".to_owned(), expected)), "{len} of {fill}");
+                assert_eq!(
+                    decoded(&stored),
+                    Some(("a:b".to_owned(), expected)),
+                    "{len} of {fill}"
+                );
                 assert!(stored.len() < 300 && decoded(&stored[1..]).is_none());
             }
         }
@@ -204,7 +243,10 @@ mod tests {
     const ODD: &str = "[a:%{}23A5D7*\u{e4}]{0,5}";
 
     fn keys() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![ODD.prop_map(String::into_bytes), prop::collection::vec(any::<u8>(), 0..300)]
+        prop_oneof![
+            ODD.prop_map(String::into_bytes),
+            prop::collection::vec(any::<u8>(), 0..300)
+        ]
     }
 
     proptest! {
@@ -238,19 +280,39 @@ mod tests {
 
     #[test]
     fn other_keys_are_not_of_this_space() {
-        let tags = ["search", "se arch:k", "%73earch:k", "a%3ab:k", "a%3:k", "%FF:k", "s:%7d", "s:%sha256:abc"];
+        let tags = [
+            "search",
+            "se arch:k",
+            "%73earch:k",
+            "a%3ab:k",
+            "a%3:k",
+            "%FF:k",
+            "s:%7d",
+            "s:%sha256:abc",
+        ];
         let others = ["limiter:{search:k", "limiter:search:k", ""].map(str::to_owned);
-        for other in tags.iter().map(|tag| format!("limiter:{{{tag}}}")).chain(others) {
+        for other in tags
+            .iter()
+            .map(|tag| format!("limiter:{{{tag}}}"))
+            .chain(others)
+        {
             assert_eq!(decoded(other.as_bytes()), None, "{other}");
         }
-        let spaces = ["a", "a:b", "a:", "b", "a/b"].map(|prefix| KeySpace::new(prefix, None).unwrap());
+        let spaces =
+            ["a", "a:b", "a:", "b", "a/b"].map(|prefix| KeySpace::new(prefix, None).unwrap());
         let keys = [&b""[..], b"b:{x", b":{", b"}", b"a:{b}"];
-        let logs =
-            ["", "a", "b:{x", "{"].into_iter().flat_map(|name| keys.map(|key| LogKey::new(Name::new(name), key)));
+        let logs = ["", "a", "b:{x", "{"]
+            .into_iter()
+            .flat_map(|name| keys.map(|key| LogKey::new(Name::new(name), key)));
         for log in logs {
             for (i, one) in spaces.iter().enumerate() {
-                let found = spaces.iter().map(|other| other.decode(&one.encode(log)).is_some());
-                assert!(found.enumerate().all(|(j, found)| found == (i == j)), "{log:?} of {one:?}");
+                let found = spaces
+                    .iter()
+                    .map(|other| other.decode(&one.encode(log)).is_some());
+                assert!(
+                    found.enumerate().all(|(j, found)| found == (i == j)),
+                    "{log:?} of {one:?}"
+                );
             }
         }
     }
@@ -258,17 +320,36 @@ mod tests {
     #[test]
     fn patterns_match_all_or_one_name() {
         let space = KeySpace::new("shop:eu", None).unwrap();
-        for (name, pattern) in [(None, "*"), (Some("search"), "*search:*"), (Some("*"), "*%2A:*")] {
-            assert_eq!(space.pattern(name.map(Name::new)), format!("shop:eu:{{{pattern}"));
+        for (name, pattern) in [
+            (None, "*"),
+            (Some("search"), "*search:*"),
+            (Some("*"), "*%2A:*"),
+        ] {
+            assert_eq!(
+                space.pattern(name.map(Name::new)),
+                format!("shop:eu:{{{pattern}")
+            );
         }
     }
 
     #[test]
     fn bad_prefixes_are_refused() {
-        for prefix in ["", "{", "a{b}", "a b", "a*", "\u{e4}", "a\n", &"p".repeat(65)] {
+        for prefix in [
+            "",
+            "{",
+            "a{b}",
+            "a b",
+            "a*",
+            "\u{e4}",
+            "a\n",
+            &"p".repeat(65),
+        ] {
             let error = KeySpace::new(prefix, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Configuration);
-            assert!(error.to_string().contains("expected 1 to 64 letters"), "{error}");
+            assert!(
+                error.to_string().contains("expected 1 to 64 letters"),
+                "{error}"
+            );
         }
     }
 }

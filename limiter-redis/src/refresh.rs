@@ -22,7 +22,10 @@ pub(crate) struct Background {
 impl Background {
     /// Call this within a runtime.
     pub(crate) fn new() -> Self {
-        Self { runtime: Handle::current(), refreshing: Arc::default() }
+        Self {
+            runtime: Handle::current(),
+            refreshing: Arc::default(),
+        }
     }
 }
 
@@ -35,7 +38,9 @@ pub(crate) trait Refresh: Clone + Send + Sync + 'static {
 
     /// Refreshes in the background.
     fn refresh(&self) {
-        let Ok(refreshing) = Arc::clone(&self.background().refreshing).try_lock_owned() else { return };
+        let Ok(refreshing) = Arc::clone(&self.background().refreshing).try_lock_owned() else {
+            return;
+        };
         let connection = self.clone();
         // The runtime that connected may have ended.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.background().runtime.clone());
@@ -54,10 +59,16 @@ pub(crate) async fn watched(
     connection: &impl Refresh,
     reply: impl Future<Output = RedisResult<Value>>,
 ) -> RedisResult<Value> {
-    let mut refresh = RefreshOnDrop { connection, armed: true };
+    let mut refresh = RefreshOnDrop {
+        connection,
+        armed: true,
+    };
     let reply = reply.await;
     refresh.armed = reply.as_ref().is_err_and(|error| {
-        let unknown = [ErrorKind::ClusterConnectionNotFound, ErrorKind::MasterNameNotFoundBySentinel];
+        let unknown = [
+            ErrorKind::ClusterConnectionNotFound,
+            ErrorKind::MasterNameNotFoundBySentinel,
+        ];
         // A former master is gone, or a replica.
         error.is_io_error() || error.code() == Some("READONLY") || unknown.contains(&error.kind())
     });

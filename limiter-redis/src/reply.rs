@@ -1,11 +1,15 @@
 //! The scripts' replies as facts.
 
-use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::store::{
+    Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage,
+};
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::{FromRedisValue, Value};
 
 use crate::failure::Failure;
-use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED, SHORT};
+use crate::format::{
+    ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED, SHORT,
+};
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
@@ -13,7 +17,9 @@ struct Numbers<'a>(&'a [u8]);
 impl<'a> Numbers<'a> {
     /// Splits a reply into its code and its numbers.
     fn of(reply: &'a Value) -> Option<(u8, Self)> {
-        let Value::BulkString(bytes) = reply else { return None };
+        let Value::BulkString(bytes) = reply else {
+            return None;
+        };
         let (&code, rest) = bytes.split_first()?;
         Some((code, Self(rest)))
     }
@@ -41,11 +47,23 @@ pub(crate) fn is_late(reply: &Value) -> bool {
 
 /// Returns the number of an operation that failed in `apply_all.lua`, counted from 0, and its failure.
 pub(crate) fn failure(reply: &Value) -> Option<(usize, Failure)> {
-    let Value::BulkString(bytes) = reply else { return None };
-    let [FAILED, number, text @ ..] = &bytes[..] else { return None };
-    let line: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_control()).collect();
-    let error = redis::parse_redis_value(&[b"-", &*line, b"\r\n"].concat()).and_then(Value::extract_error);
-    Some((usize::from(*number).checked_sub(1)?, Failure::Redis(error.err()?)))
+    let Value::BulkString(bytes) = reply else {
+        return None;
+    };
+    let [FAILED, number, text @ ..] = &bytes[..] else {
+        return None;
+    };
+    let line: Vec<u8> = text
+        .iter()
+        .copied()
+        .filter(|byte| !byte.is_ascii_control())
+        .collect();
+    let error =
+        redis::parse_redis_value(&[b"-", &*line, b"\r\n"].concat()).and_then(Value::extract_error);
+    Some((
+        usize::from(*number).checked_sub(1)?,
+        Failure::Redis(error.err()?),
+    ))
 }
 
 /// Returns the server's time in the reply to an operation or a settlement by the server's clock. `None` if the log was ahead.
@@ -63,7 +81,10 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest) = (rest.time()?, rest.time()?);
     let (short, appended) = (code & SHORT != 0, code & APPENDED != 0);
-    let entry = Entry { id, at: if short { now } else { rest.time()? } };
+    let entry = Entry {
+        id,
+        at: if short { now } else { rest.time()? },
+    };
     let outcome = match code & (APPENDED | REPEATED) {
         0 => Outcome::Nothing,
         APPENDED => Outcome::Appended(entry),
@@ -75,18 +96,39 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     for usage in usage.iter_mut() {
         let (used, oldest) = (rest.number()?, rest.time()?);
         *usage = if short {
-            Usage { used: if appended { used + op.cost } else { used }, oldest, blocker: oldest }
+            Usage {
+                used: if appended { used + op.cost } else { used },
+                oldest,
+                blocker: oldest,
+            }
         } else {
-            Usage { used, oldest, blocker: rest.time()? }
+            Usage {
+                used,
+                oldest,
+                blocker: rest.time()?,
+            }
         };
     }
     if short {
         usage.rotate_left(1);
     }
-    let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
-    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
+    let newest = if appended {
+        Some(now)
+    } else {
+        (code & EMPTY == 0).then_some(newest)
+    };
+    let log = LogFacts {
+        now,
+        newest,
+        usage: PerLimit::from_slice(usage)?,
+    };
     let (admitted, refundable) = (code & ADMITTED != 0, code & REFUNDABLE != 0);
-    rest.is_empty().then_some(Facts { admitted, refundable, outcome, log })
+    rest.is_empty().then_some(Facts {
+        admitted,
+        refundable,
+        outcome,
+        log,
+    })
 }
 
 /// Returns the facts in the reply of `settle.lua`.
@@ -97,11 +139,22 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
     let usage = usage.get_mut(..settlement.policy.limits().len())?;
     for usage in usage.iter_mut() {
         let (used, oldest) = (rest.number()?, rest.time()?);
-        *usage = Usage { used, oldest, blocker: oldest };
+        *usage = Usage {
+            used,
+            oldest,
+            blocker: oldest,
+        };
     }
     let newest = (code & EMPTY == 0).then_some(newest);
-    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
-    rest.is_empty().then_some(SettlementFacts { applied: code & APPLIED != 0, log })
+    let log = LogFacts {
+        now,
+        newest,
+        usage: PerLimit::from_slice(usage)?,
+    };
+    rest.is_empty().then_some(SettlementFacts {
+        applied: code & APPLIED != 0,
+        log,
+    })
 }
 
 /// Returns the value that a command replied with.
@@ -121,5 +174,8 @@ pub(crate) fn unexpected(reply: &Value) -> Error {
         Value::Array(items) => format!("an array of {}", items.len()),
         _ => "something else".to_owned(),
     };
-    Error::new(ErrorKind::Inconsistent, format!("Redis sent a reply of an unexpected form: {form}"))
+    Error::new(
+        ErrorKind::Inconsistent,
+        format!("Redis sent a reply of an unexpected form: {form}"),
+    )
 }

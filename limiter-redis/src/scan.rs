@@ -67,27 +67,64 @@ impl RedisStore {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn scan(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
-        let Channel { connection, retry_policy, .. } = &self.channel;
+    pub async fn scan(
+        &self,
+        name: Option<Name>,
+        from: Option<Cursor>,
+        count: usize,
+    ) -> Result<Page, Error> {
+        let Channel {
+            connection,
+            retry_policy,
+            ..
+        } = &self.channel;
         let failed = |failure: Failure| failure.into_error(&[]);
         let mut cursor = match from {
             Some(cursor) => cursor,
-            None => Cursor { nodes: connection.nodes().await.map_err(Failure::Redis).map_err(failed)?, position: 0 },
+            None => Cursor {
+                nodes: connection
+                    .nodes()
+                    .await
+                    .map_err(Failure::Redis)
+                    .map_err(failed)?,
+                position: 0,
+            },
         };
-        let Some(node) = cursor.nodes.last().cloned() else { return Ok(Page { keys: Vec::new(), next: None }) };
+        let Some(node) = cursor.nodes.last().cloned() else {
+            return Ok(Page {
+                keys: Vec::new(),
+                next: None,
+            });
+        };
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
-        let node = connection.node(node.as_ref()).map_err(Failure::Redis).map_err(failed)?;
-        let reply = retry_policy.run(&node, None, true, |_| scan.clone()).await.map_err(failed)?;
+        scan.arg(cursor.position)
+            .arg("MATCH")
+            .arg(self.keys.pattern(name))
+            .arg("COUNT")
+            .arg(count.max(1));
+        let node = connection
+            .node(node.as_ref())
+            .map_err(Failure::Redis)
+            .map_err(failed)?;
+        let reply = retry_policy
+            .run(&node, None, true, |_| scan.clone())
+            .await
+            .map_err(failed)?;
         let (position, stored): (u64, Vec<Vec<u8>>) = reply::value(&reply.value)?;
         // The pattern also matches other names that end like this one.
         let is_wanted = |found: &str| name.is_none_or(|name| name.as_str() == found);
         let found = stored.iter().filter_map(|stored| self.keys.decode(stored));
-        let keys = found.filter(|(name, _)| is_wanted(name)).map(|(name, key)| LiveKey { name, key }).collect();
+        let keys = found
+            .filter(|(name, _)| is_wanted(name))
+            .map(|(name, key)| LiveKey { name, key })
+            .collect();
         cursor.position = position;
         if position == 0 {
             cursor.nodes.pop();
         }
-        Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
+        Ok(Page {
+            keys,
+            next: (!cursor.nodes.is_empty()).then_some(cursor),
+        })
     }
 }

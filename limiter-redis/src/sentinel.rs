@@ -3,7 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsMode, Value};
+use redis::{
+    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsMode, Value,
+};
 use tokio::sync::Mutex;
 
 use crate::reconnecting::Reconnecting;
@@ -41,11 +43,19 @@ impl Sentinels {
         };
         let client = |sentinel| {
             let node = Some(node.clone());
-            let client = SentinelClient::build(vec![sentinel], String::from(name), node, SentinelServerType::Master)?;
+            let client = SentinelClient::build(
+                vec![sentinel],
+                String::from(name),
+                node,
+                SentinelServerType::Master,
+            )?;
             Ok(Arc::new(Mutex::new(client)))
         };
         Ok(Self(Arc::new(Inner {
-            sentinels: sentinels.into_iter().map(client).collect::<RedisResult<_>>()?,
+            sentinels: sentinels
+                .into_iter()
+                .map(client)
+                .collect::<RedisResult<_>>()?,
             timeouts,
             master: RwLock::default(),
             background: Background::new(),
@@ -67,7 +77,12 @@ impl Sentinels {
         if self.known().is_none() {
             self.refresh_now().await?;
         }
-        let unknown = || RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no sentinel has named a master"));
+        let unknown = || {
+            RedisError::from((
+                ErrorKind::MasterNameNotFoundBySentinel,
+                "no sentinel has named a master",
+            ))
+        };
         self.known().ok_or_else(unknown)
     }
 
@@ -84,10 +99,20 @@ impl Refresh for Sentinels {
 
     /// Takes the master that the first sentinel names.
     async fn refresh_now(&self) -> RedisResult<()> {
-        let ask = |sentinel: Arc<Mutex<SentinelClient>>| async move { sentinel.lock().await.async_get_client().await };
-        let client = first_answer(self.0.timeouts.refresh(), self.0.sentinels.iter().cloned().map(ask)).await?;
+        let ask = |sentinel: Arc<Mutex<SentinelClient>>| async move {
+            sentinel.lock().await.async_get_client().await
+        };
+        let client = first_answer(
+            self.0.timeouts.refresh(),
+            self.0.sentinels.iter().cloned().map(ask),
+        )
+        .await?;
         let address = client.get_connection_info().addr().clone();
-        let mut master = self.0.master.write().unwrap_or_else(PoisonError::into_inner);
+        let mut master = self
+            .0
+            .master
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if master.as_ref().is_none_or(|(known, _)| *known != address) {
             *master = Some((address, Reconnecting::lazy(client, self.0.timeouts)?));
         }

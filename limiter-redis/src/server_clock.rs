@@ -28,7 +28,12 @@ pub(crate) struct ServerClock {
 impl ServerClock {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { start: Instant::now(), period: zero(), newest: zero(), before: zero() }
+        Self {
+            start: Instant::now(),
+            period: zero(),
+            newest: zero(),
+            before: zero(),
+        }
     }
 
     fn since_start(&self, at: Instant) -> Duration {
@@ -41,7 +46,10 @@ impl ServerClock {
         let bound = server.as_micros().saturating_sub(micros(since));
         let period = since.as_secs() / PERIOD.as_secs();
         if self.period.fetch_max(period, Ordering::Relaxed) < period {
-            self.before.store(self.newest.swap(bound, Ordering::Relaxed), Ordering::Relaxed);
+            self.before.store(
+                self.newest.swap(bound, Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
         } else {
             self.newest.fetch_max(bound, Ordering::Relaxed);
         }
@@ -49,7 +57,10 @@ impl ServerClock {
 
     /// Returns a time by the server's clock that is not before `at`. `None` before the first reply.
     pub(crate) fn at(&self, at: Instant) -> Option<u64> {
-        let bound = self.newest.load(Ordering::Relaxed).max(self.before.load(Ordering::Relaxed));
+        let bound = self
+            .newest
+            .load(Ordering::Relaxed)
+            .max(self.before.load(Ordering::Relaxed));
         (bound > 0).then(|| bound.saturating_add(micros(self.since_start(at))))
     }
 }
@@ -65,11 +76,16 @@ mod tests {
     const SERVER: u64 = 1_700_000_000_000_000;
 
     fn learn(clock: &ServerClock, sent: u64, server: u64) {
-        clock.learn(clock.start + Duration::from_micros(sent), Timestamp::from_micros(SERVER + server).unwrap());
+        clock.learn(
+            clock.start + Duration::from_micros(sent),
+            Timestamp::from_micros(SERVER + server).unwrap(),
+        );
     }
 
     fn at(clock: &ServerClock, micros: u64) -> Option<u64> {
-        clock.at(clock.start + Duration::from_micros(micros)).map(|at| at - SERVER)
+        clock
+            .at(clock.start + Duration::from_micros(micros))
+            .map(|at| at - SERVER)
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl Timeouts {
         let settings = TcpSettings::default().set_nodelay(true);
         // Without this, a connection whose peer vanished silently stays open for many minutes.
         #[cfg(target_os = "linux")]
-        let settings = settings.set_user_timeout((self.connect + self.response).max(Duration::from_secs(1)));
+        let settings =
+            settings.set_user_timeout((self.connect + self.response).max(Duration::from_secs(1)));
         settings
     }
 

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts};
+use limiter_core::store::{
+    At, Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts,
+};
 use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::{Cmd, Value};
 
@@ -50,7 +52,12 @@ const MAX_JOINT_OPS: usize = 32;
 
 impl RedisStore {
     pub(crate) fn new(channel: Channel, keys: KeySpace) -> Self {
-        Self { channel, keys, ids: IdSource::new(), is_split: AtomicBool::new(false) }
+        Self {
+            channel,
+            keys,
+            ids: IdSource::new(),
+            is_split: AtomicBool::new(false),
+        }
     }
 
     /// Returns a log's Redis key, such as `limiter:{search:customer 7}`.
@@ -77,11 +84,23 @@ impl RedisStore {
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
+            None => (
+                EntryId::from_u128(own.into()),
+                &own.to_be_bytes()[8 - OWN_ID_LEN..],
+            ),
         };
         let (request, windows) = (request::apply(op, bytes), request::windows(op));
         let (stored, at) = (self.keys.encode(op.log), given_time(op.at));
-        (id, EncodedOp { stored, request, at, windows, timeout: op.timeout })
+        (
+            id,
+            EncodedOp {
+                stored,
+                request,
+                at,
+                windows,
+                timeout: op.timeout,
+            },
+        )
     }
 
     /// Sends a command about a log, which is stored under `stored`. See [`RetryPolicy::run`](crate::attempt::RetryPolicy::run).
@@ -92,8 +111,14 @@ impl RedisStore {
         repeatable: bool,
         command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Error> {
-        let Channel { connection, retry_policy, .. } = &self.channel;
-        let reply = retry_policy.run(connection, None, repeatable, command).await;
+        let Channel {
+            connection,
+            retry_policy,
+            ..
+        } = &self.channel;
+        let reply = retry_policy
+            .run(connection, None, repeatable, command)
+            .await;
         reply.map_err(|failure| failure.into_error(&[stored]).with_log(log))
     }
 }
@@ -101,7 +126,9 @@ impl RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("RedisStore");
-        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy).finish_non_exhaustive()
+        out.field("keys", &self.keys)
+            .field("retry_policy", &self.channel.retry_policy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,8 +136,12 @@ impl fmt::Debug for RedisStore {
 impl WindowStore for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let (id, mut encoded) = self.encode(&op);
-        let reply = self.channel.apply(std::slice::from_mut(&mut encoded), &[]).await;
-        let reply = reply.map_err(|failure| failure.into_error(&[&encoded.stored]).with_log(op.log))?;
+        let reply = self
+            .channel
+            .apply(std::slice::from_mut(&mut encoded), &[])
+            .await;
+        let reply =
+            reply.map_err(|failure| failure.into_error(&[&encoded.stored]).with_log(op.log))?;
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
@@ -120,31 +151,47 @@ impl WindowStore for RedisStore {
         if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {
             return Ok(None);
         }
-        let (ids, mut encoded): (Vec<_>, Vec<_>) = ops.iter().map(|joint| self.encode(&joint.op)).unzip();
+        let (ids, mut encoded): (Vec<_>, Vec<_>) =
+            ops.iter().map(|joint| self.encode(&joint.op)).unzip();
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags = |joint: &JointOp<'_>| flag(joint.is_advisory, ADVISORY) + flag(joint.keeps_charge, KEPT);
-        let reply = self.channel.apply(&mut encoded, &ops.iter().map(flags).collect::<Vec<_>>()).await;
+        let flags = |joint: &JointOp<'_>| {
+            flag(joint.is_advisory, ADVISORY) + flag(joint.keeps_charge, KEPT)
+        };
+        let reply = self
+            .channel
+            .apply(&mut encoded, &ops.iter().map(flags).collect::<Vec<_>>())
+            .await;
         let stored: Vec<&[u8]> = encoded.iter().map(|op| &*op.stored).collect();
         let reply = match reply {
             Err(failure) if failure.is_split() => {
                 let is_one_server = self.channel.connection.place_of(stored[0]).1 == Some(0);
-                self.is_split.fetch_or(is_one_server && failure.is_cross_slot(), Ordering::Relaxed);
+                self.is_split
+                    .fetch_or(is_one_server && failure.is_cross_slot(), Ordering::Relaxed);
                 return Ok(None);
             }
             reply => reply.map_err(|failure| failure.into_error(&stored))?,
         };
         let failure = |reply: &Value| {
             let (number, failure) = reply::failure(reply)?;
-            Some(failure.into_error(&stored).with_log(ops.get(number)?.op.log))
+            Some(
+                failure
+                    .into_error(&stored)
+                    .with_log(ops.get(number)?.op.log),
+            )
         };
         let replies = match &reply {
             Value::Array(replies) if replies.len() == ops.len() => replies,
             reply => return Err(failure(reply).unwrap_or_else(|| reply::unexpected(reply))),
         };
-        let facts = ops.iter().zip(ids).zip(replies).map(|((JointOp { op, .. }, id), reply)| {
-            let facts = reply::facts(op, id, reply).ok_or_else(|| reply::unexpected(reply).with_log(op.log));
-            failure(reply).map_or(facts, Err)
-        });
+        let facts = ops
+            .iter()
+            .zip(ids)
+            .zip(replies)
+            .map(|((JointOp { op, .. }, id), reply)| {
+                let facts = reply::facts(op, id, reply)
+                    .ok_or_else(|| reply::unexpected(reply).with_log(op.log));
+                failure(reply).map_or(facts, Err)
+            });
         Ok(Some(facts.collect()))
     }
 
@@ -152,7 +199,11 @@ impl WindowStore for RedisStore {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
         let (request, at) = (request::settle(&settlement), given_time(settlement.at));
         let args = [&*request, at.as_bytes()];
-        let reply = self.run(log, &stored, true, |attempt| SETTLE.call(attempt.load, &[&stored], &args)).await?;
+        let reply = self
+            .run(log, &stored, true, |attempt| {
+                SETTLE.call(attempt.load, &[&stored], &args)
+            })
+            .await?;
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
@@ -175,6 +226,8 @@ impl WindowStore for RedisStore {
     /// server, all do.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let (node, group) = self.channel.connection.place_of(&self.keys.encode(log));
-        LogPlace::on(node).in_group(group.filter(|_| !self.is_split.load(Ordering::Relaxed))).through(self)
+        LogPlace::on(node)
+            .in_group(group.filter(|_| !self.is_split.load(Ordering::Relaxed)))
+            .through(self)
     }
 }

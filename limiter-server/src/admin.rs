@@ -24,8 +24,12 @@ const RULES: &str = "limiter_server_rules";
 
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
-    let routes = Router::new().route("/metrics", get(render)).route("/rules", get(list));
-    routes.with_state(Arc::clone(&service)).merge(page::routes(service, about))
+    let routes = Router::new()
+        .route("/metrics", get(render))
+        .route("/rules", get(list));
+    routes
+        .with_state(Arc::clone(&service))
+        .merge(page::routes(service, about))
 }
 
 /// Returns all metrics as text.
@@ -34,7 +38,8 @@ async fn render(State(service): State<Arc<Service>>) -> impl IntoResponse {
     let current = PrometheusBuilder::new().build_recorder();
     with_local_recorder(&current, || record(&service));
     service.store().report();
-    let text = current.handle().render() + &install().map_or_else(String::new, PrometheusHandle::render);
+    let text =
+        current.handle().render() + &install().map_or_else(String::new, PrometheusHandle::render);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
@@ -44,9 +49,21 @@ async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
 
 fn record(service: &Service) {
     describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
-    describe_counter!(HITS, Unit::Count, "Requested units by rule, whether allowed or denied.");
-    describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, for rules with detailed metrics.");
-    describe_gauge!(STORE_UP, Unit::Count, "1 while the store responds, 0 while the outage choice decides instead.");
+    describe_counter!(
+        HITS,
+        Unit::Count,
+        "Requested units by rule, whether allowed or denied."
+    );
+    describe_counter!(
+        DETAILED,
+        Unit::Count,
+        "Requests by key and outcome, for rules with detailed metrics."
+    );
+    describe_gauge!(
+        STORE_UP,
+        Unit::Count,
+        "1 while the store responds, 0 while the outage choice decides instead."
+    );
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
     let rules = service.rules();
     for rule in rules.with_overrides() {
@@ -54,13 +71,15 @@ fn record(service: &Service) {
         counter!(HITS, "domain" => label(&rule.domain), "rule" => label(&rule.path)).absolute(hits);
         for (outcome, count) in rule.counts.by_outcome() {
             let (domain, rule) = (label(&rule.domain), label(&rule.path));
-            counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome).absolute(count);
+            counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome)
+                .absolute(count);
         }
     }
     service.detailed().for_each(|domain, key, counts| {
         for (outcome, count) in counts.by_outcome() {
             let (domain, key) = (label(domain), label(key));
-            counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome).absolute(count);
+            counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome)
+                .absolute(count);
         }
     });
     gauge!(RULES).set(rules.iter().count() as f64);

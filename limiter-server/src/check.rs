@@ -30,12 +30,23 @@ pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::
     for warning in rules.warnings() {
         writeln!(errors, "warning: {warning}")?;
     }
-    let rows: Vec<[String; 4]> =
-        [HEADINGS.map(str::to_owned)].into_iter().chain(rules.iter().map(|rule| row(rule))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(MAX_WIDTH);
+    let rows: Vec<[String; 4]> = [HEADINGS.map(str::to_owned)]
+        .into_iter()
+        .chain(rules.iter().map(|rule| row(rule)))
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+            .min(MAX_WIDTH)
+    };
     let [domain_width, rule_width, limit_width] = [0, 1, 2].map(width);
     for [domain, rule, limit, place] in &rows {
-        writeln!(out, "{domain:<domain_width$}  {rule:<rule_width$}  {limit:<limit_width$}  {place}")?;
+        writeln!(
+            out,
+            "{domain:<domain_width$}  {rule:<rule_width$}  {limit:<limit_width$}  {place}"
+        )?;
     }
     Ok(true)
 }
@@ -44,9 +55,18 @@ fn row(rule: &Rule) -> [String; 4] {
     let policy = rule.limiter().map(Limiter::policy);
     let mut limit = policy.map_or_else(|| rule.effect.name().to_owned(), Policy::to_string);
     let attempts = policy.is_some_and(|policy| policy.counting() == Counting::Attempts);
-    let notes = [(attempts, ", counting attempts"), (rule.shadow, ", shadow mode"), (rule.quota, ", quota mode")];
+    let notes = [
+        (attempts, ", counting attempts"),
+        (rule.shadow, ", shadow mode"),
+        (rule.quota, ", quota mode"),
+    ];
     for (_, note) in notes.iter().filter(|(set, _)| *set) {
         limit.push_str(note);
     }
-    [rule.domain.clone(), rule.path.clone(), limit, rule.place.to_string()]
+    [
+        rule.domain.clone(),
+        rule.path.clone(),
+        limit,
+        rule.place.to_string(),
+    ]
 }

@@ -60,8 +60,12 @@ impl Paths {
         }
         for entry in fs::read_dir(path)? {
             let file = entry?.path();
-            let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-            let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            let is_yaml = file
+                .extension()
+                .is_some_and(|extension| extension == "yaml" || extension == "yml");
+            let is_hidden = file
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             // Reading a pipe would wait for its other end.
             let is_other = file.metadata().is_ok_and(|found| !found.is_file());
             match is_yaml && !is_other {
@@ -73,7 +77,9 @@ impl Paths {
         paths.files.sort();
         paths.ignored.sort();
         if paths.files.is_empty() {
-            return Err(io::Error::other("the folder contains no *.yaml or *.yml file"));
+            return Err(io::Error::other(
+                "the folder contains no *.yaml or *.yml file",
+            ));
         }
         Ok(paths)
     }
@@ -92,10 +98,16 @@ pub(crate) fn stamp(paths: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in paths {
         let listed = Paths::list(path);
-        listed.as_ref().map(|paths| &paths.ignored).hash(&mut hasher);
+        listed
+            .as_ref()
+            .map(|paths| &paths.ignored)
+            .hash(&mut hasher);
         for file in listed.iter().flat_map(|paths| &paths.files) {
             let found = fs::metadata(file).map(|found| {
-                let (changed, modified) = ((found.ctime(), found.ctime_nsec()), (found.mtime(), found.mtime_nsec()));
+                let (changed, modified) = (
+                    (found.ctime(), found.ctime_nsec()),
+                    (found.mtime(), found.mtime_nsec()),
+                );
                 (found.dev(), found.ino(), found.size(), changed, modified)
             });
             (file, found.ok()).hash(&mut hasher);

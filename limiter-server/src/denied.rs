@@ -44,7 +44,12 @@ impl DeniedKeys {
     /// Notes a denial.
     pub fn note(&self, rule: &Arc<Rule>, key: &[u8]) {
         let (id, now) = (id(rule, key), Instant::now());
-        let new = || DeniedKey { rule: Arc::clone(rule), key: key.into(), times: 0, last: now };
+        let new = || DeniedKey {
+            rule: Arc::clone(rule),
+            key: key.into(),
+            times: 0,
+            last: now,
+        };
         let mut memory = self.memory();
         let denied = memory.get_or_insert_mut(id, new);
         (denied.times, denied.last) = (denied.times + 1, now);
@@ -61,7 +66,11 @@ impl DeniedKeys {
     /// Returns at most `count` of the newest [`KEPT`] keys, newest first.
     #[must_use]
     pub fn latest(&self, count: usize) -> Vec<DeniedKey> {
-        self.memory().iter().take(count).map(|(_, denied)| denied.clone()).collect()
+        self.memory()
+            .iter()
+            .take(count)
+            .map(|(_, denied)| denied.clone())
+            .collect()
     }
 }
 

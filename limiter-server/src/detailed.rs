@@ -22,7 +22,10 @@ impl Detailed {
     pub(crate) fn counts(&self, rule: &Rule, label: &str) -> Option<Arc<Counts>> {
         let name = (rule.domain.clone(), label.to_owned());
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let (found, is_full) = (all.get(&name).map(|labelled| Arc::clone(&labelled.1)), all.len() >= MAX_LABELS);
+        let (found, is_full) = (
+            all.get(&name).map(|labelled| Arc::clone(&labelled.1)),
+            all.len() >= MAX_LABELS,
+        );
         drop(all);
         if found.is_some() || is_full {
             return found;
@@ -31,7 +34,11 @@ impl Detailed {
         let is_full = all.len() >= MAX_LABELS;
         match all.entry(name) {
             Entry::Vacant(_) if is_full => None,
-            entry => Some(Arc::clone(&entry.or_insert_with(|| Labelled(rule.path.clone(), Arc::default())).1)),
+            entry => Some(Arc::clone(
+                &entry
+                    .or_insert_with(|| Labelled(rule.path.clone(), Arc::default()))
+                    .1,
+            )),
         }
     }
 
@@ -46,6 +53,7 @@ impl Detailed {
     /// Calls `visit` with each domain, label and its counts.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&str, &str, &Counts)) {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().for_each(|((domain, label), Labelled(_, counts))| visit(domain, label, counts));
+        all.iter()
+            .for_each(|((domain, label), Labelled(_, counts))| visit(domain, label, counts));
     }
 }

@@ -18,7 +18,9 @@ use tower::{BoxError, Service as _, service_fn};
 
 use crate::http::MAX_MESSAGE;
 use crate::interface::Interface;
-use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
+use crate::proto::{
+    DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+};
 use crate::service::{Failure, Service};
 
 /// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
@@ -37,7 +39,10 @@ impl Grpc {
     /// Returns the service that Envoy calls.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, interface: Interface::new("grpc") }
+        Self {
+            service,
+            interface: Interface::new("grpc"),
+        }
     }
 }
 
@@ -47,7 +52,9 @@ impl RateLimitService for Grpc {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let decision = self.service.decide(request.get_ref(), timeout(request.metadata()));
+        let decision = self
+            .service
+            .decide(request.get_ref(), timeout(request.metadata()));
         let answer = self.interface.observe(decision).await;
         answer.map(Response::new).map_err(|failure| match failure {
             Failure::Invalid(text) => Status::invalid_argument(text),
@@ -80,8 +87,12 @@ pub(crate) fn routes<B>(
     service: Arc<Service>,
     health: HealthServer<impl Health>,
 ) -> anyhow::Result<
-    impl tower::Service<http::Request<B>, Response = http::Response<tonic::body::Body>, Error = Infallible, Future: Send>
-    + Clone,
+    impl tower::Service<
+        http::Request<B>,
+        Response = http::Response<tonic::body::Body>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone,
 >
 where
     B: Body<Data = Bytes, Error = BoxError> + Send + 'static,
@@ -90,10 +101,13 @@ where
         let own = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         own.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let mut decisions = RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
+    let mut decisions =
+        RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
     // Older clients ask by the alpha version.
-    let mut others =
-        Routes::new(health).add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?).prepare();
+    let mut others = Routes::new(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .prepare();
     let undecodable = Interface::undecodable();
     Ok(service_fn(move |request: http::Request<B>| {
         // The router takes a twelfth of a decision's time.

@@ -34,7 +34,11 @@ impl Guard {
     #[must_use]
     pub fn new(token: Option<&str>, local: bool, hosts: &[String]) -> Self {
         // Comparing hashes takes a time that says nothing about the token.
-        Self { token: token.map(hash), local, hosts: hosts.into() }
+        Self {
+            token: token.map(hash),
+            local,
+            hosts: hosts.into(),
+        }
     }
 
     fn refusal(&self, request: &Request) -> Option<(StatusCode, &'static str)> {
@@ -47,29 +51,47 @@ impl Guard {
         }
         let reads = is_read(request);
         if !reads && !headers.contains_key(HEADER) {
-            return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
+            return Some((
+                StatusCode::FORBIDDEN,
+                "the header x-limiter-admin is missing",
+            ));
         }
         match self.token {
             _ if reads && self.local => None,
             None if reads || self.local => None,
-            None => Some((StatusCode::FORBIDDEN, "changes require --admin-token-file: others can reach this listener")),
+            None => Some((
+                StatusCode::FORBIDDEN,
+                "changes require --admin-token-file: others can reach this listener",
+            )),
             Some(token) if sent(headers).as_deref().map(hash) == Some(token) => None,
-            Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
+            Some(_) => Some((
+                StatusCode::UNAUTHORIZED,
+                "the admin token is missing or wrong",
+            )),
         }
     }
 
     /// Returns whether the host that the request names cannot be a foreign page's name for this machine.
     fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
         // HTTP/2 names the host in the URI. HTTP/1.0 may name none, but no browser speaks it.
-        let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else { return true };
+        let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else {
+            return true;
+        };
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             _ => host,
         };
-        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let address = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(name);
         let is_named = |known: &str| name.eq_ignore_ascii_case(known);
-        address.parse::<IpAddr>().is_ok() || is_named("localhost") || self.hosts.iter().any(|host| is_named(host))
+        address.parse::<IpAddr>().is_ok()
+            || is_named("localhost")
+            || self.hosts.iter().any(|host| is_named(host))
     }
 }
 
@@ -87,11 +109,16 @@ pub fn guarded(routes: Router, guard: Guard) -> Router {
     routes.layer(from_fn(move |request: Request, next: Next| {
         let refusal = guard.refusal(&request);
         async move {
-            let Some((status, error)) = refusal else { return next.run(request).await };
+            let Some((status, error)) = refusal else {
+                return next.run(request).await;
+            };
             let mut response = Refusal::new(status, error).into_response();
             if status == StatusCode::UNAUTHORIZED && is_read(&request) {
-                let challenge = HeaderValue::from_static("Basic realm=\"the admin token is the password\"");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+                let challenge =
+                    HeaderValue::from_static("Basic realm=\"the admin token is the password\"");
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, challenge);
             }
             response
         }

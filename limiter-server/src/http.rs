@@ -29,23 +29,40 @@ struct Http {
 
 /// Returns the routes of the HTTP listener.
 pub fn routes(service: Arc<Service>) -> Router {
-    let shared = Http { service, json: Interface::new("json"), v1: Interface::new("v1") };
-    let routes =
-        Router::new().route("/json", post(json)).route("/healthz", get(health)).route("/healthcheck", get(health));
-    routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))
+    let shared = Http {
+        service,
+        json: Interface::new("json"),
+        v1: Interface::new("v1"),
+    };
+    let routes = Router::new()
+        .route("/json", post(json))
+        .route("/healthz", get(health))
+        .route("/healthcheck", get(health));
+    routes
+        .route("/v1/{op}", post(v1::answer))
+        .with_state(Arc::new(shared))
 }
 
 /// Responds to Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;
     let answer = http.json.observe(http.service.decide(&request, None)).await;
-    let answer = answer.map_err(|failure| Refusal::of(failure, StatusCode::INTERNAL_SERVER_ERROR))?;
+    let answer =
+        answer.map_err(|failure| Refusal::of(failure, StatusCode::INTERNAL_SERVER_ERROR))?;
     let over = answer.overall_code() == Code::OverLimit;
-    let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let status = if over {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Json(answer)).into_response())
 }
 
 /// Responds with 200 even while the store is down, because the outage choice decides then.
 async fn health(State(http): State<Arc<Http>>) -> &'static str {
-    if http.service.store().is_away() { "OK, store down\n" } else { "OK\n" }
+    if http.service.store().is_away() {
+        "OK, store down\n"
+    } else {
+        "OK\n"
+    }
 }

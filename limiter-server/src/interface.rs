@@ -19,7 +19,11 @@ impl Interface {
     pub(crate) fn new(interface: &'static str) -> Self {
         let errors = |kind| counter!(ERRORS, "interface" => interface, "kind" => kind);
         let (invalid, failed) = (errors("invalid"), errors("store"));
-        Self { duration: histogram!(DURATION, "interface" => interface), invalid, failed }
+        Self {
+            duration: histogram!(DURATION, "interface" => interface),
+            invalid,
+            failed,
+        }
     }
 
     /// Returns the count of gRPC messages that cannot be decoded.
@@ -28,7 +32,10 @@ impl Interface {
     }
 
     /// Runs a decision, and records how long it takes and how it fails.
-    pub(crate) async fn observe<T>(&self, decision: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub(crate) async fn observe<T>(
+        &self,
+        decision: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         let began = Instant::now();
         let answer = decision.await;
         self.duration.record(began.elapsed());

@@ -38,7 +38,9 @@ const BODIES: usize = 32 << 20;
 
 /// Opens a listener at a host and a port. Returns its address.
 pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let socket = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let socket = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
     let address = socket.local_addr()?;
     Ok((socket, address))
 }
@@ -63,19 +65,40 @@ where
     /// Returns a listener that serves `routes` over HTTP/1 and HTTP/2.
     pub(crate) fn new(routes: S, tls: Option<Tls>) -> Self {
         let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(16 << 10).half_close(true);
-        http.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
-        http.http2().keep_alive_interval(Duration::from_secs(30)).keep_alive_timeout(Duration::from_secs(20));
-        Self { http, tls, routes, budget: Arc::new(Semaphore::new(BODIES)) }
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(16 << 10)
+            .half_close(true);
+        http.http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(1_000);
+        http.http2()
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        Self {
+            http,
+            tls,
+            routes,
+            budget: Arc::new(Semaphore::new(BODIES)),
+        }
     }
 
     /// Refuses HTTP/1.
     pub(crate) fn http2_only(self) -> Self {
-        Self { http: self.http.http2_only(), ..self }
+        Self {
+            http: self.http.http2_only(),
+            ..self
+        }
     }
 
     /// Serves until `stop`.
-    pub(crate) async fn serve(self, socket: TcpListener, max_connections: usize, stop: CancellationToken) {
+    pub(crate) async fn serve(
+        self,
+        socket: TcpListener,
+        max_connections: usize,
+        stop: CancellationToken,
+    ) {
         let (listener, seats) = (Arc::new(self), Seats::new(max_connections));
         let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
         loop {
@@ -88,7 +111,9 @@ where
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            let Some(seat) = seats.take().map(Arc::new) else { continue };
+            let Some(seat) = seats.take().map(Arc::new) else {
+                continue;
+            };
             let (listener, watcher) = (Arc::clone(&listener), graceful.watcher());
             connections.spawn(async move {
                 tokio::select! {
@@ -103,7 +128,12 @@ where
     }
 
     /// Serves a connection until its client or the listener ends it.
-    async fn connect(&self, stream: TcpStream, seat: Arc<Seat>, watcher: Watcher) -> Result<(), BoxError> {
+    async fn connect(
+        &self,
+        stream: TcpStream,
+        seat: Arc<Seat>,
+        watcher: Watcher,
+    ) -> Result<(), BoxError> {
         stream.set_nodelay(true)?;
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(WRITE));
@@ -115,8 +145,14 @@ where
         let service = service_fn(|request: Request<Incoming>| {
             seat.note_request();
             let budget = Arc::clone(&self.budget);
-            self.routes.clone().call(request.map(|body| Budgeted { body, budget, taken: None }))
+            self.routes.clone().call(request.map(|body| Budgeted {
+                body,
+                budget,
+                taken: None,
+            }))
         });
-        watcher.watch(self.http.serve_connection(TokioIo::new(stream), service)).await
+        watcher
+            .watch(self.http.serve_connection(TokioIo::new(stream), service))
+            .await
     }
 }

@@ -26,13 +26,22 @@ fn run() -> anyhow::Result<ExitCode> {
     match (options.command, options.serve) {
         (Some(Command::Check { path }), _) => {
             let clean = check::check(&path, &mut io::stdout().lock(), &mut io::stderr().lock())?;
-            Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(if clean {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         }
         (None, Some(serve)) => {
-            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-            let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+            let filter =
+                EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+            let log = tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_writer(io::stderr);
             // A line that cannot be written is lost; reporting that would panic.
-            log.with_ansi(io::stderr().is_terminal()).log_internal_errors(false).init();
+            log.with_ansi(io::stderr().is_terminal())
+                .log_internal_errors(false)
+                .init();
             let runtime = tokio::runtime::Runtime::new()?;
             let ended = runtime.block_on(limiter_server::run::run(&serve));
             // A reading of a folder over the network may hang.

@@ -13,18 +13,31 @@ const UNMATCHED: &str = "limiter_server_unmatched_total";
 /// How often histograms are compacted without a reader.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// The upper bounds of the buckets of all durations, in seconds.
-const BUCKETS: [f64; 12] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0];
+const BUCKETS: [f64; 12] = [
+    50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0,
+];
 
 /// Installs the process's recorder, once. Returns `None` if the program has another one.
 pub(crate) fn install() -> Option<&'static PrometheusHandle> {
     static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
     let install = || {
         let matcher = Matcher::Suffix("_seconds".to_owned());
-        let recorder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS).ok()?.build_recorder();
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(matcher, &BUCKETS)
+            .ok()?
+            .build_recorder();
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok()?;
-        describe_histogram!(DURATION, Unit::Seconds, "Duration of decisions, by interface.");
-        describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by interface and kind.");
+        describe_histogram!(
+            DURATION,
+            Unit::Seconds,
+            "Duration of decisions, by interface."
+        );
+        describe_counter!(
+            ERRORS,
+            Unit::Count,
+            "Requests without a decision, by interface and kind."
+        );
         describe_counter!(
             UNMATCHED,
             Unit::Count,
@@ -45,8 +58,17 @@ pub(crate) async fn upkeep() {
 
 /// Returns a text as a label. The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
 pub(crate) fn label(text: &str) -> String {
-    let shown = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
-    text.chars().map(shown).collect::<String>().replace('\\', r"\\")
+    let shown = |char: char| {
+        if char.is_control() {
+            char.escape_default().to_string()
+        } else {
+            char.to_string()
+        }
+    };
+    text.chars()
+        .map(shown)
+        .collect::<String>()
+        .replace('\\', r"\\")
 }
 
 /// Counts a descriptor that no rule matches.

@@ -14,7 +14,11 @@ use crate::store::{Location, OnOutage};
 /// Serves Envoy's rate limit protocol over gRPC and HTTP, with the configuration files of Envoy's own service. Windows slide:
 /// while the store is up, no window admits more than its limit.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub struct Options {
     /// The command to run instead of serving.
     #[command(subcommand)]
@@ -94,10 +98,19 @@ pub struct Serve {
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    if matches!(port, Some(Ok(_))) { Ok(text.to_owned()) } else { Err("expected HOST:PORT".to_owned()) }
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .map(|(_, port)| port.parse::<u16>());
+    if matches!(port, Some(Ok(_))) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected HOST:PORT".to_owned())
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    text.parse().map(Window::as_duration).map_err(|error| format!("{error}"))
+    text.parse()
+        .map(Window::as_duration)
+        .map_err(|error| format!("{error}"))
 }

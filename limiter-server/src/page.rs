@@ -25,10 +25,16 @@ const PAGE: &str = include_str!("page.html");
 /// The content security policy, which names the script and the style by their hashes.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |start, end| {
-        let text = PAGE.split_once(start).and_then(|(_, rest)| rest.split_once(end)).map_or("", |(text, _)| text);
+        let text = PAGE
+            .split_once(start)
+            .and_then(|(_, rest)| rest.split_once(end))
+            .map_or("", |(text, _)| text);
         BASE64_STANDARD.encode(Sha256::digest(text))
     };
-    let (script, style) = (hash("<script type=\"module\">", "</script>"), hash("<style>", "</style>"));
+    let (script, style) = (
+        hash("<script type=\"module\">", "</script>"),
+        hash("<style>", "</style>"),
+    );
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,7 +53,11 @@ pub(crate) struct About {
 impl About {
     /// Returns the page's data about a server that starts now.
     pub(crate) fn new(store: &'static str, outage: OnOutage) -> Self {
-        Self { store, outage, started: Instant::now() }
+        Self {
+            store,
+            outage,
+            started: Instant::now(),
+        }
     }
 }
 
@@ -55,7 +65,10 @@ impl About {
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     Router::new()
         .route("/", get(async || Html(PAGE)))
-        .route("/page/state", get(move |service| state::state(service, about)))
+        .route(
+            "/page/state",
+            get(move |service| state::state(service, about)),
+        )
         .route("/page/key", get(key::show))
         .route("/reset", post(key::reset))
         .layer(map_response(with_headers))
@@ -68,8 +81,14 @@ async fn with_headers(mut response: Response) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
     ];
     let headers = response.headers_mut();
     headers.extend(fixed.map(|(name, value)| (name, HeaderValue::from_static(value))));

@@ -10,10 +10,14 @@ include!(concat!(env!("OUT_DIR"), "/proto.rs"));
 
 pub use envoy::config::core::v3::HeaderValue;
 pub use envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-pub use envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+pub use envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
 pub use envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 pub use envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-pub use envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+pub use envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
 pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 pub use envoy::r#type::v3::RateLimitUnit;
 
@@ -27,13 +31,19 @@ pub(crate) struct EntryText {
 
 impl From<EntryText> for Entry {
     fn from(EntryText { key, value }: EntryText) -> Self {
-        Self { key: key.into_bytes(), value: value.into_bytes() }
+        Self {
+            key: key.into_bytes(),
+            value: value.into_bytes(),
+        }
     }
 }
 
 impl From<Entry> for EntryText {
     fn from(Entry { key, value }: Entry) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Self { key: text(key), value: text(value) }
+        Self {
+            key: text(key),
+            value: text(value),
+        }
     }
 }

@@ -35,9 +35,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// If SIGHUP cannot be received. Must be called within a tokio runtime.
-pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+pub fn watch(
+    path: PathBuf,
+    service: Arc<Service>,
+) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     describe_counter!(RELOADS, Unit::Count, "Configuration reloads, by result.");
-    describe_gauge!(VALID, Unit::Count, "1 if the current configuration has no errors, otherwise 0.");
+    describe_gauge!(
+        VALID,
+        Unit::Count,
+        "1 if the current configuration has no errors, otherwise 0."
+    );
     gauge!(VALID).set(1);
     let watch = Watch::new(vec![path.clone()], Some(service.rules().stamp))?;
     Ok(run(watch, path, service))
@@ -69,8 +76,12 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
             let tls = tls.clone();
             match spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(())) => info!("read the TLS certificates"),
-                Ok(Err(error)) => error!("cannot reload TLS; the old certificates stay in use: {error:#}"),
-                Err(error) => error!("cannot reload TLS; the old certificates stay in use: {error}"),
+                Ok(Err(error)) => {
+                    error!("cannot reload TLS; the old certificates stay in use: {error:#}")
+                }
+                Err(error) => {
+                    error!("cannot reload TLS; the old certificates stay in use: {error}")
+                }
             }
         }
     })
@@ -88,7 +99,10 @@ fn reload(path: &Path, service: &Service) {
         }
         Err(Errors(errors)) => {
             errors.iter().for_each(|line| error!("{line}"));
-            error!("the configuration has {} errors; the old rules remain in force", errors.len());
+            error!(
+                "the configuration has {} errors; the old rules remain in force",
+                errors.len()
+            );
             "failure"
         }
     };
@@ -106,12 +120,20 @@ struct Watch {
 
 impl Watch {
     fn new(paths: Vec<PathBuf>, last: Option<u64>) -> io::Result<Self> {
-        Ok(Self { paths, last, hangups: signal(SignalKind::hangup())? })
+        Ok(Self {
+            paths,
+            last,
+            hangups: signal(SignalKind::hangup())?,
+        })
     }
 
     /// Waits for a change and for quiet after it, or for SIGHUP.
     async fn wait(&mut self) {
-        let Self { paths, last, hangups } = self;
+        let Self {
+            paths,
+            last,
+            hangups,
+        } = self;
         let change = async {
             changed(paths, last).await;
             let quiet = async { while timeout(QUIET, changed(paths, last)).await.is_ok() {} };

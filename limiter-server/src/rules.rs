@@ -58,14 +58,23 @@ impl Rules {
         let stamp = stamp(&[path.to_owned()]);
         let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
         let rules = Self::collect(paths.read(), store, before)?;
-        Ok(Self { ignored: paths.ignored, stamp, ..rules })
+        Ok(Self {
+            ignored: paths.ignored,
+            stamp,
+            ..rules
+        })
     }
 
     /// Reads one file from memory. `file` names it in errors.
     ///
     /// # Errors
     /// All errors of the text.
-    pub fn parse(file: &str, text: &[u8], store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
+    pub fn parse(
+        file: &str,
+        text: &[u8],
+        store: &SharedStore,
+        before: Option<&Self>,
+    ) -> Result<Self, Errors> {
         Self::collect([Ok((file.to_owned(), text.to_vec()))], store, before)
     }
 
@@ -75,17 +84,28 @@ impl Rules {
         before: Option<&Self>,
     ) -> Result<Self, Errors> {
         let counts = before.into_iter().flat_map(Self::with_overrides);
-        let counts = counts.map(|rule| ((&*rule.domain, &*rule.path), &rule.counts)).collect();
-        let shared = Shared { store, counts: &counts };
+        let counts = counts
+            .map(|rule| ((&*rule.domain, &*rule.path), &rule.counts))
+            .collect();
+        let shared = Shared {
+            store,
+            counts: &counts,
+        };
         let (mut rules, mut errors) = (Self::default(), Vec::new());
         for file in files {
             let read = file.map_err(|error| vec![error]);
             match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
                 Ok((domain, list)) => {
-                    let Rule { domain: name, place, .. } = &*domain.overrides;
+                    let Rule {
+                        domain: name,
+                        place,
+                        ..
+                    } = &*domain.overrides;
                     if let Some(first) = rules.domains.get(name.as_bytes()) {
                         let first = &first.overrides.place;
-                        errors.push(format!("{place}: the domain \"{name}\" is already at {first}"));
+                        errors.push(format!(
+                            "{place}: the domain \"{name}\" is already at {first}"
+                        ));
                     }
                     rules.domains.insert(name.as_bytes().into(), domain);
                     rules.list.extend(list);
@@ -93,12 +113,21 @@ impl Rules {
                 Err(more) => errors.extend(more),
             }
         }
-        if errors.is_empty() { Ok(rules) } else { Err(Errors(errors)) }
+        if errors.is_empty() {
+            Ok(rules)
+        } else {
+            Err(Errors(errors))
+        }
     }
 
     /// Returns a warning for each ignored file and folder.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.ignored.iter().map(|path| format!("{}: ignored, expected a file *.yaml or *.yml", path.display()))
+        self.ignored.iter().map(|path| {
+            format!(
+                "{}: ignored, expected a file *.yaml or *.yml",
+                path.display()
+            )
+        })
     }
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
@@ -107,7 +136,11 @@ impl Rules {
     #[must_use]
     pub fn find<B: AsRef<[u8]>>(&self, domain: &str, entries: &[(B, B)]) -> Option<Match<'_>> {
         let rule = self.domains.get(domain.as_bytes())?.top.find(entries)?;
-        Some(Match { rule, key: key::of_open(&rule.open, entries), detailed: rule.label(entries) })
+        Some(Match {
+            rule,
+            key: key::of_open(&rule.open, entries),
+            detailed: rule.label(entries),
+        })
     }
 
     /// Returns all rules of files, in their order.
@@ -117,20 +150,28 @@ impl Rules {
 
     /// Returns all rules, with those of [`overrides`](Self::overrides).
     pub fn with_overrides(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.list.iter().chain(self.domains.values().map(|domain| &domain.overrides))
+        self.list
+            .iter()
+            .chain(self.domains.values().map(|domain| &domain.overrides))
     }
 
     /// Returns the rule of descriptors that bring their own limit and match no rule with [`Effect::Limit`]. `None` if there is
     /// no such domain. Its policy does not matter.
     #[must_use]
     pub fn overrides(&self, domain: &str) -> Option<&Arc<Rule>> {
-        self.domains.get(domain.as_bytes()).map(|domain| &domain.overrides)
+        self.domains
+            .get(domain.as_bytes())
+            .map(|domain| &domain.overrides)
     }
 
     /// Returns a descriptor's key for [`overrides`](Self::overrides): its keys and values.
     #[must_use]
     pub fn override_key<B: AsRef<[u8]>>(entries: &[(B, B)]) -> KeyBuf {
-        key::of_parts(entries.iter().flat_map(|(key, value)| [key.as_ref(), value.as_ref()]))
+        key::of_parts(
+            entries
+                .iter()
+                .flat_map(|(key, value)| [key.as_ref(), value.as_ref()]),
+        )
     }
 }
 
@@ -234,7 +275,10 @@ impl Rule {
     /// Returns the names of the rule's limits in header fields; `None` without a limiter.
     pub(crate) fn names(&self) -> Option<&Names> {
         let limiter = self.limiter()?;
-        Some(self.names.get_or_init(|| Names::new(self.shown(), limiter.policy())))
+        Some(
+            self.names
+                .get_or_init(|| Names::new(self.shown(), limiter.policy())),
+        )
     }
 
     /// Whether metrics are labelled with values of requests.
@@ -244,10 +288,15 @@ impl Rule {
     }
 
     fn label<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<String> {
-        let labels = self.label.as_ref()?.iter().zip(entries).map(|(label, (_, value))| match label {
-            Label::Fixed(text) => text.clone(),
-            Label::Open(key) => key::path_of(key, Some(&key::text(value.as_ref()))),
-        });
+        let labels =
+            self.label
+                .as_ref()?
+                .iter()
+                .zip(entries)
+                .map(|(label, (_, value))| match label {
+                    Label::Fixed(text) => text.clone(),
+                    Label::Open(key) => key::path_of(key, Some(&key::text(value.as_ref()))),
+                });
         let label = labels.collect::<Vec<_>>().join(",");
         Some(key::hashed(label.as_bytes()).unwrap_or(label))
     }
@@ -295,7 +344,11 @@ pub struct Counts {
 impl Counts {
     /// Returns the counts with the names of their outcomes.
     pub(crate) fn by_outcome(&self) -> [(&'static str, u64); 3] {
-        [("allowed", &self.allowed), ("denied", &self.denied), ("shadow_denied", &self.shadow_denied)]
-            .map(|(outcome, count)| (outcome, count.load(Relaxed)))
+        [
+            ("allowed", &self.allowed),
+            ("denied", &self.denied),
+            ("shadow_denied", &self.shadow_denied),
+        ]
+        .map(|(outcome, count)| (outcome, count.load(Relaxed)))
     }
 }

@@ -27,7 +27,11 @@ use crate::{admin, grpc, guard, http, metrics, page, reload};
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// The service names of the health check. `ratelimit` is that of Envoy's own service.
-const HEALTH: [&str; 3] = ["", <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME, "ratelimit"];
+const HEALTH: [&str; 3] = [
+    "",
+    <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME,
+    "ratelimit",
+];
 
 /// A running server.
 #[derive(Debug)]
@@ -54,30 +58,50 @@ impl Server {
         metrics::install();
         let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
-        rules.warnings().for_each(|warning| tracing::warn!("{warning}"));
+        rules
+            .warnings()
+            .for_each(|warning| tracing::warn!("{warning}"));
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
         let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
         let about = page::About::new(options.store.name(), options.on_outage);
-        let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
+        let token = options
+            .admin_token_file
+            .as_deref()
+            .map(read_token)
+            .transpose()?;
 
         let (health, health_service) = health_reporter();
         for name in HEALTH {
-            health.set_service_status(name, ServingStatus::Serving).await;
+            health
+                .set_service_status(name, ServingStatus::Serving)
+                .await;
         }
         let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
         let for_http = http::routes(Arc::clone(&service));
         let for_admin = admin::routes(Arc::clone(&service), about);
 
-        let (tls, seats, stop) = (Tls::read(options)?, options.max_connections, service.stopped());
+        let (tls, seats, stop) = (
+            Tls::read(options)?,
+            options.max_connections,
+            service.stopped(),
+        );
         let (grpc_socket, grpc) = listener::open(&options.grpc).await?;
         let (http_socket, http) = listener::open(&options.http).await?;
         let (admin_socket, admin) = listener::open(&options.admin).await?;
-        let guard = Guard::new(token.as_deref(), admin.ip().is_loopback(), &options.admin_host);
+        let guard = Guard::new(
+            token.as_deref(),
+            admin.ip().is_loopback(),
+            &options.admin_host,
+        );
         let for_admin = guard::guarded(for_admin, guard);
         let mut listeners = JoinSet::new();
         let for_grpc = Listener::new(for_grpc, tls.clone()).http2_only();
         listeners.spawn(for_grpc.serve(grpc_socket, seats, stop.clone()));
-        listeners.spawn(Listener::new(for_http, tls.clone()).serve(http_socket, seats, stop.clone()));
+        listeners.spawn(Listener::new(for_http, tls.clone()).serve(
+            http_socket,
+            seats,
+            stop.clone(),
+        ));
         listeners.spawn(Listener::new(for_admin, None).serve(admin_socket, seats, stop.clone()));
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
@@ -85,7 +109,15 @@ impl Server {
             background.spawn(reload::watch_tls(tls)?);
         }
         background.spawn(metrics::upkeep());
-        Ok(Self { grpc, http, admin, service, health, listeners, _background: background })
+        Ok(Self {
+            grpc,
+            http,
+            admin,
+            service,
+            health,
+            listeners,
+            _background: background,
+        })
     }
 
     /// Returns the service.
@@ -97,7 +129,9 @@ impl Server {
     /// Stops. Health turns to `NOT_SERVING`, and requests in progress have eight seconds to finish.
     pub async fn stop(mut self) {
         for name in HEALTH {
-            self.health.set_service_status(name, ServingStatus::NotServing).await;
+            self.health
+                .set_service_status(name, ServingStatus::NotServing)
+                .await;
         }
         for name in HEALTH {
             // Ends the watchers' streams.
@@ -115,7 +149,11 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let token = text.trim();
     let is_sendable = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    ensure!(is_sendable, "{}: expected a token of visible ASCII characters", file.display());
+    ensure!(
+        is_sendable,
+        "{}: expected a token of visible ASCII characters",
+        file.display()
+    );
     Ok(token.to_owned())
 }
 
@@ -126,9 +164,16 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 pub async fn run(options: &Serve) -> anyhow::Result<()> {
     // Without a handler, SIGHUP would end the program until the configuration is watched.
     let _hangups = signal(SignalKind::hangup())?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let server = Server::start(options).await?;
-    for (name, address) in [("grpc", server.grpc), ("http", server.http), ("admin", server.admin)] {
+    for (name, address) in [
+        ("grpc", server.grpc),
+        ("http", server.http),
+        ("admin", server.admin),
+    ] {
         let _ = writeln!(io::stderr(), "limiter-server: {name} {address}");
     }
     tokio::select! {

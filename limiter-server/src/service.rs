@@ -125,7 +125,10 @@ impl Service {
     /// Sets the timeout of callers that do not send one. Default: as long as it takes.
     #[must_use]
     pub fn with_caller_timeout(self, caller_timeout: Option<Duration>) -> Self {
-        Self { caller_timeout, ..self }
+        Self {
+            caller_timeout,
+            ..self
+        }
     }
 
     /// Replaces the rules. Requests in progress use the old ones.
@@ -168,7 +171,11 @@ impl Service {
     ///
     /// # Errors
     /// With [`Unmatched::Error`].
-    pub(crate) fn allows_unmatched(&self, rules: &Rules, domain: &str) -> Result<bool, &'static str> {
+    pub(crate) fn allows_unmatched(
+        &self,
+        rules: &Rules,
+        domain: &str,
+    ) -> Result<bool, &'static str> {
         // An unknown domain must not make a series.
         metrics::count_unmatched(rules.overrides(domain).map_or("", |rule| &rule.domain));
         match self.unmatched {
@@ -210,7 +217,11 @@ impl Service {
         request: &RateLimitRequest,
         timeout: Option<Duration>,
     ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
-        let mut question = Question { claims: SmallVec::new(), together: AllOf::new(), refused: false };
+        let mut question = Question {
+            claims: SmallVec::new(),
+            together: AllOf::new(),
+            refused: false,
+        };
         if let Err(failure) = question.ask(self, rules, request, timeout) {
             return Ok(Err(failure));
         }
@@ -223,7 +234,11 @@ impl Service {
     /// Makes the calls and counts the verdicts. Dropping the question refunds the charges, unless the request is admitted. Goes on
     /// where it was dropped.
     async fn answer(&self, question: &mut Question<'_>) -> Result<RateLimitResponse, Failure> {
-        let Question { claims, together, refused } = question;
+        let Question {
+            claims,
+            together,
+            refused,
+        } = question;
         let admitted = together.decide_with(|_| false, pending()).await && !*refused;
         let spent = claim::rule(claims, together.parts());
         let admitted = admitted && !spent;
@@ -234,7 +249,12 @@ impl Service {
             together.confirm();
         }
         self.count_all(claims, admitted, spent);
-        Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
+        Ok(reply::new(
+            claims,
+            together.parts(),
+            (admitted, spent),
+            self.fields.as_ref(),
+        ))
     }
 
     /// Returns the token that is cancelled when the server stops, which ends all waits.
@@ -267,7 +287,13 @@ impl Service {
     }
 
     /// Counts a rule's verdict on a request.
-    pub(crate) fn count(&self, rule: &Arc<Rule>, key: &KeyBuf, detailed: Option<&str>, verdict: Verdict) {
+    pub(crate) fn count(
+        &self,
+        rule: &Arc<Rule>,
+        key: &KeyBuf,
+        detailed: Option<&str>,
+        verdict: Verdict,
+    ) {
         let add = |counts: &Counts| match verdict {
             Verdict::Allowed => counts.allowed.fetch_add(1, Relaxed),
             Verdict::Denied => counts.denied.fetch_add(1, Relaxed),
@@ -307,10 +333,15 @@ impl<'r> Question<'r> {
         request: &RateLimitRequest,
         timeout: Option<Duration>,
     ) -> Result<(), Failure> {
-        let Self { claims, together, refused } = self;
+        let Self {
+            claims,
+            together,
+            refused,
+        } = self;
         for (i, descriptor) in request.descriptors.iter().enumerate() {
             let claim = Claim::new(rules, request, descriptor);
-            let mut claim = claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
+            let mut claim =
+                claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
             if claim.rule.is_none() {
                 let allowed = service.allows_unmatched(rules, &request.domain);
                 if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
@@ -320,23 +351,37 @@ impl<'r> Question<'r> {
             claims.push(claim);
         }
         claim::drop_replaced(claims);
-        *refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
-        let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
+        *refused = claims
+            .iter()
+            .any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
+        let has = |quota| {
+            claims
+                .iter()
+                .any(|claim| (claim.class == Class::Quota) == quota)
+        };
         // Quotas deny together, after the last call, and refund other rules' charges.
         let options = AllOf::new().defer_refunds();
-        let options = if has(true) && has(false) { options.refundable() } else { options };
+        let options = if has(true) && has(false) {
+            options.refundable()
+        } else {
+            options
+        };
         *together = match timeout {
             Some(timeout) => options.timeout(timeout - timeout / 4),
             None => options,
         };
-        claims.iter_mut().for_each(|claim| claim.ask(together, *refused));
+        claims
+            .iter_mut()
+            .for_each(|claim| claim.ask(together, *refused));
         Ok(())
     }
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Failure> {
     let text = match request.descriptors.len() {
-        _ if request.domain.is_empty() => "domain is empty, expected the name of a domain".to_owned(),
+        _ if request.domain.is_empty() => {
+            "domain is empty, expected the name of a domain".to_owned()
+        }
         0 => "descriptors is empty, expected at least one".to_owned(),
         1..=MAX_DESCRIPTORS => return Ok(()),
         many => format!("{many} descriptors, expected at most {MAX_DESCRIPTORS}"),

@@ -91,7 +91,9 @@ impl Store {
             Location::Memory => return Ok(Self::in_memory(memory)),
             Location::Redis(url) => url,
         };
-        let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
+        let redis = RedisStore::builder()
+            .connect_lazy(url)
+            .map_err(|error| anyhow!("--store: {error}"))?;
         let stack = Stack::new(Refusals::new(ObservedStore::new(redis, "redis")));
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
@@ -103,13 +105,21 @@ impl Store {
         let shared: SharedStore = Arc::new(redis.clone());
         tokio::spawn(probe(shared.clone()));
         let (redis, reported) = (Some(redis.clone()), redis);
-        Ok(Self { redis, report: Box::new(move || report("stack", &reported)), ..Self::over(shared) })
+        Ok(Self {
+            redis,
+            report: Box::new(move || report("stack", &reported)),
+            ..Self::over(shared)
+        })
     }
 
     /// Returns a store that is never down.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, redis: None, report: Box::new(|| {}) }
+        Self {
+            shared,
+            redis: None,
+            report: Box::new(|| {}),
+        }
     }
 
     fn in_memory(store: MemoryStore) -> Self {
@@ -118,7 +128,10 @@ impl Store {
         let counted = Arc::clone(&store);
         let observed = Arc::new(ObservedStore::new(store, "memory"));
         let report = Box::new(move || report_keys("memory", counted.len()));
-        Self { report, ..Self::over(observed) }
+        Self {
+            report,
+            ..Self::over(observed)
+        }
     }
 
     /// Returns the store for limiters.
@@ -137,7 +150,10 @@ impl Store {
     #[must_use]
     pub fn nodes_away(&self) -> Vec<Arc<str>> {
         let nodes = self.redis.iter().flat_map(Guarded::nodes);
-        nodes.filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
+        nodes
+            .filter(|(_, is_away)| *is_away)
+            .filter_map(|(node, _)| node)
+            .collect()
     }
 
     /// Carries over charges made while the store was down, within `timeout`.
@@ -185,6 +201,9 @@ fn log(outage: Outage<'_>) {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("shared", &self.shared).field("is_away", &self.is_away()).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("shared", &self.shared)
+            .field("is_away", &self.is_away())
+            .finish_non_exhaustive()
     }
 }

@@ -32,21 +32,38 @@ impl Tls {
     /// If a file cannot be read or does not fit the others.
     pub(crate) fn read(options: &Serve) -> anyhow::Result<Option<Self>> {
         let config = config(options)?.map(|config| Arc::new(ArcSwap::from_pointee(config)));
-        Ok(config.map(|config| Self { options: options.clone(), config }))
+        Ok(config.map(|config| Self {
+            options: options.clone(),
+            config,
+        }))
     }
 
     /// Makes the handshake with a client.
     ///
     /// # Errors
     /// If the client or its certificate does not fit.
-    pub(crate) async fn accept<I: AsyncRead + AsyncWrite + Unpin>(&self, stream: I) -> io::Result<TlsStream<I>> {
-        TlsAcceptor::from(self.config.load_full()).accept(stream).await
+    pub(crate) async fn accept<I: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: I,
+    ) -> io::Result<TlsStream<I>> {
+        TlsAcceptor::from(self.config.load_full())
+            .accept(stream)
+            .await
     }
 
     /// Returns the files.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let Serve { tls_cert, tls_key, tls_client_ca, .. } = &self.options;
-        [tls_cert, tls_key, tls_client_ca].into_iter().flatten().cloned().collect()
+        let Serve {
+            tls_cert,
+            tls_key,
+            tls_client_ca,
+            ..
+        } = &self.options;
+        [tls_cert, tls_key, tls_client_ca]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// Reads the files again, for new connections. Open ones stay.
@@ -62,24 +79,31 @@ impl Tls {
 }
 
 fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
-    let (Some(cert), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
+    let (Some(cert), Some(key)) = (&options.tls_cert, &options.tls_key) else {
+        return Ok(None);
+    };
     let provider = Arc::new(default_provider());
-    let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
     let config = match &options.tls_client_ca {
         None => config.with_no_client_auth(),
         Some(file) => {
             let mut roots = RootCertStore::empty();
             for root in certificates(file)? {
-                roots.add(root).with_context(|| format!("{}: expected certificates", file.display()))?;
+                roots
+                    .add(root)
+                    .with_context(|| format!("{}: expected certificates", file.display()))?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
             config.with_client_cert_verifier(verifier.with_context(|| file.display().to_string())?)
         }
     };
-    let private =
-        PrivateKeyDer::from_pem_file(key).with_context(|| format!("{}: expected a private key", key.display()))?;
-    let mut config =
-        config.with_single_cert(certificates(cert)?, private).with_context(|| cert.display().to_string())?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("{}: expected a private key", key.display()))?;
+    let mut config = config
+        .with_single_cert(certificates(cert)?, private)
+        .with_context(|| cert.display().to_string())?;
     config.alpn_protocols = ["h2", "http/1.1"].map(Into::into).into();
     Ok(Some(config))
 }
@@ -87,6 +111,10 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let all = all.with_context(|| format!("{}: expected certificates in PEM", file.display()))?;
-    ensure!(!all.is_empty(), "{}: expected certificates in PEM, found none", file.display());
+    ensure!(
+        !all.is_empty(),
+        "{}: expected certificates in PEM, found none",
+        file.display()
+    );
     Ok(all)
 }

@@ -57,28 +57,49 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
     send(&server, ("tenant", "acme"), 4);
     browse(async |page| {
         page.open(&server).await?;
-        page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d").await?;
-        page.shows("tbody tr:nth-child(2) td:nth-child(2)", "2").await?;
-        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "3").await?;
-        page.shows("tbody tr:nth-child(3)", "5/1m\ncounts attempts\nquota mode").await?;
-        page.shows("tbody tr:nth-child(4)", "1/1h\nshadow mode").await?;
-        page.shows("tbody tr:nth-child(4) td:nth-child(4)", "3").await?;
+        page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d")
+            .await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(2)", "2")
+            .await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "3")
+            .await?;
+        page.shows("tbody tr:nth-child(3)", "5/1m\ncounts attempts\nquota mode")
+            .await?;
+        page.shows("tbody tr:nth-child(4)", "1/1h\nshadow mode")
+            .await?;
+        page.shows("tbody tr:nth-child(4) td:nth-child(4)", "3")
+            .await?;
         page.shows("#tile-denied .total", "3 total").await?;
 
         // Live: later events appear, too.
         send(&server, ("user", key), 1);
-        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "4").await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "4")
+            .await?;
 
         page.shows("#denied-rows li", "user\n4×").await?;
         page.click("#denied-rows button").await?;
         // A key is text, whatever it contains. In the address, a comma separates the parts of a key.
-        page.shows("#detail h3", "<img src=x onerror=\"document.title='run'\">").await?;
-        page.shows("#detail .verdict", "Over its limit: next request allowed in").await?;
+        page.shows("#detail h3", "<img src=x onerror=\"document.title='run'\">")
+            .await?;
+        page.shows(
+            "#detail .verdict",
+            "Over its limit: next request allowed in",
+        )
+        .await?;
         page.shows("#detail", "2 of 2 used").await?;
         page.shows("#detail", "2 of 90 used").await?;
         assert!(page.find_all(By::Css("img")).await?.is_empty());
-        let label = async || page.find(By::Css("#detail svg.log")).await?.attr("aria-label").await;
-        assert!(until(|| "the log is drawn".to_owned(), label).await?.starts_with("2 of 2 units"));
+        let label = async || {
+            page.find(By::Css("#detail svg.log"))
+                .await?
+                .attr("aria-label")
+                .await
+        };
+        assert!(
+            until(|| "the log is drawn".to_owned(), label)
+                .await?
+                .starts_with("2 of 2 units")
+        );
 
         page.click("#unblock").await?;
         page.click("#ask-no").await?;
@@ -87,7 +108,8 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.click("#ask-yes").await?;
         page.shows("#detail .verdict", "Idle").await?;
         page.shows("#said", "is unblocked").await?;
-        page.shows("#no-denials", "No request has been denied").await?;
+        page.shows("#no-denials", "No request has been denied")
+            .await?;
         assert_eq!(send(&server, ("user", key), 1), "OK");
         page.shows("#detail", "1 of 2 used").await
     })
@@ -101,17 +123,39 @@ async fn a_key_is_found_with_the_keyboard_alone() {
     browse(async |page| {
         page.open(&server).await?;
         page.active_element().await?.send_keys("/").await?;
-        page.active_element().await?.send_keys("unknown" + Key::Enter).await?;
-        page.shows("#search-error", "No rule has counted this key").await?;
-        page.active_element().await?.send_keys(Key::Control + "a").await?;
-        page.active_element().await?.send_keys("203.0.113.7" + Key::Enter).await?;
+        page.active_element()
+            .await?
+            .send_keys("unknown" + Key::Enter)
+            .await?;
+        page.shows("#search-error", "No rule has counted this key")
+            .await?;
+        page.active_element()
+            .await?
+            .send_keys(Key::Control + "a")
+            .await?;
+        page.active_element()
+            .await?
+            .send_keys("203.0.113.7" + Key::Enter)
+            .await?;
         page.shows("#detail h3", "203.0.113.7").await?;
         page.shows("#detail .verdict", "Within its limits").await?;
         // The focus is on the heading of the log. The button comes next.
-        page.active_element().await?.send_keys(Key::Tab + "").await?;
-        page.active_element().await?.send_keys(Key::Enter + "").await?;
-        page.active_element().await?.send_keys(Key::Tab + "").await?;
-        page.active_element().await?.send_keys(Key::Enter + "").await?;
+        page.active_element()
+            .await?
+            .send_keys(Key::Tab + "")
+            .await?;
+        page.active_element()
+            .await?
+            .send_keys(Key::Enter + "")
+            .await?;
+        page.active_element()
+            .await?
+            .send_keys(Key::Tab + "")
+            .await?;
+        page.active_element()
+            .await?
+            .send_keys(Key::Enter + "")
+            .await?;
         page.shows("#detail .verdict", "Idle").await?;
         // The address of the page names the key, so it survives a reload.
         page.refresh().await?;
@@ -122,7 +166,8 @@ async fn a_key_is_found_with_the_keyboard_alone() {
         send(&server, ("tenant", "203.0.113.7"), 1);
         page.select("#rule", "").await?;
         page.click("#find").await?;
-        page.shows("#found button:nth-child(2)", "tenant\n1 used of 1/1h").await?;
+        page.shows("#found button:nth-child(2)", "tenant\n1 used of 1/1h")
+            .await?;
         page.click("#found button:nth-child(1)").await?;
         page.shows("#detail", "1 of 2 used").await
     })
@@ -137,7 +182,11 @@ async fn the_page_says_when_it_cannot_update() {
         page.open(&server).await?;
         drop(server);
         page.shows("#live", "Not updating").await?;
-        page.shows("#cannot-update", "Cannot update: the server cannot be reached.\nThese numbers are from").await?;
+        page.shows(
+            "#cannot-update",
+            "Cannot update: the server cannot be reached.\nThese numbers are from",
+        )
+        .await?;
         let server = Server::start(CONFIG, &["--admin", &admin]);
         page.shows("#live", "Live").await?;
         page.hides("#cannot-update").await?;
@@ -159,7 +208,8 @@ async fn the_page_says_when_the_store_is_away() {
         page.shows("#detail", "2 of 2 used").await?;
         redis.kill();
         page.shows("#store-pill", "Redis is down").await?;
-        page.shows("#store-away", "this server counts in its own memory").await?;
+        page.shows("#store-away", "this server counts in its own memory")
+            .await?;
         redis.restart().unwrap();
         page.hides("#store-away").await?;
         page.shows("#store-pill", "Redis").await
@@ -174,21 +224,26 @@ async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
     browse(async |page| {
         page.open(&server).await?;
         send(&server, ("user", "a"), 3);
-        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1").await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1")
+            .await?;
         write(&CONFIG.replace("2/1h", "2 per fortnight"));
         page.shows("#config-error", "limits.yaml:5:").await?;
-        page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d").await?;
+        page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d")
+            .await?;
         write(&CONFIG.replace("2/1h", "3/1h"));
         page.hides("#config-error").await?;
         page.click("#denied-rows button").await?;
         page.shows("#detail", "2 of 3 used").await?;
         // The counts and the history stay.
-        page.shows("tbody tr:nth-child(2)", "user\n3/1h\n90/1d").await?;
-        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1").await?;
+        page.shows("tbody tr:nth-child(2)", "user\n3/1h\n90/1d")
+            .await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1")
+            .await?;
         assert_eq!(send(&server, ("user", "a"), 1), "OK");
         assert_eq!(send(&server, ("user", "a"), 1), "OVER_LIMIT");
         write(&CONFIG.replace("user", "client"));
-        page.shows("#search-error", "No log to show: there is no such rule").await?;
+        page.shows("#search-error", "No log to show: there is no such rule")
+            .await?;
         page.shows("#live", "Live").await?;
         page.shows("tbody tr:nth-child(2)", "client").await
     })
@@ -199,14 +254,16 @@ async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
 async fn a_key_of_requests_that_bring_their_limit_is_unblocked() {
     let server = Server::start(CONFIG, &[]);
     let entries = json!([{ "key": "none", "value": "a" }]);
-    let descriptor = json!({ "entries": entries, "limit": { "requestsPerUnit": 1, "unit": "HOUR" } });
+    let descriptor =
+        json!({ "entries": entries, "limit": { "requestsPerUnit": 1, "unit": "HOUR" } });
     let body = json!({ "domain": "edge", "descriptors": [descriptor] }).to_string();
     let ask = || server.post("/json", &body).0;
     assert_eq!([ask(), ask()], [200, 429]);
     browse(async |page| {
         page.open(&server).await?;
         page.click("#denied-rows button").await?;
-        page.shows("#detail .verdict", "This rule has no limit of its own").await?;
+        page.shows("#detail .verdict", "This rule has no limit of its own")
+            .await?;
         page.click("#unblock").await?;
         page.click("#ask-yes").await?;
         page.shows("#said", "is unblocked").await?;
@@ -259,14 +316,18 @@ async fn unblocking_needs_the_token_and_no_foreign_page_can() {
 
 #[tokio::test]
 async fn the_page_fits_a_phone_and_many_rules() {
-    let rules: String =
-        (0..1_000).map(|i| format!("  - key: rule_{i}\n    rate_limit: {{ policy: 5/1s }}\n")).collect();
+    let rules: String = (0..1_000)
+        .map(|i| format!("  - key: rule_{i}\n    rate_limit: {{ policy: 5/1s }}\n"))
+        .collect();
     let server = Server::start(&format!("domain: edge\ndescriptors:\n{rules}"), &[]);
     browse(async |page| {
         page.set_window_rect(0, 0, 500, 900).await?;
         page.open(&server).await?;
         page.shows("#rules-note", "200 of 1,000 rules").await?;
-        page.find(By::Css("#filter")).await?.send_keys("rule_77").await?;
+        page.find(By::Css("#filter"))
+            .await?
+            .send_keys("rule_77")
+            .await?;
         page.shows("#rules tbody", "rule_779").await?;
         assert_eq!(page.find_all(By::Css("#rules tbody tr")).await?.len(), 12);
         let width = "return document.documentElement.scrollWidth <= innerWidth";
@@ -275,7 +336,11 @@ async fn the_page_fits_a_phone_and_many_rules() {
         until(
             || "the page is styled".to_owned(),
             async || {
-                let family = page.find(By::Css("#live")).await?.css_value("border-radius").await?;
+                let family = page
+                    .find(By::Css("#live"))
+                    .await?
+                    .css_value("border-radius")
+                    .await?;
                 Ok((family == "999px").then_some(()))
             },
         )

@@ -26,7 +26,9 @@ impl From<&Decision> for Answer {
             allowed: decision.allowed(),
             retry_after: decision.retry_after(),
             appended: decision.appended(),
-            receipt: decision.receipt().map(|receipt| (receipt.at(), receipt.window())),
+            receipt: decision
+                .receipt()
+                .map(|receipt| (receipt.at(), receipt.window())),
             status: Status::clone(decision),
         }
     }

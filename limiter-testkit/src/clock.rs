@@ -38,7 +38,12 @@ impl MockClock {
     #[must_use]
     pub fn new() -> Self {
         let now = Timestamp::from_micros_saturating(1_700_000_000_000_000);
-        Self(Arc::new(Mutex::new(State { now, auto_advance: false, sleepers: BTreeMap::new(), sleeps: 0 })))
+        Self(Arc::new(Mutex::new(State {
+            now,
+            auto_advance: false,
+            sleepers: BTreeMap::new(),
+            sleeps: 0,
+        })))
     }
 
     /// Makes every sleep advance the clock to its end, so that no sleep waits.
@@ -99,7 +104,11 @@ impl Timer for MockClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         let mut state = self.state();
         state.sleeps += 1;
-        Box::pin(Sleep { clock: self.clone(), until: state.now.saturating_add(duration), number: state.sleeps })
+        Box::pin(Sleep {
+            clock: self.clone(),
+            until: state.now.saturating_add(duration),
+            number: state.sleeps,
+        })
     }
 }
 
@@ -119,7 +128,8 @@ impl Future for Sleep {
             return Poll::Pending;
         }
         drop(state);
-        self.clock.change(|state| state.now = state.now.max(self.until));
+        self.clock
+            .change(|state| state.now = state.now.max(self.until));
         Poll::Ready(())
     }
 }

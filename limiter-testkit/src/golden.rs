@@ -83,14 +83,34 @@ impl Trace {
     pub fn jsonl(&self, key: &str) -> String {
         let mut out = String::new();
         for row in self.rows {
-            _ = write!(out, r#"{{"at_us":{},"key":"{key}","op":"{}","cost":{}"#, row.at, row.op(), row.cost);
+            _ = write!(
+                out,
+                r#"{{"at_us":{},"key":"{key}","op":"{}","cost":{}"#,
+                row.at,
+                row.op(),
+                row.cost
+            );
             _ = match &row.answer {
                 None => writeln!(out, r#","error":"cost_exceeds_limit"}}"#),
                 Some(answer) => {
-                    let retry = answer.retry_after.map_or_else(|| "null".to_owned(), |retry| retry.to_string());
-                    _ = write!(out, r#","allowed":{},"limit":{}"#, answer.allowed, answer.limit);
-                    _ = write!(out, r#","used":{},"remaining":{}"#, answer.used, answer.remaining);
-                    _ = write!(out, r#","retry_after_us":{retry},"refill_after_us":{}"#, answer.refill_after);
+                    let retry = answer
+                        .retry_after
+                        .map_or_else(|| "null".to_owned(), |retry| retry.to_string());
+                    _ = write!(
+                        out,
+                        r#","allowed":{},"limit":{}"#,
+                        answer.allowed, answer.limit
+                    );
+                    _ = write!(
+                        out,
+                        r#","used":{},"remaining":{}"#,
+                        answer.used, answer.remaining
+                    );
+                    _ = write!(
+                        out,
+                        r#","retry_after_us":{retry},"refill_after_us":{}"#,
+                        answer.refill_after
+                    );
                     writeln!(out, r#","reset_after_us":{}}}"#, answer.reset_after)
                 }
             };
@@ -105,7 +125,9 @@ impl Row {
     /// # Errors
     /// Never: the limits of the golden traces are valid.
     pub fn own_policy(&self) -> Result<Option<Policy>, Error> {
-        (!self.own_limits.is_empty()).then(|| self.own_limits.parse()).transpose()
+        (!self.own_limits.is_empty())
+            .then(|| self.own_limits.parse())
+            .transpose()
     }
 
     /// Returns `acquire`, `peek` or `record`.

@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement,
-    SettlementFacts, Usage,
+    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise,
+    Outcome, Settlement, SettlementFacts, Usage,
 };
 use limiter_core::{
-    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp, WindowStore,
+    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore,
+    Timestamp, WindowStore,
 };
 
 use merging::{Append, Rules, TEN_MINUTES, is_exact};
@@ -64,20 +65,31 @@ impl ReferenceStore {
     #[doc(hidden)]
     #[must_use]
     pub fn with_rules(rules: Rules) -> Self {
-        Self { logs: Mutex::default(), rules }
+        Self {
+            logs: Mutex::default(),
+            rules,
+        }
     }
 
     /// Returns a log's entries, oldest first.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> Vec<ReferenceEntry> {
-        self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
+        self.logs()
+            .by_key
+            .get(&owned(log))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Replaces the entries of a log.
     #[doc(hidden)]
     pub fn set_entries(&self, log: LogKey<'_>, entries: Vec<ReferenceEntry>) {
         let logs = &mut self.logs().by_key;
-        _ = if entries.is_empty() { logs.remove(&owned(log)) } else { logs.insert(owned(log), entries) };
+        _ = if entries.is_empty() {
+            logs.remove(&owned(log))
+        } else {
+            logs.insert(owned(log), entries)
+        };
     }
 
     fn logs(&self) -> MutexGuard<'_, Logs> {
@@ -94,7 +106,10 @@ impl Default for ReferenceStore {
 /// Copies the logs.
 impl Clone for ReferenceStore {
     fn clone(&self) -> Self {
-        Self { logs: Mutex::new(self.logs().clone()), rules: self.rules }
+        Self {
+            logs: Mutex::new(self.logs().clone()),
+            rules: self.rules,
+        }
     }
 }
 
@@ -112,12 +127,17 @@ pub fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
 }
 
 fn sum<'a>(entries: impl IntoIterator<Item = &'a ReferenceEntry>) -> u64 {
-    entries.into_iter().fold(0, |sum, entry| sum.saturating_add(entry.cost))
+    entries
+        .into_iter()
+        .fold(0, |sum, entry| sum.saturating_add(entry.cost))
 }
 
 /// Returns the entries that count in a limit's window.
 fn counting(log: &[ReferenceEntry], limit: &Limit, now: Timestamp) -> Vec<ReferenceEntry> {
-    log.iter().copied().filter(|entry| age(entry, now) < limit.window().as_micros()).collect()
+    log.iter()
+        .copied()
+        .filter(|entry| age(entry, now) < limit.window().as_micros())
+        .collect()
 }
 
 fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Usage {
@@ -136,7 +156,11 @@ fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Us
 
 /// Returns the state of a log.
 pub fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
-    let used: Vec<Usage> = policy.limits().iter().map(|limit| usage(log, limit, cost, now)).collect();
+    let used: Vec<Usage> = policy
+        .limits()
+        .iter()
+        .map(|limit| usage(log, limit, cost, now))
+        .collect();
     LogFacts {
         now,
         newest: log.last().map(|entry| entry.at),
@@ -167,14 +191,29 @@ impl SyncStore for ReferenceStore {
         let now = time(op.at, log);
         // Every limit that the log is kept for: of the operation's policy and of the limiter's.
         let limits = (Rules::CONTRACT.limits)(op);
-        let longest = limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
+        let longest = limits
+            .iter()
+            .map(|limit| limit.window().as_micros())
+            .max()
+            .unwrap_or(0);
         let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
-        let id_for = if is_exact(&limits) { longest } else { longest.min(TEN_MINUTES) };
+        let id_for = if is_exact(&limits) {
+            longest
+        } else {
+            longest.min(TEN_MINUTES)
+        };
 
         let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
-        let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
-        let fits = |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
-        let admitted = repeated.map_or_else(|| op.policy.limits().iter().all(fits), |entry| entry.admitted);
+        let repeated = log
+            .iter()
+            .find(|entry| has_id(entry) && age(entry, now) < id_for)
+            .copied();
+        let fits =
+            |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
+        let admitted = repeated.map_or_else(
+            || op.policy.limits().iter().all(fits),
+            |entry| entry.admitted,
+        );
         let refundable = repeated.map_or_else(|| limits.iter().all(fits), |entry| entry.refundable);
         let appends = match op.mode {
             _ if repeated.is_some() => false,
@@ -184,7 +223,10 @@ impl SyncStore for ReferenceStore {
         };
         let mut outcome = Outcome::Nothing;
         if let Some(entry) = repeated {
-            outcome = Outcome::Repeated(Entry { id: entry.name, at: entry.at });
+            outcome = Outcome::Repeated(Entry {
+                id: entry.name,
+                at: entry.at,
+            });
         }
         let mut name = || {
             named += 1;
@@ -192,9 +234,19 @@ impl SyncStore for ReferenceStore {
         };
         if appends {
             // An older entry may have the id for longer than it is valid.
-            log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
+            log.iter_mut()
+                .filter(|entry| has_id(entry))
+                .for_each(|entry| entry.id = None);
             let (id, cost, marks) = (op.id, op.cost, [false; 2]);
-            let mut entry = ReferenceEntry { name: name(), id, at: now, cost, admitted, refundable, marks };
+            let mut entry = ReferenceEntry {
+                name: name(),
+                id,
+                at: now,
+                cost,
+                admitted,
+                refundable,
+                marks,
+            };
             let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
@@ -203,10 +255,25 @@ impl SyncStore for ReferenceStore {
             entry.marks = self.rules.marks_after(log.last(), now);
             entry.marks[0] |= (self.rules.marks)(op);
             log.push(entry);
-            Append { op, limits: (self.rules.limits)(op), before, now, new: entry }.merge(&self.rules, log, name);
-            outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
+            Append {
+                op,
+                limits: (self.rules.limits)(op),
+                before,
+                now,
+                new: entry,
+            }
+            .merge(&self.rules, log, name);
+            outcome = Outcome::Appended(Entry {
+                id: entry.name,
+                at: entry.at,
+            });
         }
-        let facts = Facts { admitted, refundable, outcome, log: log_facts(log, op.policy, op.cost, now) };
+        let facts = Facts {
+            admitted,
+            refundable,
+            outcome,
+            log: log_facts(log, op.policy, op.cost, now),
+        };
         if log.is_empty() {
             logs.by_key.remove(&owned(op.log));
         }
@@ -218,8 +285,12 @@ impl SyncStore for ReferenceStore {
         let mut logs = self.logs();
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let (now, receipt) = (time(settlement.at, log), settlement.receipt);
-        let is_named = |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
-        let found = log.iter().position(is_named).filter(|&i| age(&log[i], now) < receipt.window().as_micros());
+        let is_named =
+            |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
+        let found = log
+            .iter()
+            .position(is_named)
+            .filter(|&i| age(&log[i], now) < receipt.window().as_micros());
         if let Some(i) = found {
             if settlement.cost == 0 {
                 log.remove(i);
@@ -228,7 +299,10 @@ impl SyncStore for ReferenceStore {
             }
             cap(log, MAX_COST);
         }
-        let facts = SettlementFacts { applied: found.is_some(), log: log_facts(log, settlement.policy, 0, now) };
+        let facts = SettlementFacts {
+            applied: found.is_some(),
+            log: log_facts(log, settlement.policy, 0, now),
+        };
         if log.is_empty() {
             logs.by_key.remove(&owned(settlement.log));
         }
@@ -259,9 +333,15 @@ impl WindowStore for ReferenceStore {
         let clock = time(At::StoreClock, &[]);
         // Applies some operations to a copy.
         let apply = |ops: Vec<Op<'_>>| {
-            let copy = Self { logs: Mutex::new(logs.clone()), rules: self.rules };
+            let copy = Self {
+                logs: Mutex::new(logs.clone()),
+                rules: self.rules,
+            };
             let at = |op: &Op<'_>| if let At::Given(at) = op.at { at } else { clock };
-            let facts: Vec<Facts> = ops.iter().map(|op| copy.apply_now(&op.at(at(op)))).collect();
+            let facts: Vec<Facts> = ops
+                .iter()
+                .map(|op| copy.apply_now(&op.at(at(op))))
+                .collect();
             let changed = copy.logs().clone();
             (facts, changed)
         };
@@ -272,7 +352,13 @@ impl WindowStore for ReferenceStore {
         };
         let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
         let as_alone = |i: usize| i == denier || ops[i].keeps_charge || repeats(i);
-        let op = |i: usize| if as_alone(i) { ops[i].op } else { ops[i].op.to_peek() };
+        let op = |i: usize| {
+            if as_alone(i) {
+                ops[i].op
+            } else {
+                ops[i].op.to_peek()
+            }
+        };
         let (facts, changed) = apply((0..ops.len()).map(op).collect());
         *logs = changed;
         Ok(Some(facts.into_iter().map(Ok).collect()))

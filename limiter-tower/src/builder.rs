@@ -24,7 +24,12 @@ pub struct LayerBuilder<R = Problem> {
 
 impl LayerBuilder {
     pub(crate) fn new(rules: Rules) -> Self {
-        Self { rules, within: Duration::ZERO, fields: RateLimitHeaders::default(), respond: Problem }
+        Self {
+            rules,
+            within: Duration::ZERO,
+            fields: RateLimitHeaders::default(),
+            respond: Problem,
+        }
     }
 }
 
@@ -81,13 +86,25 @@ impl<R> LayerBuilder<R> {
 
     /// Sets how refused requests are answered. Default: [`Problem`].
     pub fn respond_with<T>(self, respond: T) -> LayerBuilder<T> {
-        let Self { rules, within, fields, .. } = self;
-        LayerBuilder { rules, within, fields, respond }
+        let Self {
+            rules,
+            within,
+            fields,
+            ..
+        } = self;
+        LayerBuilder {
+            rules,
+            within,
+            fields,
+            respond,
+        }
     }
 }
 
 impl<R> fmt::Debug for LayerBuilder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerBuilder").field("rules", &self.rules).finish_non_exhaustive()
+        f.debug_struct("LayerBuilder")
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
     }
 }

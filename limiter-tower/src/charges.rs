@@ -21,7 +21,10 @@ impl Charges {
         permits: impl Iterator<Item = Permit<'static, SharedStore>>,
         background: Option<Background>,
     ) -> Self {
-        Self { permits: permits.collect(), background }
+        Self {
+            permits: permits.collect(),
+            background,
+        }
     }
 
     /// Returns the charges in the order of the rules.
@@ -59,7 +62,10 @@ impl Charges {
         self,
         cost: impl Fn(&Permit<'static, SharedStore>) -> u64 + Send + Sync + 'static,
     ) -> ChargesGuard {
-        ChargesGuard { charges: self, cost: Box::new(cost) }
+        ChargesGuard {
+            charges: self,
+            cost: Box::new(cost),
+        }
     }
 }
 
@@ -74,7 +80,10 @@ type CostHook = Box<dyn Fn(&Permit<'static, SharedStore>) -> u64 + Send + Sync>;
 
 impl Drop for ChargesGuard {
     fn drop(&mut self) {
-        let Charges { permits, background } = &self.charges;
+        let Charges {
+            permits,
+            background,
+        } = &self.charges;
         let Some(background) = background else { return };
         for (i, cost) in permits.iter().map(&self.cost).enumerate() {
             let permits = Arc::clone(permits);

@@ -28,7 +28,10 @@ impl<B: Default> Respond<B> for GrpcStatus {
 fn status(refusal: &Refusal) -> Status {
     let (code, message) = match refusal.cause() {
         Cause::Denied => (Code::ResourceExhausted, "quota exceeded"),
-        Cause::CostExceedsLimit => (Code::ResourceExhausted, "the request costs more than the quota"),
+        Cause::CostExceedsLimit => (
+            Code::ResourceExhausted,
+            "the request costs more than the quota",
+        ),
         Cause::StoreFailed(_) => (Code::Unavailable, "temporarily reduced capacity"),
         Cause::MissingKey(StatusCode::UNAUTHORIZED) => (Code::Unauthenticated, "no rate limit key"),
         Cause::MissingKey(StatusCode::FORBIDDEN) => (Code::PermissionDenied, "no rate limit key"),
@@ -40,7 +43,13 @@ fn status(refusal: &Refusal) -> Status {
     }
     if !refusal.violated_policies().is_empty() {
         let violation = |name: &String| QuotaViolation::new(name, "limit reached");
-        details.set_quota_failure(refusal.violated_policies().iter().map(violation).collect::<Vec<_>>());
+        details.set_quota_failure(
+            refusal
+                .violated_policies()
+                .iter()
+                .map(violation)
+                .collect::<Vec<_>>(),
+        );
     }
     Status::with_error_details(code, message, details)
 }

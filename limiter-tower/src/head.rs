@@ -4,7 +4,9 @@ use std::fmt;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
 use http::uri::Authority;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request};
+use http::{
+    Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request,
+};
 use http_body::Body;
 
 /// A view of a request without its body: method, path, host, header fields and extensions.
@@ -44,7 +46,10 @@ impl<'a> RequestHead<'a> {
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
         let host = |authority: &'a Authority| authority.as_str().rsplit('@').next();
-        self.uri.authority().and_then(host).or_else(|| self.headers.get(HOST)?.to_str().ok())
+        self.uri
+            .authority()
+            .and_then(host)
+            .or_else(|| self.headers.get(HOST)?.to_str().ok())
     }
 
     /// Returns the header fields.
@@ -79,15 +84,28 @@ impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
 
 impl<'a> From<&'a request::Parts> for RequestHead<'a> {
     fn from(parts: &'a request::Parts) -> Self {
-        let request::Parts { method, uri, headers, extensions, .. } = parts;
-        Self { method, uri, headers, extensions }
+        let request::Parts {
+            method,
+            uri,
+            headers,
+            extensions,
+            ..
+        } = parts;
+        Self {
+            method,
+            uri,
+            headers,
+            extensions,
+        }
     }
 }
 
 impl fmt::Debug for RequestHead<'_> {
     /// Prints the method only: paths and header fields may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestHead").field("method", self.method).finish_non_exhaustive()
+        f.debug_struct("RequestHead")
+            .field("method", self.method)
+            .finish_non_exhaustive()
     }
 }
 
@@ -122,20 +140,34 @@ impl<'a> ResponseHead<'a> {
     /// Returns the length of the body in bytes, if it is known before the body is sent.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
-        self.exact_len.or_else(|| self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
+        self.exact_len.or_else(|| {
+            self.headers
+                .get(CONTENT_LENGTH)?
+                .to_str()
+                .ok()?
+                .parse()
+                .ok()
+        })
     }
 }
 
 impl<'a, B: Body> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
         let exact_len = response.body().size_hint().exact();
-        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
+        Self {
+            status: response.status(),
+            headers: response.headers(),
+            extensions: response.extensions(),
+            exact_len,
+        }
     }
 }
 
 impl fmt::Debug for ResponseHead<'_> {
     /// Prints the status only: header fields may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseHead").field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("ResponseHead")
+            .field("status", &self.status)
+            .finish_non_exhaustive()
     }
 }

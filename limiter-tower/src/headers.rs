@@ -10,7 +10,9 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs};
+use limiter_core::{
+    Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs,
+};
 
 use self::list::List;
 pub use self::names::Names;
@@ -75,7 +77,10 @@ static X_RATE_LIMIT: [HeaderName; 3] = [
 
 impl Default for RateLimitHeaders {
     fn default() -> Self {
-        Self { form: Some(HeaderFormat::Structured), ..Self::none() }
+        Self {
+            form: Some(HeaderFormat::Structured),
+            ..Self::none()
+        }
     }
 }
 
@@ -83,7 +88,12 @@ impl RateLimitHeaders {
     /// Returns no fields but `Retry-After`.
     #[must_use]
     pub const fn none() -> Self {
-        Self { form: None, x_rate_limit: None, on_redirects: false, max_remaining: u64::MAX }
+        Self {
+            form: None,
+            x_rate_limit: None,
+            on_redirects: false,
+            max_remaining: u64::MAX,
+        }
     }
 
     /// Sets the form of the draft's fields.
@@ -130,12 +140,16 @@ impl RateLimitHeaders {
     /// # Ok::<(), exact_limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
-        self.of_decision(Names::of_decision(limiter, decision), decision).append(headers);
+        self.of_decision(Names::of_decision(limiter, decision), decision)
+            .append(headers);
         add_retry_after(decision.retry_after_secs(), headers);
     }
 
     pub(crate) fn of_decision(&self, names: Names, decision: &Decision) -> Values {
-        let seen = Seen { names: Cow::Owned(names), status: decision };
+        let seen = Seen {
+            names: Cow::Owned(names),
+            status: decision,
+        };
         self.make(&std::iter::once(seen), None)
     }
 
@@ -149,15 +163,23 @@ impl RateLimitHeaders {
     ) {
         let seen = calls.filter_map(|(names, part)| Seen::of(names, part));
         if self.form == Some(HeaderFormat::Structured) {
-            for (name, list) in [("ratelimit-policy", quotas(&seen)), ("ratelimit", self.remaining(&seen))] {
+            for (name, list) in [
+                ("ratelimit-policy", quotas(&seen)),
+                ("ratelimit", self.remaining(&seen)),
+            ] {
                 if let Some(list) = list.text() {
                     visit(name, list);
                 }
             }
         }
-        self.numbers(&seen, |name, number| visit(name.as_str(), itoa::Buffer::new().format(number)));
+        self.numbers(&seen, |name, number| {
+            visit(name.as_str(), itoa::Buffer::new().format(number))
+        });
         if let Some(wait) = retry_after {
-            visit("retry-after", itoa::Buffer::new().format(ceil_secs(wait).max(1)));
+            visit(
+                "retry-after",
+                itoa::Buffer::new().format(ceil_secs(wait).max(1)),
+            );
         }
     }
 
@@ -165,28 +187,55 @@ impl RateLimitHeaders {
         &self,
         calls: impl Iterator<Item = (&'a Names, &'a Part<'l, S>)> + Clone,
     ) -> Values {
-        self.make(&calls.filter_map(|(names, part)| Seen::of(names, part)), None)
+        self.make(
+            &calls.filter_map(|(names, part)| Seen::of(names, part)),
+            None,
+        )
     }
 
     /// Makes the fields of a response.
-    pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &Rulings<'_>) -> Values {
-        let enforced = rules.iter().zip(&policies.names).zip(rulings.iter()).filter(|((rule, _), _)| !rule.shadow);
-        let seen = enforced.clone().filter_map(|((_, names), (_, part))| Seen::of(names, part?));
+    pub(crate) fn values(
+        &self,
+        policies: &Policies,
+        rules: &[Rule],
+        rulings: &Rulings<'_>,
+    ) -> Values {
+        let enforced = rules
+            .iter()
+            .zip(&policies.names)
+            .zip(rulings.iter())
+            .filter(|((rule, _), _)| !rule.shadow);
+        let seen = enforced
+            .clone()
+            .filter_map(|((_, names), (_, part))| Seen::of(names, part?));
         let as_made = |(_, (_, part)): (_, (_, Option<&Part<'_, _>>))| {
             part.is_some_and(|part| part.own_policy().is_none() && part.status().is_some())
         };
-        let policy = if enforced.clone().all(as_made) { policies.value.clone() } else { None };
+        let policy = if enforced.clone().all(as_made) {
+            policies.value.clone()
+        } else {
+            None
+        };
         self.make(&seen, policy)
     }
 
     /// Builds the header fields for these usages. `policy` is `RateLimit-Policy` if it is made already.
-    fn make<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone), policy: Option<HeaderValue>) -> Values {
-        let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
+    fn make<'a>(
+        &self,
+        seen: &(impl Iterator<Item = Seen<'a>> + Clone),
+        policy: Option<HeaderValue>,
+    ) -> Values {
+        let mut values = Values {
+            on_redirects: self.on_redirects,
+            ..Values::default()
+        };
         if self.form == Some(HeaderFormat::Structured) {
             values.rate_limit = self.remaining(seen).value();
             values.policy = policy.or_else(|| quotas(seen).value());
         }
-        self.numbers(seen, |name, number| values.numbers.push((name, HeaderValue::from(number))));
+        self.numbers(seen, |name, number| {
+            values.numbers.push((name, HeaderValue::from(number)))
+        });
         values
     }
 
@@ -196,12 +245,22 @@ impl RateLimitHeaders {
         seen: &(impl Iterator<Item = Seen<'a>> + Clone),
         mut visit: impl FnMut(&'static HeaderName, u64),
     ) {
-        let separate = (self.form == Some(HeaderFormat::Separate)).then_some(ResetForm::SecondsFromNow);
+        let separate =
+            (self.form == Some(HeaderFormat::Separate)).then_some(ResetForm::SecondsFromNow);
         for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
             let Some(reset) = reset else { continue };
-            let Some((limit, at)) = binding(seen.clone()) else { break };
-            let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
-            names.iter().zip(numbers).for_each(|(name, number)| visit(name, number));
+            let Some((limit, at)) = binding(seen.clone()) else {
+                break;
+            };
+            let numbers = [
+                limit.limit().max(),
+                limit.remaining().min(self.max_remaining),
+                reset.value(&limit, at),
+            ];
+            names
+                .iter()
+                .zip(numbers)
+                .for_each(|(name, number)| visit(name, number));
         }
     }
 
@@ -210,17 +269,36 @@ impl RateLimitHeaders {
         for Seen { names, status } in seen.clone() {
             // A status reports its only limit without making a list of all.
             if let [head] = &names.heads[..] {
-                self.remaining_item(&mut list, head, status.remaining(), status.used(), status.refill_after());
+                self.remaining_item(
+                    &mut list,
+                    head,
+                    status.remaining(),
+                    status.used(),
+                    status.refill_after(),
+                );
                 continue;
             }
             for (head, limit) in names.heads.iter().zip(status.limits().iter()) {
-                self.remaining_item(&mut list, head, limit.remaining(), limit.used(), limit.refill_after());
+                self.remaining_item(
+                    &mut list,
+                    head,
+                    limit.remaining(),
+                    limit.used(),
+                    limit.refill_after(),
+                );
             }
         }
         list
     }
 
-    fn remaining_item(&self, out: &mut List, head: &str, remaining: u64, used: u64, refill_after: Duration) {
+    fn remaining_item(
+        &self,
+        out: &mut List,
+        head: &str,
+        remaining: u64,
+        used: u64,
+        refill_after: Duration,
+    ) {
         out.item(head);
         out.number(remaining.min(self.max_remaining));
         if used > 0 {
@@ -234,7 +312,10 @@ impl ResetForm {
     fn value(self, limit: &LimitStatus, at: Timestamp) -> u64 {
         match self {
             Self::SecondsFromNow => ceil_secs(limit.reset_after()),
-            Self::UnixTime => at.saturating_add(limit.reset_after()).as_micros().div_ceil(1_000_000),
+            Self::UnixTime => at
+                .saturating_add(limit.reset_after())
+                .as_micros()
+                .div_ceil(1_000_000),
         }
     }
 }
@@ -242,7 +323,8 @@ impl ResetForm {
 /// Returns `RateLimit-Policy`.
 fn quotas<'a>(seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
     let mut list = List::default();
-    seen.clone().for_each(|seen| seen.names.quotas.iter().for_each(|quota| list.item(quota)));
+    seen.clone()
+        .for_each(|seen| seen.names.quotas.iter().for_each(|quota| list.item(quota)));
     list
 }
 
@@ -261,7 +343,10 @@ impl<'a> Seen<'a> {
             PartOutcome::Uncharged(status) => status,
             PartOutcome::Failed(_) => return None,
         };
-        Some(Self { names: names.for_call(part), status })
+        Some(Self {
+            names: names.for_call(part),
+            status,
+        })
     }
 }
 
@@ -269,7 +354,12 @@ impl<'a> Seen<'a> {
 /// that it describes.
 fn binding<'a>(seen: impl Iterator<Item = Seen<'a>>) -> Option<(LimitStatus, Timestamp)> {
     let order = |limit: &LimitStatus| (Reverse(limit.retry_after()), limit.remaining());
-    let least = |seen: Seen<'_>| Some((seen.status.limits().iter().copied().min_by_key(order)?, seen.status.at()));
+    let least = |seen: Seen<'_>| {
+        Some((
+            seen.status.limits().iter().copied().min_by_key(order)?,
+            seen.status.at(),
+        ))
+    };
     seen.filter_map(least).min_by_key(|(limit, _)| order(limit))
 }
 
@@ -305,6 +395,8 @@ impl Values {
 /// Adds `Retry-After` unless it is there.
 pub(crate) fn add_retry_after(seconds: Option<u64>, headers: &mut HeaderMap) {
     if let Some(seconds) = seconds {
-        headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(seconds));
+        headers
+            .entry(RETRY_AFTER)
+            .or_insert_with(|| HeaderValue::from(seconds));
     }
 }

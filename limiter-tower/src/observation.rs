@@ -64,14 +64,25 @@ impl RuleOutcome<'_> {
 
 impl<'a> Observation<'a> {
     /// Returns the report; `None` for a rule that was never asked.
-    pub(crate) fn new(rule: &'a Rule, applied: &'a Applied, part: Option<&'a Part<'_, SharedStore>>) -> Option<Self> {
+    pub(crate) fn new(
+        rule: &'a Rule,
+        applied: &'a Applied,
+        part: Option<&'a Part<'_, SharedStore>>,
+    ) -> Option<Self> {
         let outcome = match applied {
             Applied::Skipped => RuleOutcome::Skipped,
             Applied::Rejected(_) => RuleOutcome::MissingKey,
             Applied::Called => part.and_then(of_part)?,
         };
-        let policy = part.and_then(Part::own_policy).unwrap_or(rule.limiter.policy());
-        Some(Self { limiter: rule.limiter.name(), policy, shadow: rule.shadow, outcome })
+        let policy = part
+            .and_then(Part::own_policy)
+            .unwrap_or(rule.limiter.policy());
+        Some(Self {
+            limiter: rule.limiter.name(),
+            policy,
+            shadow: rule.shadow,
+            outcome,
+        })
     }
 }
 
@@ -80,7 +91,9 @@ fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
         PartOutcome::Charged(decision) => RuleOutcome::Admitted(decision),
         PartOutcome::Denied(decision) => RuleOutcome::Denied(decision),
         PartOutcome::Uncharged(status) => RuleOutcome::Uncharged(status),
-        PartOutcome::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => RuleOutcome::CostExceedsLimit,
+        PartOutcome::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => {
+            RuleOutcome::CostExceedsLimit
+        }
         PartOutcome::Failed(error) if part.denies() => RuleOutcome::FailedClosed(error),
         PartOutcome::Failed(error) => RuleOutcome::FailedOpen(error),
     })

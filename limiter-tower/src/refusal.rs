@@ -57,7 +57,12 @@ impl From<Error> for Refusal {
 
 impl Refusal {
     pub(crate) fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
-        Self { cause, retry_after, violated, fields: Values::default() }
+        Self {
+            cause,
+            retry_after,
+            violated,
+            fields: Values::default(),
+        }
     }
 
     /// Returns the refusal of calls if one denies or failed. `pause` is the wait after a store's error.
@@ -68,7 +73,10 @@ impl Refusal {
         pause: Duration,
     ) -> Self {
         // Nothing else matters to a request that can never fit.
-        if errors.iter().any(|error| error.kind() == ErrorKind::CostExceedsLimit) {
+        if errors
+            .iter()
+            .any(|error| error.kind() == ErrorKind::CostExceedsLimit)
+        {
             return Self::new(Cause::CostExceedsLimit, None, violated);
         }
         let Some(error) = errors.into_iter().next() else {
@@ -96,8 +104,15 @@ impl Refusal {
     #[must_use]
     pub fn denied<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
         let names = Names::of_decision(limiter, decision);
-        let refusal = Self::new(Cause::Denied, decision.retry_after(), names.denying(decision));
-        Self { fields: RateLimitHeaders::default().of_decision(names, decision), ..refusal }
+        let refusal = Self::new(
+            Cause::Denied,
+            decision.retry_after(),
+            names.denying(decision),
+        );
+        Self {
+            fields: RateLimitHeaders::default().of_decision(names, decision),
+            ..refusal
+        }
     }
 
     /// Returns the refusal of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
@@ -114,16 +129,25 @@ impl Refusal {
     /// ```
     #[must_use]
     pub fn of<S: WindowStore + Clone>(all: &AllOf<'_, S>) -> Self {
-        let calls: Vec<_> = all.parts().iter().map(|part| (Names::of_call(part), part)).collect();
+        let calls: Vec<_> = all
+            .parts()
+            .iter()
+            .map(|part| (Names::of_call(part), part))
+            .collect();
         let denying = calls.iter().filter(|(_, part)| part.denies());
-        let errors = denying.clone().filter_map(|(_, part)| match part.outcome()? {
-            // The error stays with the call.
-            PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
-            _ => None,
-        });
-        let violated = denying.flat_map(|(names, part)| names.violated_by(part)).collect();
+        let errors = denying
+            .clone()
+            .filter_map(|(_, part)| match part.outcome()? {
+                // The error stays with the call.
+                PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
+                _ => None,
+            });
+        let violated = denying
+            .flat_map(|(names, part)| names.violated_by(part))
+            .collect();
         let refusal = Self::of_calls(violated, all.retry_after(), errors.collect(), PAUSE);
-        let fields = RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
+        let fields =
+            RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
         Self { fields, ..refusal }
     }
 

@@ -67,14 +67,36 @@ fn problem(refusal: &Refusal) -> String {
     let status = refusal.status();
     let mut json = String::with_capacity(192);
     let (kind, title) = match refusal.cause() {
-        Cause::Denied => ("#quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"),
-        Cause::CostExceedsLimit => ("#quota-exceeded", "Request costs more than the assigned quota"),
-        Cause::StoreFailed(_) => ("#temporary-reduced-capacity", "Request cannot be satisfied for a moment"),
-        Cause::MissingKey(_) => ("", status.canonical_reason().unwrap_or("Request has no rate limit key")),
+        Cause::Denied => (
+            "#quota-exceeded",
+            "Request cannot be satisfied as assigned quota has been exceeded",
+        ),
+        Cause::CostExceedsLimit => (
+            "#quota-exceeded",
+            "Request costs more than the assigned quota",
+        ),
+        Cause::StoreFailed(_) => (
+            "#temporary-reduced-capacity",
+            "Request cannot be satisfied for a moment",
+        ),
+        Cause::MissingKey(_) => (
+            "",
+            status
+                .canonical_reason()
+                .unwrap_or("Request has no rate limit key"),
+        ),
     };
-    let kind = if kind.is_empty() { "about:blank".to_owned() } else { format!("{REGISTRY}{kind}") };
+    let kind = if kind.is_empty() {
+        "about:blank".to_owned()
+    } else {
+        format!("{REGISTRY}{kind}")
+    };
     // Writing to a `String` cannot fail.
-    let _ = write!(json, "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}", status.as_u16());
+    let _ = write!(
+        json,
+        "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}",
+        status.as_u16()
+    );
     if matches!(refusal.cause(), Cause::Denied | Cause::CostExceedsLimit) {
         json.push_str(",\"violated-policies\":[");
         for (i, name) in refusal.violated_policies().iter().enumerate() {

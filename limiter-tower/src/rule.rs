@@ -95,7 +95,11 @@ pub enum ActualCost {
 impl Rule {
     /// Returns a rule that charges one unit of `limiter` for each request.
     #[must_use]
-    pub fn new<S: WindowStore>(limiter: Limiter<S>, key: impl RequestKey, missing_key: MissingKey) -> Self {
+    pub fn new<S: WindowStore>(
+        limiter: Limiter<S>,
+        key: impl RequestKey,
+        missing_key: MissingKey,
+    ) -> Self {
         Self {
             limiter: limiter.into_shared(),
             key: Box::new(key),
@@ -116,14 +120,20 @@ impl Rule {
     ///
     /// A cost above a maximum of the policy could never fit: the request is refused with 413 and without `Retry-After`.
     #[must_use]
-    pub fn charge(mut self, charge: impl Fn(&RequestHead<'_>) -> Charge + Send + Sync + 'static) -> Self {
+    pub fn charge(
+        mut self,
+        charge: impl Fn(&RequestHead<'_>) -> Charge + Send + Sync + 'static,
+    ) -> Self {
         self.charge = Some(Box::new(charge));
         self
     }
 
     /// Exempts requests: the rule does not apply to those for which the function returns `true`.
     #[must_use]
-    pub fn exempt(mut self, exempt: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn exempt(
+        mut self,
+        exempt: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.exempt = Some(Box::new(exempt));
         self
     }
@@ -133,7 +143,10 @@ impl Rule {
     /// A handler can pass values, such as LLM tokens, in an extension of the response. If the store fails, the charge stays. If
     /// the service returns an error instead of a response, the charge stays, too.
     #[must_use]
-    pub fn settle(mut self, settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static) -> Self {
+    pub fn settle(
+        mut self,
+        settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static,
+    ) -> Self {
         self.settle = Some(Box::new(settle));
         self
     }
@@ -217,7 +230,8 @@ impl Rule {
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Rule");
-        out.field("limiter", &self.limiter.name()).field("missing_key", &self.missing_key);
+        out.field("limiter", &self.limiter.name())
+            .field("missing_key", &self.missing_key);
         out.field("shadow", &self.shadow).finish_non_exhaustive()
     }
 }

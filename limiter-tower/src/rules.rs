@@ -39,8 +39,19 @@ impl Rules {
         let list: Box<[Rule]> = rules.into_iter().collect();
         let timeout = Duration::from_millis(700);
         let (policies, background) = (Policies::new(&list), default_background());
-        let is_refundable = list.iter().any(|rule| rule.settles() || rule.handler_settles);
-        Self { list, policies, failure, timeout, timer: None, background, observer: None, is_refundable }
+        let is_refundable = list
+            .iter()
+            .any(|rule| rule.settles() || rule.handler_settles);
+        Self {
+            list,
+            policies,
+            failure,
+            timeout,
+            timer: None,
+            background,
+            observer: None,
+            is_refundable,
+        }
     }
 
     pub(crate) fn list(&self) -> &[Rule] {
@@ -71,11 +82,18 @@ impl Rules {
                         in a tokio runtime, or set a timer on the layer";
             return Error::new(ErrorKind::Configuration, text);
         }
-        Error::new(ErrorKind::Timeout, format!("the store did not respond within {:?}", self.timeout))
+        Error::new(
+            ErrorKind::Timeout,
+            format!("the store did not respond within {:?}", self.timeout),
+        )
     }
 
     /// Runs a future until it is late.
-    async fn limit<T>(&self, future: impl Future<Output = T>, late: impl Future<Output = ()>) -> Result<T, Error> {
+    async fn limit<T>(
+        &self,
+        future: impl Future<Output = T>,
+        late: impl Future<Output = ()>,
+    ) -> Result<T, Error> {
         match select(pin!(future), pin!(late)).await {
             Either::Left((output, _)) => Ok(output),
             Either::Right(_) => Err(self.late_error()),
@@ -108,7 +126,11 @@ impl Rules {
         if rulings.is_refused() {
             return;
         }
-        if !rulings.together.decide_with(|error| self.tolerates(error), late).await {
+        if !rulings
+            .together
+            .decide_with(|error| self.tolerates(error), late)
+            .await
+        {
             // Refunds that were too late have the same time once more. The background makes those that are left.
             let _ = self.limit(rulings.together.refund(), self.late()).await;
         }
@@ -116,13 +138,19 @@ impl Rules {
 
     /// Decides and reports, and refunds all charges if a rule refuses. After a denial, waits and tries again if the wait is within
     /// `left`.
-    pub(crate) async fn decide(&self, mut rulings: Rulings<'static>, left: &mut Duration) -> Rulings<'static> {
+    pub(crate) async fn decide(
+        &self,
+        mut rulings: Rulings<'static>,
+        left: &mut Duration,
+    ) -> Rulings<'static> {
         let mut late = pin!(self.late());
         loop {
             let error = late.as_mut().map(|()| self.late_error());
             self.try_once(&mut rulings, error).await;
             self.report(&rulings);
-            let Some(wait) = rulings.together.retry_after() else { return rulings };
+            let Some(wait) = rulings.together.retry_after() else {
+                return rulings;
+            };
             if !self.sleep(wait, left).await {
                 return rulings;
             }
@@ -133,8 +161,14 @@ impl Rules {
 
     /// Sleeps if the wait is within `left` and there is a timer: that of a store comes first, because it sleeps by the store's time.
     async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
-        let of_a_store = self.list.iter().find_map(|rule| rule.limiter.store().timer());
-        let (Some(timer), Some(rest)) = (of_a_store.or(self.timer()), left.checked_sub(wait)) else { return false };
+        let of_a_store = self
+            .list
+            .iter()
+            .find_map(|rule| rule.limiter.store().timer());
+        let (Some(timer), Some(rest)) = (of_a_store.or(self.timer()), left.checked_sub(wait))
+        else {
+            return false;
+        };
         *left = rest;
         timer.sleep(wait).await;
         true
@@ -143,7 +177,8 @@ impl Rules {
     pub(crate) fn report(&self, rulings: &Rulings<'_>) {
         if let Some(observer) = &self.observer {
             let seen = self.list.iter().zip(rulings.iter());
-            let seen = seen.filter_map(|(rule, (applied, part))| Observation::new(rule, applied, part));
+            let seen =
+                seen.filter_map(|(rule, (applied, part))| Observation::new(rule, applied, part));
             seen.for_each(|observation| observer(&observation));
         }
     }
@@ -170,8 +205,19 @@ impl Rules {
     /// Returns the charges that the handler settles.
     pub(crate) fn charges(&self, rulings: &Rulings<'_>) -> Option<Charges> {
         let any = self.list.iter().any(|rule| rule.handler_settles);
-        let settled = |(rule, part): (&Rule, &_)| if rule.handler_settles { Part::permit(part) } else { None };
-        any.then(|| Charges::new(rulings.parts(&self.list).filter_map(settled), self.background.clone()))
+        let settled = |(rule, part): (&Rule, &_)| {
+            if rule.handler_settles {
+                Part::permit(part)
+            } else {
+                None
+            }
+        };
+        any.then(|| {
+            Charges::new(
+                rulings.parts(&self.list).filter_map(settled),
+                self.background.clone(),
+            )
+        })
     }
 
     /// Whether a response or its absence may change a charge.
@@ -182,7 +228,9 @@ impl Rules {
     /// Keeps all charges when the rulings are dropped, except those of rules that refund abandoned requests.
     pub(crate) fn keep_unless_abandoned(&self, rulings: &mut Rulings<'_>) {
         rulings.together.refund_in(self.background.clone());
-        rulings.parts_mut(&self.list).for_each(|(rule, part)| part.set_keep_charge(!rule.refund_abandoned));
+        rulings
+            .parts_mut(&self.list)
+            .for_each(|(rule, part)| part.set_keep_charge(!rule.refund_abandoned));
     }
 
     /// Returns the actual cost of each of a request's calls; `None` if all charges stay, as they do without a response.
@@ -198,14 +246,25 @@ impl Rules {
             };
             // A refund is made even if the client disconnects while it is under way.
             part.set_keep_charge(cost != ActualCost::Nothing);
-            if cost == ActualCost::Units(part.cost()) { ActualCost::AsCharged } else { cost }
+            if cost == ActualCost::Units(part.cost()) {
+                ActualCost::AsCharged
+            } else {
+                cost
+            }
         };
         let costs: Vec<_> = rulings.parts_mut(&self.list).map(actual).collect();
-        costs.iter().any(|cost| *cost != ActualCost::AsCharged).then_some(costs)
+        costs
+            .iter()
+            .any(|cost| *cost != ActualCost::AsCharged)
+            .then_some(costs)
     }
 
     /// Settles a request's charges. If the store fails, the charge stays.
-    pub(crate) async fn settle(&self, mut rulings: Rulings<'static>, costs: Vec<ActualCost>) -> Rulings<'static> {
+    pub(crate) async fn settle(
+        &self,
+        mut rulings: Rulings<'static>,
+        costs: Vec<ActualCost>,
+    ) -> Rulings<'static> {
         let mut late = pin!(self.late());
         for (part, cost) in rulings.together.parts_mut().iter_mut().zip(costs) {
             let _ = match cost {
@@ -245,7 +304,9 @@ const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(10);
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Rules");
-        out.field("list", &self.list).field("failure", &self.failure).field("timeout", &self.timeout);
+        out.field("list", &self.list)
+            .field("failure", &self.failure)
+            .field("timeout", &self.timeout);
         out.finish_non_exhaustive()
     }
 }

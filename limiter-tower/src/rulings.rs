@@ -31,10 +31,22 @@ pub(crate) enum Applied {
 
 impl<'a> Rulings<'a> {
     /// Finds a request's keys and charges.
-    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool, timeout: Duration) -> Self {
+    pub(crate) fn new(
+        rules: &'a [Rule],
+        head: &RequestHead<'_>,
+        is_refundable: bool,
+        timeout: Duration,
+    ) -> Self {
         let together = AllOf::new().timeout(timeout);
-        let together = if is_refundable { together.refundable() } else { together };
-        let mut rulings = Self { together, ..Self::default() };
+        let together = if is_refundable {
+            together.refundable()
+        } else {
+            together
+        };
+        let mut rulings = Self {
+            together,
+            ..Self::default()
+        };
         for rule in rules {
             let applied = match call(rule, head) {
                 Ok(part) => {
@@ -55,12 +67,22 @@ impl<'a> Rulings<'a> {
     }
 
     pub(crate) fn into_owned(self) -> Rulings<'static> {
-        let Self { applied, together, refused } = self;
-        Rulings { applied, together: together.into_owned(), refused }
+        let Self {
+            applied,
+            together,
+            refused,
+        } = self;
+        Rulings {
+            applied,
+            together: together.into_owned(),
+            refused,
+        }
     }
 
     /// Returns how each rule applies, and its call.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
+    pub(crate) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
         let mut parts = self.together.parts().iter();
         self.applied.iter().map(move |applied| match applied {
             Applied::Called => (applied, parts.next()),
@@ -73,7 +95,10 @@ impl<'a> Rulings<'a> {
         &'r self,
         rules: &'r [Rule],
     ) -> impl Iterator<Item = (&'r Rule, &'r Part<'a, SharedStore>)> {
-        rules.iter().zip(self.iter()).filter_map(|(rule, (_, part))| Some((rule, part?)))
+        rules
+            .iter()
+            .zip(self.iter())
+            .filter_map(|(rule, (_, part))| Some((rule, part?)))
     }
 
     /// Returns the calls with their rules, to settle them.
@@ -81,7 +106,10 @@ impl<'a> Rulings<'a> {
         &'r mut self,
         rules: &'r [Rule],
     ) -> impl Iterator<Item = (&'r Rule, &'r mut Part<'a, SharedStore>)> {
-        let called = rules.iter().zip(&self.applied).filter(|(_, applied)| matches!(applied, Applied::Called));
+        let called = rules
+            .iter()
+            .zip(&self.applied)
+            .filter(|(_, applied)| matches!(applied, Applied::Called));
         called.map(|(rule, _)| rule).zip(self.together.parts_mut())
     }
 
@@ -101,7 +129,10 @@ fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedSto
         MissingKey::Reject(status) => Applied::Rejected(status),
         MissingKey::Skip => Applied::Skipped,
     })?;
-    let charge = rule.charge.as_ref().map_or(Charge::units(1), |charge| charge(head));
+    let charge = rule
+        .charge
+        .as_ref()
+        .map_or(Charge::units(1), |charge| charge(head));
     let mut part: Part<'_, _> = match charge.cost {
         0 => rule.limiter.status(&key).into(),
         cost => rule.limiter.acquire(&key).cost(cost).into(),

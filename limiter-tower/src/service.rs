@@ -29,7 +29,8 @@ type Config<R> = LayerBuilder<R>;
 
 impl<R> Config<R> {
     fn values(&self, rulings: &Rulings<'_>) -> Values {
-        self.fields.values(self.rules.policies(), self.rules.list(), rulings)
+        self.fields
+            .values(self.rules.policies(), self.rules.list(), rulings)
     }
 
     /// Passes the request on, or responds to it if it is refused.
@@ -47,19 +48,28 @@ impl<R> Config<R> {
         if rulings.refuses() {
             let mut refusal = self.rules.refusal(rulings);
             refusal.fields = values;
-            return State::Refused { response: Some(refusal.response(&self.respond)) };
+            return State::Refused {
+                response: Some(refusal.response(&self.respond)),
+            };
         }
         if let Some(charges) = self.rules.charges(rulings) {
             request.extensions_mut().insert(charges);
         }
         let unsettled = if self.rules.settles() {
             self.rules.keep_unless_abandoned(rulings);
-            Some(Unsettled { config: Arc::clone(self), rulings: Box::new(mem::take(rulings).into_owned()) })
+            Some(Unsettled {
+                config: Arc::clone(self),
+                rulings: Box::new(mem::take(rulings).into_owned()),
+            })
         } else {
             rulings.together.confirm();
             None
         };
-        State::Serving { serving: service.call(request), values, unsettled }
+        State::Serving {
+            serving: service.call(request),
+            values,
+            unsettled,
+        }
     }
 }
 
@@ -91,13 +101,21 @@ where
             config.rules.report(&rulings);
             config.serve(&mut rulings, request, &mut self.service)
         } else {
-            let (rulings, mut left, config) = (rulings.into_owned(), config.within, Arc::clone(config));
+            let (rulings, mut left, config) =
+                (rulings.into_owned(), config.within, Arc::clone(config));
             let deciding = Arc::clone(&config);
             let deciding = Box::pin(async move { deciding.rules.decide(rulings, &mut left).await });
             // A clone need not be ready, so the service that is goes with the request.
             let clone = self.service.clone();
             let service = mem::replace(&mut self.service, clone);
-            State::Deciding { deciding, asked: Some(Box::new(Asked { request, service, config })) }
+            State::Deciding {
+                deciding,
+                asked: Some(Box::new(Asked {
+                    request,
+                    service,
+                    config,
+                })),
+            }
         };
         LimitFuture { state }
     }
@@ -105,13 +123,19 @@ where
 
 impl<S: Clone, R> Clone for LimitService<S, R> {
     fn clone(&self) -> Self {
-        Self { service: self.service.clone(), config: Arc::clone(&self.config) }
+        Self {
+            service: self.service.clone(),
+            config: Arc::clone(&self.config),
+        }
     }
 }
 
 impl<S: fmt::Debug, R> fmt::Debug for LimitService<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitService").field("service", &self.service).field("config", &self.config).finish()
+        f.debug_struct("LimitService")
+            .field("service", &self.service)
+            .field("config", &self.config)
+            .finish()
     }
 }
 
@@ -145,7 +169,10 @@ where
 {
     type Output = Result<Response<T>, S::Error>;
 
-    #[allow(clippy::expect_used, reason = "polling a completed future again is a bug in the caller")]
+    #[allow(
+        clippy::expect_used,
+        reason = "polling a completed future again is a bug in the caller"
+    )]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         const ENDED: &str = "the future was polled after completion";
         let mut this = self.project();
@@ -153,18 +180,31 @@ where
             let next = match this.state.as_mut().project() {
                 Projected::Deciding { deciding, asked } => {
                     let mut rulings = ready!(deciding.as_mut().poll(context));
-                    let Asked { request, mut service, config } = *asked.take().expect(ENDED);
+                    let Asked {
+                        request,
+                        mut service,
+                        config,
+                    } = *asked.take().expect(ENDED);
                     config.serve(&mut rulings, request, &mut service)
                 }
-                Projected::Serving { serving, values, unsettled } => {
+                Projected::Serving {
+                    serving,
+                    values,
+                    unsettled,
+                } => {
                     let served = ready!(serving.poll(context));
-                    let settling = unsettled.take().and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
+                    let settling = unsettled
+                        .take()
+                        .and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
                     let mut response = served?;
                     let Some(settling) = settling else {
                         mem::take(values).add(response.status(), response.headers_mut());
                         return Poll::Ready(Ok(response));
                     };
-                    State::Settling { settling, response: Some(response) }
+                    State::Settling {
+                        settling,
+                        response: Some(response),
+                    }
                 }
                 Projected::Settling { settling, response } => {
                     let values = ready!(settling.as_mut().poll(context));
@@ -172,7 +212,9 @@ where
                     values.add(response.status(), response.headers_mut());
                     return Poll::Ready(Ok(response));
                 }
-                Projected::Refused { response } => return Poll::Ready(Ok(response.take().expect(ENDED))),
+                Projected::Refused { response } => {
+                    return Poll::Ready(Ok(response.take().expect(ENDED)));
+                }
             };
             this.state.set(next);
         }
@@ -200,9 +242,15 @@ struct Unsettled<R> {
 
 impl<R: Send + Sync + 'static> Unsettled<R> {
     /// Returns a future that settles and makes the fields anew, `None` if all charges stay.
-    fn settle(mut self, response: Option<&Response<impl Body>>) -> Option<BoxFuture<'static, Values>> {
+    fn settle(
+        mut self,
+        response: Option<&Response<impl Body>>,
+    ) -> Option<BoxFuture<'static, Values>> {
         let head = response.map(ResponseHead::from);
-        let costs = self.config.rules.actual_costs(&mut self.rulings, head.as_ref())?;
+        let costs = self
+            .config
+            .rules
+            .actual_costs(&mut self.rulings, head.as_ref())?;
         Some(Box::pin(async move {
             let rulings = self.config.rules.settle(*self.rulings, costs).await;
             self.config.values(&rulings)

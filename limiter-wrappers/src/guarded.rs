@@ -15,7 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, decide,
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
+    decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::runtime::Handle;
@@ -80,9 +81,25 @@ struct Inner<S> {
 
 impl<S> Guarded<S> {
     pub(crate) fn new(stack: Stack<S>, stand_in: StandIn) -> Self {
-        let Stack { store, timeout, failure_threshold, cooldown, cached_keys, denial_ttl } = stack;
-        let (denials, nodes) = (Denials::new(cached_keys, denial_ttl), Nodes::new(failure_threshold, cooldown));
-        Self(Arc::new(Inner { store, timeout, denials, nodes, stand_in }))
+        let Stack {
+            store,
+            timeout,
+            failure_threshold,
+            cooldown,
+            cached_keys,
+            denial_ttl,
+        } = stack;
+        let (denials, nodes) = (
+            Denials::new(cached_keys, denial_ttl),
+            Nodes::new(failure_threshold, cooldown),
+        );
+        Self(Arc::new(Inner {
+            store,
+            timeout,
+            denials,
+            nodes,
+            stand_in,
+        }))
     }
 
     /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. Default:
@@ -131,7 +148,10 @@ impl<S> Guarded<S> {
     /// Returns how many logs were never carried over because there were more than 100,000.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.0.stand_in.local().map_or(0, |local| local.locked(|carried| carried.dropped))
+        self.0
+            .stand_in
+            .local()
+            .map_or(0, |local| local.locked(|carried| carried.dropped))
     }
 }
 
@@ -176,8 +196,16 @@ impl<S: WindowStore> Inner<S> {
     ) -> Result<T, Error> {
         let node = || self.store.place(log).node;
         self.nodes.admit(node)?;
-        let answer = within(patience.map_or(self.timeout, |patience| patience.min(self.timeout)), call).await;
-        self.nodes.note(&answer, patience.is_some_and(|patience| patience < HURRY), node);
+        let answer = within(
+            patience.map_or(self.timeout, |patience| patience.min(self.timeout)),
+            call,
+        )
+        .await;
+        self.nodes.note(
+            &answer,
+            patience.is_some_and(|patience| patience < HURRY),
+            node,
+        );
         answer
     }
 
@@ -187,7 +215,13 @@ impl<S: WindowStore> Inner<S> {
             return Ok(facts);
         }
         let watch = self.denials.watch(op.log);
-        let answer = self.call(op.log, op.timeout, self.store.apply(op.with_timeout(self.timeout))).await;
+        let answer = self
+            .call(
+                op.log,
+                op.timeout,
+                self.store.apply(op.with_timeout(self.timeout)),
+            )
+            .await;
         let facts = answer.map_err(about(op.log))?;
         watch.end(&op, &facts);
         Ok(facts)
@@ -195,13 +229,28 @@ impl<S: WindowStore> Inner<S> {
 
     /// Applies operations as one, if not all their denials are known.
     async fn ask_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let known: Option<JointFacts> = ops.iter().map(|joint| self.denials.find(&joint.op).map(Ok)).collect();
-        let (None, Some(first)) = (&known, ops.first()) else { return Ok(known) };
-        let watches: Vec<_> = ops.iter().map(|joint| self.denials.watch(joint.op.log)).collect();
-        let timed: Vec<_> =
-            ops.iter().map(|joint| JointOp { op: joint.op.with_timeout(self.timeout), ..*joint }).collect();
+        let known: Option<JointFacts> = ops
+            .iter()
+            .map(|joint| self.denials.find(&joint.op).map(Ok))
+            .collect();
+        let (None, Some(first)) = (&known, ops.first()) else {
+            return Ok(known);
+        };
+        let watches: Vec<_> = ops
+            .iter()
+            .map(|joint| self.denials.watch(joint.op.log))
+            .collect();
+        let timed: Vec<_> = ops
+            .iter()
+            .map(|joint| JointOp {
+                op: joint.op.with_timeout(self.timeout),
+                ..*joint
+            })
+            .collect();
         let patience = ops.iter().filter_map(|joint| joint.op.timeout).min();
-        let results = self.call(first.op.log, patience, self.store.apply_all(&timed)).await?;
+        let results = self
+            .call(first.op.log, patience, self.store.apply_all(&timed))
+            .await?;
         for ((joint, watch), facts) in ops.iter().zip(watches).zip(results.iter().flatten()) {
             if let Ok(facts) = facts {
                 watch.end(&joint.op, facts);
@@ -219,13 +268,23 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        if let Some(facts) = self.0.stand_in.local().and_then(|local| local.settle(&settlement)) {
+        if let Some(facts) = self
+            .0
+            .stand_in
+            .local()
+            .and_then(|local| local.settle(&settlement))
+        {
             self.0.start_sweep();
             return Ok(facts);
         }
         let _watch = self.0.denials.watch(settlement.log);
-        let answer = self.0.call(settlement.log, None, self.0.store.settle(settlement)).await;
-        self.or_stand_in(answer.map_err(about(settlement.log)), |stand_in| stand_in.settle(&settlement))
+        let answer = self
+            .0
+            .call(settlement.log, None, self.0.store.settle(settlement))
+            .await;
+        self.or_stand_in(answer.map_err(about(settlement.log)), |stand_in| {
+            stand_in.settle(&settlement)
+        })
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
@@ -236,7 +295,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
             });
         }
         let _watch = self.0.denials.watch(log);
-        self.0.call(log, None, self.0.store.reset(log)).await.map_err(about(log))
+        self.0
+            .call(log, None, self.0.store.reset(log))
+            .await
+            .map_err(about(log))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
@@ -263,20 +325,36 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
 }
 
 /// Waits for a call, but no longer than `timeout`.
-async fn within<T>(timeout: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+async fn within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
     if Handle::try_current().is_err() {
         let text = "a store that has to wait needs a tokio runtime for its timeout";
-        return call.now_or_never().unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
+        return call
+            .now_or_never()
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
     }
-    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Timeout, format!("the store did not respond within {timeout:?}")))
-    })
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                format!("the store did not respond within {timeout:?}"),
+            ))
+        })
 }
 
 /// Adds the log to an error that names none.
 fn about(log: LogKey<'_>) -> impl Fn(Error) -> Error {
-    move |error| if error.limiter_name().is_none() { error.with_log(log) } else { error }
+    move |error| {
+        if error.limiter_name().is_none() {
+            error.with_log(log)
+        } else {
+            error
+        }
+    }
 }
 
 impl<S> Clone for Guarded<S> {
@@ -288,9 +366,18 @@ impl<S> Clone for Guarded<S> {
 impl<S: fmt::Debug> fmt::Debug for Guarded<S> {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { store, timeout, nodes, stand_in, .. } = &*self.0;
+        let Inner {
+            store,
+            timeout,
+            nodes,
+            stand_in,
+            ..
+        } = &*self.0;
         let mut out = f.debug_struct("Guarded");
-        out.field("store", store).field("timeout", timeout).field("nodes", nodes).field("stand_in", stand_in);
+        out.field("store", store)
+            .field("timeout", timeout)
+            .field("nodes", nodes)
+            .field("stand_in", stand_in);
         out.finish_non_exhaustive()
     }
 }

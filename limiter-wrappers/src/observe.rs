@@ -39,11 +39,13 @@ use std::time::Instant;
 use async_trait::async_trait;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts,
+    attempt, decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, Timer, WindowStore};
 use metrics::{
-    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
 };
 
 #[cfg(feature = "outages")]
@@ -78,13 +80,30 @@ impl<S> ObservedStore<S> {
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
     pub fn new(store: S, name: impl Into<Name>) -> Self {
-        describe_counter!("limiter_decisions_total", Unit::Count, "Decisions, by deciding limit and outcome.");
+        describe_counter!(
+            "limiter_decisions_total",
+            Unit::Count,
+            "Decisions, by deciding limit and outcome."
+        );
         let near_limit = "Admitted acquires that left at most a fifth of their limit.";
         describe_counter!("limiter_near_limit_total", Unit::Count, near_limit);
-        describe_histogram!("limiter_store_duration_seconds", Unit::Seconds, "Duration of store operations.");
-        describe_counter!("limiter_store_errors_total", Unit::Count, "Failed operations, by kind of error.");
+        describe_histogram!(
+            "limiter_store_duration_seconds",
+            Unit::Seconds,
+            "Duration of store operations."
+        );
+        describe_counter!(
+            "limiter_store_errors_total",
+            Unit::Count,
+            "Failed operations, by kind of error."
+        );
         let (durations, decisions) = Default::default();
-        Self { store, name: name.into().as_str(), durations, decisions }
+        Self {
+            store,
+            name: name.into().as_str(),
+            durations,
+            decisions,
+        }
     }
 
     /// Returns the store.
@@ -106,23 +125,42 @@ impl<S> ObservedStore<S> {
     fn note_facts(&self, op: &Op<'_>, facts: Result<&Facts, &Error>, began: Instant) {
         match facts {
             // The limiter verifies the facts too, and returns this error.
-            Ok(facts) => self.note(op, facts.verify(op).map(|()| decide(op, facts.clone())).as_ref(), began),
+            Ok(facts) => self.note(
+                op,
+                facts
+                    .verify(op)
+                    .map(|()| decide(op, facts.clone()))
+                    .as_ref(),
+                began,
+            ),
             Err(error) => self.note(op, Err(error), began),
         }
     }
 
     /// Notes how long an operation took, and its error unless that reports an invalid operation, which is no failure of the store.
-    fn took(&self, log: LogKey<'_>, verb: &'static str, result: Result<(), &Error>, began: Instant) {
+    fn took(
+        &self,
+        log: LogKey<'_>,
+        verb: &'static str,
+        result: Result<(), &Error>,
+        began: Instant,
+    ) {
         let (store, limiter, took) = (self.name, log.name.as_str(), began.elapsed());
         if let Err(error) = result {
-            if matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit
+            ) {
                 return;
             }
             let errors = counter!("limiter_store_errors_total", "store" => store, "limiter" => limiter,
                 "operation" => verb, "kind" => error.kind().as_str());
             errors.increment(1);
         }
-        let durations = self.durations.read().unwrap_or_else(PoisonError::into_inner);
+        let durations = self
+            .durations
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(durations) = durations.get(&(log.name, verb)) {
             return durations.record(took);
         }
@@ -130,7 +168,10 @@ impl<S> ObservedStore<S> {
         let duration = histogram!("limiter_store_duration_seconds", "store" => store, "limiter" => limiter,
             "operation" => verb);
         duration.record(took);
-        self.durations.write().unwrap_or_else(PoisonError::into_inner).insert((log.name, verb), duration);
+        self.durations
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((log.name, verb), duration);
     }
 
     /// Counts a decision.
@@ -142,12 +183,23 @@ impl<S> ObservedStore<S> {
             decisions.near_limit.increment(u64::from(is_near_limit));
         };
         let key = (op.log.name, op.mode, limit, allowed);
-        let known = self.decisions.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(decisions) = known.get(&key).into_iter().flatten().find(|known| known.policy == *op.policy) {
+        let known = self
+            .decisions
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(decisions) = known
+            .get(&key)
+            .into_iter()
+            .flatten()
+            .find(|known| known.policy == *op.policy)
+        {
             return increment(decisions);
         }
         drop(known);
-        let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
+        let policy = op
+            .policy
+            .name()
+            .map_or_else(|| op.policy.to_string(), str::to_owned);
         let (store, limiter, limit) = (self.name, op.log.name.as_str(), limit.to_string());
         let near_limit = match allowed && op.mode == Mode::Acquire {
             true => counter!("limiter_near_limit_total", "store" => store, "limiter" => limiter,
@@ -156,9 +208,18 @@ impl<S> ObservedStore<S> {
         };
         let all = counter!("limiter_decisions_total", "store" => store, "limiter" => limiter, "policy" => policy,
             "limit" => limit, "operation" => verb(op), "outcome" => if allowed { "allowed" } else { "denied" });
-        let decisions = Decisions { policy: op.policy.clone(), all, near_limit };
+        let decisions = Decisions {
+            policy: op.policy.clone(),
+            all,
+            near_limit,
+        };
         increment(&decisions);
-        self.decisions.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().push(decisions);
+        self.decisions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(key)
+            .or_default()
+            .push(decisions);
     }
 }
 
@@ -201,18 +262,24 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
         match &results {
             Ok(results) => {
                 for (joint, facts) in ops.iter().zip(results.iter().flatten()) {
-                    let op = facts.as_ref().map_or(joint.op, |facts| joint.answered_by(facts));
+                    let op = facts
+                        .as_ref()
+                        .map_or(joint.op, |facts| joint.answered_by(facts));
                     self.note_facts(&op, facts.as_ref(), began);
                 }
             }
-            Err(error) => ops.iter().for_each(|joint| self.note_facts(&joint.op, Err(error), began)),
+            Err(error) => ops
+                .iter()
+                .for_each(|joint| self.note_facts(&joint.op, Err(error), began)),
         }
         results
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let began = Instant::now();
-        let Some(decision) = attempt(&self.store, op) else { return otherwise() };
+        let Some(decision) = attempt(&self.store, op) else {
+            return otherwise();
+        };
         self.note(&op, decision.as_ref(), began);
         Poll::Ready(decision)
     }
@@ -251,20 +318,36 @@ pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
         describe_gauge!(name, Unit::Count, text);
         let is_so = nodes.iter().any(|(node, is_so)| node.is_none() && *is_so);
         gauge!(name, "store" => store).set(f64::from(u8::from(is_so)));
-        for (node, is_so) in nodes.into_iter().filter_map(|(node, is_so)| Some((node?, is_so))) {
-            gauge!(name, "store" => store, "node" => node.to_string()).set(f64::from(u8::from(is_so)));
+        for (node, is_so) in nodes
+            .into_iter()
+            .filter_map(|(node, is_so)| Some((node?, is_so)))
+        {
+            gauge!(name, "store" => store, "node" => node.to_string())
+                .set(f64::from(u8::from(is_so)));
         }
     };
-    nodes("limiter_outage", "1 during an outage of the store or the node, otherwise 0.", guarded.nodes());
+    nodes(
+        "limiter_outage",
+        "1 during an outage of the store or the node, otherwise 0.",
+        guarded.nodes(),
+    );
     let text = "1 while the circuit breaker blocks calls to the store or the node, otherwise 0.";
     nodes("limiter_breaker_open", text, guarded.breakers());
     let total = |name, text, total| {
         describe_counter!(name, Unit::Count, text);
         counter!(name, "store" => store).absolute(total);
     };
-    total("limiter_outages_total", "Outages of the store or its nodes so far.", guarded.outages());
+    total(
+        "limiter_outages_total",
+        "Outages of the store or its nodes so far.",
+        guarded.outages(),
+    );
     let text = "Logs dropped instead of carried over, because there were too many.";
     total("limiter_carried_dropped_total", text, guarded.dropped());
-    describe_gauge!("limiter_carried_logs", Unit::Count, "Logs charged during outages and waiting to be carried over.");
+    describe_gauge!(
+        "limiter_carried_logs",
+        Unit::Count,
+        "Logs charged during outages and waiting to be carried over."
+    );
     gauge!("limiter_carried_logs", "store" => store).set(guarded.carried_logs() as f64);
 }

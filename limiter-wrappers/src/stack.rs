@@ -27,7 +27,14 @@ impl<S> Stack<S> {
     pub const fn new(store: S) -> Self {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
         let (failure_threshold, cached_keys, denial_ttl) = (5, 100_000, Duration::from_secs(1));
-        Self { store, timeout, failure_threshold, cooldown, cached_keys, denial_ttl }
+        Self {
+            store,
+            timeout,
+            failure_threshold,
+            cooldown,
+            cached_keys,
+            denial_ttl,
+        }
     }
 
     /// Sets the timeout of a call to the store. Default: 300 ms. [`Duration::MAX`] means no timeout.

@@ -13,7 +13,9 @@ use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Cluster;
 use limiter_wrappers::Stack;
-use testbed::{ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all};
+use testbed::{
+    ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all,
+};
 use tokio::time::timeout;
 
 const RESPONSE: Duration = Duration::from_millis(200);
@@ -23,7 +25,15 @@ const TIMEOUT: Duration = Duration::from_millis(120);
 const TIMEOUT_BOUND: Duration = Duration::from_millis(120 + 60);
 const PAUSE: Duration = Duration::from_millis(300);
 
-const STACKS: [&str; 7] = ["plain", "timeout", "breaker", "fail open", "fail closed", "fallback", "recommended"];
+const STACKS: [&str; 7] = [
+    "plain",
+    "timeout",
+    "breaker",
+    "fail open",
+    "fail closed",
+    "fallback",
+    "recommended",
+];
 
 /// Returns the stacks in the order of [`STACKS`], each around a new store.
 async fn stacks(url: &str) -> Vec<Subject> {
@@ -31,23 +41,44 @@ async fn stacks(url: &str) -> Vec<Subject> {
     for name in STACKS {
         let redis = connect(url).await;
         if name == "plain" {
-            subjects.push(Subject { name, store: Arc::new(redis), bound: BOUND, most: Some(1) });
+            subjects.push(Subject {
+                name,
+                store: Arc::new(redis),
+                bound: BOUND,
+                most: Some(1),
+            });
             continue;
         }
-        let bare = Stack::new(redis).timeout(Duration::MAX).failure_threshold(u32::MAX).cached_keys(0).cooldown(PAUSE);
+        let bare = Stack::new(redis)
+            .timeout(Duration::MAX)
+            .failure_threshold(u32::MAX)
+            .cached_keys(0)
+            .cooldown(PAUSE);
         let (store, bound, most) = match name {
             "timeout" => (bare.timeout(TIMEOUT).or_error(), TIMEOUT_BOUND, Some(1)),
-            "breaker" => (bare.timeout(TIMEOUT).failure_threshold(3).or_error(), TIMEOUT_BOUND, Some(1)),
+            "breaker" => (
+                bare.timeout(TIMEOUT).failure_threshold(3).or_error(),
+                TIMEOUT_BOUND,
+                Some(1),
+            ),
             "fail open" => (bare.fail_open(), BOUND, None),
             "fail closed" => (bare.fail_closed(), BOUND, Some(1)),
             "fallback" => (bare.fallback(MemoryStore::new()), BOUND, Some(2)),
             _ => {
-                let stack = bare.timeout(TIMEOUT).failure_threshold(3).cached_keys(100_000);
+                let stack = bare
+                    .timeout(TIMEOUT)
+                    .failure_threshold(3)
+                    .cached_keys(100_000);
                 (stack.fallback(MemoryStore::new()), TIMEOUT_BOUND, Some(2))
             }
         };
         let store = Arc::new(store);
-        subjects.push(Subject { name, store, bound, most });
+        subjects.push(Subject {
+            name,
+            store,
+            bound,
+            most,
+        });
     }
     subjects
 }
@@ -56,40 +87,109 @@ async fn stacks(url: &str) -> Vec<Subject> {
 async fn connect(url: &str) -> RedisStore {
     let connect = async {
         loop {
-            match RedisStore::builder().response_timeout(RESPONSE).connect(url).await {
+            match RedisStore::builder()
+                .response_timeout(RESPONSE)
+                .connect(url)
+                .await
+            {
                 Ok(store) => break store,
                 Err(error) => println!("not connected yet: {error}"),
             }
         }
     };
-    timeout(Duration::from_secs(20), connect).await.expect("the server is there")
+    timeout(Duration::from_secs(20), connect)
+        .await
+        .expect("the server is there")
 }
 
 /// Connects a store that waits for long, to check logs.
 async fn direct(url: String) -> SharedStore {
     let patient = Duration::from_secs(20);
-    Arc::new(RedisStore::builder().connect_timeout(patient).response_timeout(patient).connect(&url).await.unwrap())
+    Arc::new(
+        RedisStore::builder()
+            .connect_timeout(patient)
+            .response_timeout(patient)
+            .connect(&url)
+            .await
+            .unwrap(),
+    )
 }
 
 const LATE: [&str; 7] = ["Slow"; 7];
-const REFUSED: [&str; 7] = ["Err unavailable", "Err unavailable", "Err unavailable", "Ok", "Ok, denied", "Ok", "Ok"];
-const SILENT: [&str; 7] = ["Err timeout", "Err timeout", "Err unavailable", "Slow", "Slow, denied", "Slow", "Ok"];
+const REFUSED: [&str; 7] = [
+    "Err unavailable",
+    "Err unavailable",
+    "Err unavailable",
+    "Ok",
+    "Ok, denied",
+    "Ok",
+    "Ok",
+];
+const SILENT: [&str; 7] = [
+    "Err timeout",
+    "Err timeout",
+    "Err unavailable",
+    "Slow",
+    "Slow, denied",
+    "Slow",
+    "Ok",
+];
 
 /// The name of a fault, the fault, and the most frequent result of each stack's callers during it.
 type Expected<F> = (&'static str, F, [&'static str; 7]);
 
 const EXPECTED: [Expected<RedisFault>; 18] = [
-    ("latency of 30 ms each way", RedisFault::Network(Network::Latency(Duration::from_millis(30))), LATE),
-    ("bandwidth of 10000 bytes/s", RedisFault::Network(Network::Bandwidth(10_000)), LATE),
-    ("connections refused", RedisFault::Network(Network::Refuse), REFUSED),
-    ("connections reset", RedisFault::Network(Network::Reset), REFUSED),
-    ("half open: accepts, never answers", RedisFault::Network(Network::HalfOpen), SILENT),
-    ("half open: requests do not arrive", RedisFault::Network(Network::HoldRequests), SILENT),
-    ("half open: replies do not arrive", RedisFault::Network(Network::HoldReplies), SILENT),
-    ("cut in mid-request", RedisFault::Network(Network::CutRequest(50)), REFUSED),
-    ("cut in mid-reply", RedisFault::Network(Network::CutReply(8)), REFUSED),
+    (
+        "latency of 30 ms each way",
+        RedisFault::Network(Network::Latency(Duration::from_millis(30))),
+        LATE,
+    ),
+    (
+        "bandwidth of 10000 bytes/s",
+        RedisFault::Network(Network::Bandwidth(10_000)),
+        LATE,
+    ),
+    (
+        "connections refused",
+        RedisFault::Network(Network::Refuse),
+        REFUSED,
+    ),
+    (
+        "connections reset",
+        RedisFault::Network(Network::Reset),
+        REFUSED,
+    ),
+    (
+        "half open: accepts, never answers",
+        RedisFault::Network(Network::HalfOpen),
+        SILENT,
+    ),
+    (
+        "half open: requests do not arrive",
+        RedisFault::Network(Network::HoldRequests),
+        SILENT,
+    ),
+    (
+        "half open: replies do not arrive",
+        RedisFault::Network(Network::HoldReplies),
+        SILENT,
+    ),
+    (
+        "cut in mid-request",
+        RedisFault::Network(Network::CutRequest(50)),
+        REFUSED,
+    ),
+    (
+        "cut in mid-reply",
+        RedisFault::Network(Network::CutReply(8)),
+        REFUSED,
+    ),
     ("kill -9, restart with data", RedisFault::Kill, REFUSED),
-    ("kill -9, restart without data", RedisFault::KillAndForget, REFUSED),
+    (
+        "kill -9, restart without data",
+        RedisFault::KillAndForget,
+        REFUSED,
+    ),
     ("failover to a replica", RedisFault::Failover, REFUSED),
     ("SIGSTOP, SIGCONT", RedisFault::Pause, SILENT),
     ("LOADING", RedisFault::Loading, REFUSED),
@@ -98,8 +198,10 @@ const EXPECTED: [Expected<RedisFault>; 18] = [
     ("READONLY", RedisFault::ReadOnly, REFUSED),
     ("NOREPLICAS", RedisFault::NoReplicas, REFUSED),
 ];
-const EXPECTED_OF_CLUSTER: [Expected<ClusterFault>; 2] =
-    [("CLUSTERDOWN", ClusterFault::Down, REFUSED), ("slot migration", ClusterFault::Migration, ["Ok"; 7])];
+const EXPECTED_OF_CLUSTER: [Expected<ClusterFault>; 2] = [
+    ("CLUSTERDOWN", ClusterFault::Down, REFUSED),
+    ("slot migration", ClusterFault::Migration, ["Ok"; 7]),
+];
 
 /// How a violation begins that a busy machine may cause.
 const LATE_CALLS: &str = "calls usually take";
@@ -111,8 +213,14 @@ type Row = (String, String);
 async fn seen_of_redis(fault: RedisFault) -> Vec<Observed> {
     let mut scene = RedisScene::start().unwrap();
     let subjects = stacks(&scene.url()).await;
-    let inject = |during: &mut dyn FnMut()| fault.inject(&mut scene, during).map(|()| scene.server.url());
-    observe(&subjects, fault.loses_data(), inject, direct).await.unwrap()
+    let inject = |during: &mut dyn FnMut()| {
+        fault
+            .inject(&mut scene, during)
+            .map(|()| scene.server.url())
+    };
+    observe(&subjects, fault.loses_data(), inject, direct)
+        .await
+        .unwrap()
 }
 
 /// Runs new stacks through a fault of a Cluster.
@@ -121,22 +229,42 @@ async fn seen_of_cluster(fault: ClusterFault) -> Vec<Observed> {
     let subjects = stacks(&cluster.url()).await;
     let inject = |during: &mut dyn FnMut()| fault.inject(&cluster, during).map(|()| cluster.url());
     let seen = observe(&subjects, false, inject, direct).await.unwrap();
-    let redirected = |text| cluster.nodes().iter().any(|node| node.info("errorstats").unwrap().contains(text));
-    assert!(fault != ClusterFault::Migration || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:"));
+    let redirected = |text| {
+        cluster
+            .nodes()
+            .iter()
+            .any(|node| node.info("errorstats").unwrap().contains(text))
+    };
+    assert!(
+        fault != ClusterFault::Migration
+            || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:")
+    );
     seen
 }
 
 /// Runs one fault.
 ///
 /// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
-async fn row(name: &str, expected: [&str; 7], loses_data: bool, run: impl AsyncFn() -> Vec<Observed>) -> Row {
+async fn row(
+    name: &str,
+    expected: [&str; 7],
+    loses_data: bool,
+    run: impl AsyncFn() -> Vec<Observed>,
+) -> Row {
     let mut tries_left = 5;
     loop {
         let seen = run().await;
-        let found: Vec<String> = seen.iter().map(|observed| observed.during.to_string()).collect();
-        let is_late =
-            |(found, expected): (&String, &str)| found.replace("Slow", "Ok") == expected.replace("Slow", "Ok");
-        let mut violations = seen.iter().flat_map(|observed| &observed.violations).peekable();
+        let found: Vec<String> = seen
+            .iter()
+            .map(|observed| observed.during.to_string())
+            .collect();
+        let is_late = |(found, expected): (&String, &str)| {
+            found.replace("Slow", "Ok") == expected.replace("Slow", "Ok")
+        };
+        let mut violations = seen
+            .iter()
+            .flat_map(|observed| &observed.violations)
+            .peekable();
         tries_left -= 1;
         if (found != expected || violations.peek().is_some())
             && found.iter().zip(expected).all(is_late)
@@ -153,8 +281,15 @@ async fn row(name: &str, expected: [&str; 7], loses_data: bool, run: impl AsyncF
                 let _ = writeln!(wrong, "{name}: expected {expected}, found {observed:?}");
             }
         }
-        let afterwards = if loses_data { "lost units can be admitted again" } else { "nothing is lost" };
-        return (format!("| {name} | {} | {afterwards} |\n", found.join(" | ")), wrong);
+        let afterwards = if loses_data {
+            "lost units can be admitted again"
+        } else {
+            "nothing is lost"
+        };
+        return (
+            format!("| {name} | {} | {afterwards} |\n", found.join(" | ")),
+            wrong,
+        );
     }
 }
 
@@ -163,10 +298,17 @@ fn rows() -> Vec<Row> {
     // They wait more than they compute.
     const THREADS: usize = 3;
     let run = |number: usize| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             if let Some((name, fault, expected)) = EXPECTED.get(number) {
-                row(name, *expected, fault.loses_data(), async || seen_of_redis(*fault).await).await
+                row(name, *expected, fault.loses_data(), async || {
+                    seen_of_redis(*fault).await
+                })
+                .await
             } else {
                 let (name, fault, expected) = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
                 row(name, expected, false, async || seen_of_cluster(fault).await).await
@@ -174,10 +316,20 @@ fn rows() -> Vec<Row> {
         })
     };
     let count = EXPECTED.len() + EXPECTED_OF_CLUSTER.len();
-    let part = |first| (first..count).step_by(THREADS).map(|number| (number, run(number))).collect::<Vec<_>>();
+    let part = |first| {
+        (first..count)
+            .step_by(THREADS)
+            .map(|number| (number, run(number)))
+            .collect::<Vec<_>>()
+    };
     let rows: BTreeMap<usize, Row> = std::thread::scope(|scope| {
-        let parts: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || part(first))).collect();
-        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        let parts: Vec<_> = (0..THREADS)
+            .map(|first| scope.spawn(move || part(first)))
+            .collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
     });
     rows.into_values().collect()
 }
@@ -193,18 +345,26 @@ fn every_fault_against_every_stack() {
         fs::write(path, text).unwrap();
     } else {
         let command = "LIMITER_RENDER=1 cargo test -p limiter-wrappers --test faults";
-        assert!(fs::read_to_string(path).unwrap() == text, "docs/faults.md differs: {command}");
+        assert!(
+            fs::read_to_string(path).unwrap() == text,
+            "docs/faults.md differs: {command}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_in_turn() {
     let _alone = alone();
-    let seed = std::env::var("LIMITER_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    let seed = std::env::var("LIMITER_SEED")
+        .map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     let mut random = fastrand::Rng::with_seed(seed);
     // Loading takes too long for many of them.
     let lossless = |fault: &RedisFault| !fault.loses_data() && *fault != RedisFault::Loading;
-    let faults: Vec<_> = EXPECTED.into_iter().map(|(_, fault, _)| fault).filter(lossless).collect();
+    let faults: Vec<_> = EXPECTED
+        .into_iter()
+        .map(|(_, fault, _)| fault)
+        .filter(lossless)
+        .collect();
     let mut scene = RedisScene::start().unwrap();
     let subjects = stacks(&scene.url()).await;
     let inject = |during: &mut dyn FnMut()| {
@@ -217,7 +377,10 @@ async fn random_faults_in_turn() {
         Ok(scene.server.url())
     };
     for observed in observe(&subjects, false, inject, direct).await.unwrap() {
-        let wrong = observed.violations.iter().any(|violation| !violation.starts_with(LATE_CALLS));
+        let wrong = observed
+            .violations
+            .iter()
+            .any(|violation| !violation.starts_with(LATE_CALLS));
         assert!(!wrong, "LIMITER_SEED={seed}: {observed:?}");
     }
 }

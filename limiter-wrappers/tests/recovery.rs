@@ -29,7 +29,12 @@ const LOST: Duration = Duration::from_secs(3);
 type Sample = (Instant, usize, bool, Duration);
 
 /// Makes some calls each millisecond, on each key in turn, until `end` returns. Returns its result, and the calls by when they began.
-async fn load<T>(limiter: &Limiter, keys: &[String], rate: usize, end: impl Future<Output = T>) -> (T, Vec<Sample>) {
+async fn load<T>(
+    limiter: &Limiter,
+    keys: &[String],
+    rate: usize,
+    end: impl Future<Output = T>,
+) -> (T, Vec<Sample>) {
     let mut calls = JoinSet::new();
     let generate = async {
         let mut ticks = interval(Duration::from_millis(1));
@@ -42,7 +47,12 @@ async fn load<T>(limiter: &Limiter, keys: &[String], rate: usize, end: impl Futu
             let (limiter, key) = (limiter.clone(), keys[index].clone());
             calls.spawn(async move {
                 let begun = Instant::now();
-                (begun, index, limiter.acquire(&key).await.is_ok(), begun.elapsed())
+                (
+                    begun,
+                    index,
+                    limiter.acquire(&key).await.is_ok(),
+                    begun.elapsed(),
+                )
             });
         }
     };
@@ -58,10 +68,15 @@ async fn load<T>(limiter: &Limiter, keys: &[String], rate: usize, end: impl Futu
 /// Returns how long after `resumed` a time begins in which nine of ten calls succeed.
 fn recovery(resumed: Instant, calls: &[Sample]) -> Option<Duration> {
     let last = calls.last()?.0;
-    let mut starts = (0..).map(|n| resumed + n * STEADY / 30).take_while(|start| *start + STEADY <= last);
+    let mut starts = (0..)
+        .map(|n| resumed + n * STEADY / 30)
+        .take_while(|start| *start + STEADY <= last);
     let is_steady = |start: &Instant| {
-        let within = calls.iter().filter(|(begun, ..)| (*start..*start + STEADY).contains(begun));
-        let (decided, failed): (Vec<&Sample>, Vec<&Sample>) = within.partition(|(_, _, decided, _)| *decided);
+        let within = calls
+            .iter()
+            .filter(|(begun, ..)| (*start..*start + STEADY).contains(begun));
+        let (decided, failed): (Vec<&Sample>, Vec<&Sample>) =
+            within.partition(|(_, _, decided, _)| *decided);
         decided.len() >= 9 * failed.len().max(1)
     };
     starts.find(is_steady).map(|start| start - resumed)
@@ -70,12 +85,23 @@ fn recovery(resumed: Instant, calls: &[Sample]) -> Option<Duration> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_key_recovers_from_a_stop() {
     let _alone = alone();
-    let stops: &[u64] = if test_all() { &[300, 600, 1_500] } else { &[600] };
+    let stops: &[u64] = if test_all() {
+        &[300, 600, 1_500]
+    } else {
+        &[600]
+    };
     println!("store | stop | calls | failed after the stop | recovered after");
-    for (name, stop) in ["bare", "stack"].iter().flat_map(|name| stops.iter().map(move |stop| (*name, *stop))) {
+    for (name, stop) in ["bare", "stack"]
+        .iter()
+        .flat_map(|name| stops.iter().map(move |stop| (*name, *stop)))
+    {
         let server = Server::start().unwrap();
         let redis = RedisStore::connect(&server.url()).await.unwrap();
-        let store: SharedStore = if name == "stack" { Arc::new(Stack::new(redis).or_error()) } else { Arc::new(redis) };
+        let store: SharedStore = if name == "stack" {
+            Arc::new(Stack::new(redis).or_error())
+        } else {
+            Arc::new(redis)
+        };
         let limiter = Limiter::new("busy", policy!("1000000/1m"), store);
         let stops = async {
             sleep(Duration::from_secs(1)).await;
@@ -87,10 +113,19 @@ async fn a_busy_key_recovers_from_a_stop() {
             resumed
         };
         let (resumed, calls) = load(&limiter, &["key".to_owned()], 3, stops).await;
-        let failed = calls.iter().filter(|(begun, _, decided, _)| *begun >= resumed && !decided).count();
+        let failed = calls
+            .iter()
+            .filter(|(begun, _, decided, _)| *begun >= resumed && !decided)
+            .count();
         let recovered = recovery(resumed, &calls);
-        println!("{name} | {stop} ms | {} | {failed} | {recovered:?}", calls.len());
-        assert!(recovered.is_some(), "{name}: not within {WATCHED:?} of a stop of {stop} ms");
+        println!(
+            "{name} | {stop} ms | {} | {failed} | {recovered:?}",
+            calls.len()
+        );
+        assert!(
+            recovered.is_some(),
+            "{name}: not within {WATCHED:?} of a stop of {stop} ms"
+        );
     }
 }
 
@@ -100,7 +135,11 @@ async fn what_timed_out_behind_the_stack_does_not_count() {
     const CALLS: u64 = 20;
     let _alone = alone();
     let server = Server::start().unwrap();
-    let direct = RedisStore::builder().response_timeout(WATCHED).connect(&server.url()).await.unwrap();
+    let direct = RedisStore::builder()
+        .response_timeout(WATCHED)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let direct = Limiter::new("timed out", policy!("1000000/1h"), direct);
     println!("stop | charged although the call had failed, of {CALLS}");
     for stop in [350, 400, 450, 500] {
@@ -108,7 +147,11 @@ async fn what_timed_out_behind_the_stack_does_not_count() {
         let mut tries = 0..5;
         let charged = loop {
             let redis = RedisStore::connect(&server.url()).await.unwrap();
-            let limiter = Limiter::new("timed out", policy!("1000000/1h"), Stack::new(redis).or_error());
+            let limiter = Limiter::new(
+                "timed out",
+                policy!("1000000/1h"),
+                Stack::new(redis).or_error(),
+            );
             let key = format!("{stop} {tries:?}");
             while limiter.acquire(&key).await.is_err() {}
             let before = direct.peek(&key).await.unwrap().used();
@@ -135,29 +178,45 @@ async fn what_timed_out_behind_the_stack_does_not_count() {
 fn keys_by_master(cluster: &Cluster) -> Vec<String> {
     let mut keys = vec![Vec::new(); cluster.nodes().len()];
     for key in (0..).map(|n| format!("key {n}")) {
-        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("lost:{key}")]).unwrap();
+        let slot = cluster.nodes()[0]
+            .command(&["CLUSTER", "KEYSLOT", &format!("lost:{key}")])
+            .unwrap();
         let owner = cluster.owner(slot).unwrap().port();
-        keys[cluster.nodes().iter().position(|node| node.port() == owner).unwrap()].push(key);
+        keys[cluster
+            .nodes()
+            .iter()
+            .position(|node| node.port() == owner)
+            .unwrap()]
+        .push(key);
         if keys.iter().all(|keys| keys.len() >= KEYS) {
             break;
         }
     }
-    (0..KEYS).flat_map(|n| keys.iter().map(move |keys| keys[n].clone())).collect()
+    (0..KEYS)
+        .flat_map(|n| keys.iter().map(move |keys| keys[n].clone()))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_masters_that_live_decide_while_one_is_lost() {
     let _alone = alone();
-    println!("first master | calls to the others | decided by Redis | p99 | calls to the first | decided by Redis");
+    println!(
+        "first master | calls to the others | decided by Redis | p99 | calls to the first | decided by Redis"
+    );
     for is_killed in [true, false] {
         let mut cluster = Cluster::start().unwrap();
         for node in cluster.nodes() {
             // Otherwise the others refuse all calls as soon as they notice.
-            node.command::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+            node.command::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"])
+                .unwrap();
         }
         let keys = keys_by_master(&cluster);
         let store = Stack::new(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
-        let limiter = Limiter::new("lost", policy!("1000000/1m"), Arc::new(store) as SharedStore);
+        let limiter = Limiter::new(
+            "lost",
+            policy!("1000000/1m"),
+            Arc::new(store) as SharedStore,
+        );
         for key in &keys {
             while limiter.acquire(key).await.is_err() {
                 sleep(Duration::from_millis(10)).await;
@@ -173,13 +232,25 @@ async fn the_masters_that_live_decide_while_one_is_lost() {
             cluster.nodes()[0].resume().unwrap();
         }
         let masters = cluster.nodes().len();
-        let (first, others): (Vec<&Sample>, Vec<&Sample>) = calls.iter().partition(|(_, key, ..)| key % masters == 0);
-        let decided = |calls: &[&Sample]| calls.iter().filter(|(_, _, decided, _)| *decided).count();
+        let (first, others): (Vec<&Sample>, Vec<&Sample>) =
+            calls.iter().partition(|(_, key, ..)| key % masters == 0);
+        let decided =
+            |calls: &[&Sample]| calls.iter().filter(|(_, _, decided, _)| *decided).count();
         let mut took: Vec<Duration> = others.iter().map(|(.., took)| *took).collect();
         took.sort_unstable();
-        let (name, p99) = (if is_killed { "killed" } else { "stopped" }, took[took.len() * 99 / 100]);
+        let (name, p99) = (
+            if is_killed { "killed" } else { "stopped" },
+            took[took.len() * 99 / 100],
+        );
         let (by_first, by_others) = (decided(&first), decided(&others));
-        println!("{name} | {} | {by_others} | {p99:?} | {} | {by_first}", others.len(), first.len());
-        assert!(100 * by_others >= 99 * others.len() && by_first == 0, "{name}: {by_others} and {by_first} decided");
+        println!(
+            "{name} | {} | {by_others} | {p99:?} | {} | {by_first}",
+            others.len(),
+            first.len()
+        );
+        assert!(
+            100 * by_others >= 99 * others.len() && by_first == 0,
+            "{name}: {by_others} and {by_first} decided"
+        );
     }
 }

@@ -26,19 +26,31 @@ impl ClusterFault {
         let nodes = cluster.nodes();
         match self {
             Self::Down => {
-                nodes.iter().try_for_each(|node| node.command::<()>(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
+                nodes
+                    .iter()
+                    .try_for_each(|node| node.command::<()>(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
                 during();
-                let owner = nodes.last().ok_or_else(|| io::Error::other("there is no node"))?;
+                let owner = nodes
+                    .last()
+                    .ok_or_else(|| io::Error::other("there is no node"))?;
                 owner.command::<()>(&["CLUSTER", "ADDSLOTS", LAST_SLOT])?;
-                let serves = |node: &Server| Ok(node.command::<String>(&["CLUSTER", "INFO"])?.contains("state:ok"));
-                nodes.iter().try_for_each(|node| until("the cluster serves", || serves(node)))
+                let serves = |node: &Server| {
+                    Ok(node
+                        .command::<String>(&["CLUSTER", "INFO"])?
+                        .contains("state:ok"))
+                };
+                nodes
+                    .iter()
+                    .try_for_each(|node| until("the cluster serves", || serves(node)))
             }
             Self::Migration => std::thread::scope(|scope| {
                 let (over, is_over) = channel();
                 let migration = scope.spawn(move || migrate_until(cluster, &is_over));
                 during();
                 drop(over);
-                migration.join().map_err(|_| io::Error::other("the migration panicked"))?
+                migration
+                    .join()
+                    .map_err(|_| io::Error::other("the migration panicked"))?
             }),
         }
     }

@@ -73,7 +73,13 @@ impl<S> Faulty<S> {
     /// Returns a store that decides like `store`, but not immediately.
     pub fn new(store: S) -> Self {
         let (rule, immediate, calls, applied) = Default::default();
-        Self(Arc::new(Inner { store, rule, immediate, calls, applied }))
+        Self(Arc::new(Inner {
+            store,
+            rule,
+            immediate,
+            calls,
+            applied,
+        }))
     }
 
     /// Sets the behaviour on each call, by verb (`acquire`, `peek`, `record`, `settle`, `reset`, or `apply_all` for several
@@ -107,7 +113,10 @@ impl<S> Faulty<S> {
     /// Returns the settlements, resets and records that were applied since the last call, each as `verb cost`.
     pub fn replayed(&self) -> Vec<String> {
         let applied = std::mem::take(&mut *lock(&self.0.applied));
-        applied.into_iter().filter(|call| !call.starts_with("acquire") && !call.starts_with("peek")).collect()
+        applied
+            .into_iter()
+            .filter(|call| !call.starts_with("acquire") && !call.starts_with("peek"))
+            .collect()
     }
 
     /// Returns the store.
@@ -121,7 +130,9 @@ impl<S> Faulty<S> {
     }
 
     fn does(&self, verb: &str, log: LogKey<'_>) -> Does {
-        lock(&self.0.rule).as_mut().map_or(Does::Answer, |rule| rule(verb, log))
+        lock(&self.0.rule)
+            .as_mut()
+            .map_or(Does::Answer, |rule| rule(verb, log))
     }
 
     async fn call<T>(
@@ -164,7 +175,9 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
             Mode::Peek => "peek",
             Mode::Record => "record",
         };
-        let (mut facts, does) = self.call((verb, op.log, op.cost), self.store().apply(op)).await?;
+        let (mut facts, does) = self
+            .call((verb, op.log, op.cost), self.store().apply(op))
+            .await?;
         facts.admitted ^= does == Does::Contradict;
         Ok(facts)
     }
@@ -175,7 +188,10 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        Ok(self.call(("reset", log, 0), self.store().reset(log)).await?.0)
+        Ok(self
+            .call(("reset", log, 0), self.store().reset(log))
+            .await?
+            .0)
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
@@ -187,7 +203,11 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if self.0.immediate.load(Ordering::SeqCst) { self.store().try_decide(op, otherwise) } else { otherwise() }
+        if self.0.immediate.load(Ordering::SeqCst) {
+            self.store().try_decide(op, otherwise)
+        } else {
+            otherwise()
+        }
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -196,7 +216,11 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
 
     /// The node of `key@node` is `node`.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        let node = log.key.iter().position(|byte| *byte == b'@').map(|at| &log.key[at + 1..]);
+        let node = log
+            .key
+            .iter()
+            .position(|byte| *byte == b'@')
+            .map(|at| &log.key[at + 1..]);
         let mut place = self.store().place(log).through(&*self.0);
         place.node = node.map(|node| String::from_utf8_lossy(node).into());
         place

@@ -57,7 +57,9 @@ pub async fn observe(
     inject: impl FnOnce(&mut dyn FnMut()) -> io::Result<String>,
     direct: impl AsyncFnOnce(String) -> SharedStore,
 ) -> io::Result<Vec<Observed>> {
-    let mut runs = try_join_all(subjects.iter().map(Run::before)).await.map_err(io::Error::other)?;
+    let mut runs = try_join_all(subjects.iter().map(Run::before))
+        .await
+        .map_err(io::Error::other)?;
     let mut during = || {
         let until = Instant::now() + LENGTH;
         Handle::current().block_on(join_all(runs.iter_mut().map(|run| run.during(until))));
@@ -71,12 +73,21 @@ pub async fn observe(
 async fn recovered(subject: &Subject, direct: &SharedStore) -> Result<(), String> {
     let limiter = Limiter::new(subject.name, PLENTY, subject.store.clone());
     let server = Limiter::new(subject.name, PLENTY, direct.clone());
-    let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
+    let counted = async || {
+        server
+            .peek("fresh")
+            .await
+            .map_or(0, |decision| decision.used())
+    };
     eventually(async || {
         let before = counted().await;
-        let calls = join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh"))))).await;
+        let calls =
+            join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh")))))
+                .await;
         let decides = calls.iter().all(Attempt::allowed) && counted().await >= before + CONCURRENT;
-        decides.then_some(()).ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
+        decides
+            .then_some(())
+            .ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
     })
     .await
 }
@@ -114,12 +125,26 @@ impl<'a> Run<'a> {
         let limiter = |policy: Policy| Limiter::new(subject.name, policy, subject.store.clone());
         let (limited, plenty) = (limiter(policy!("10/10m")), limiter(PLENTY));
         for _ in 0..BEFORE {
-            let admitted =
-                eventually(async || subject.call(Box::pin(limited.acquire("limited"))).await.admitted()).await;
+            let admitted = eventually(async || {
+                subject
+                    .call(Box::pin(limited.acquire("limited")))
+                    .await
+                    .admitted()
+            })
+            .await;
             admitted.map_err(|outcome| format!("{} before the fault: {outcome}", subject.name))?;
         }
         let (during, violations) = (Vec::new(), Vec::new());
-        Ok(Self { subject, limited, plenty, admitted: BEFORE, calls: 0, counted: 0, during, violations })
+        Ok(Self {
+            subject,
+            limited,
+            plenty,
+            admitted: BEFORE,
+            calls: 0,
+            counted: 0,
+            during,
+            violations,
+        })
     }
 
     async fn during(&mut self, until: Instant) {
@@ -127,20 +152,30 @@ impl<'a> Run<'a> {
             let polls = 1 + self.calls as usize % 8;
             let (limited, with_id, without, _) = tokio::join!(
                 self.subject.call(Box::pin(self.limited.acquire("limited"))),
-                self.subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(self.calls)))),
+                self.subject.call(Box::pin(
+                    self.plenty
+                        .acquire("ids")
+                        .idempotency_key(u128::from(self.calls))
+                )),
                 self.subject.call(Box::pin(self.plenty.acquire("calls"))),
-                poll_times(polls, self.subject.call(Box::pin(self.plenty.acquire("dropped")))),
+                poll_times(
+                    polls,
+                    self.subject.call(Box::pin(self.plenty.acquire("dropped")))
+                ),
             );
             self.admitted += u64::from(limited.allowed());
             self.calls += 1;
             self.counted += u64::from(without.allowed());
             self.during.extend([with_id, without]);
             let ends = [limited, with_id, without].into_iter();
-            self.violations.extend(ends.filter_map(|call| match call.outcome {
-                Seen::Never => Some(format!("a call did not end within {:?}", call.took)),
-                Seen::Err(kind) if !Error::new(kind, "").is_retryable() => Some(format!("a call failed as {kind:?}")),
-                _ => None,
-            }));
+            self.violations
+                .extend(ends.filter_map(|call| match call.outcome {
+                    Seen::Never => Some(format!("a call did not end within {:?}", call.took)),
+                    Seen::Err(kind) if !Error::new(kind, "").is_retryable() => {
+                        Some(format!("a call failed as {kind:?}"))
+                    }
+                    _ => None,
+                }));
             sleep(PAUSE).await;
         }
     }
@@ -155,7 +190,10 @@ impl<'a> Run<'a> {
             Err(violation) => Err(violation),
         };
         self.violations.extend(checked.err());
-        Observed { during, violations: self.violations }
+        Observed {
+            during,
+            violations: self.violations,
+        }
     }
 
     /// Checks the counts after the fault. Returns a violation that leaves nothing to check.
@@ -164,33 +202,60 @@ impl<'a> Run<'a> {
         let server = Limiter::new(subject.name, PLENTY, direct.clone());
         for id in 0..calls {
             let repeat = async || {
-                subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(id)))).await.admitted()
+                subject
+                    .call(Box::pin(
+                        self.plenty.acquire("ids").idempotency_key(u128::from(id)),
+                    ))
+                    .await
+                    .admitted()
             };
-            eventually(repeat).await.map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
+            eventually(repeat)
+                .await
+                .map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
         }
         for _ in 0..10 * MAX {
-            match subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
+            match subject
+                .call(Box::pin(self.limited.acquire("limited")))
+                .await
+                .outcome
+            {
                 Seen::Ok(true) => self.admitted += 1,
                 Seen::Ok(false) => break,
                 _ => sleep(PAUSE).await,
             }
         }
-        let most = subject.most.map(|times| (times + u64::from(loses_data)) * MAX);
+        let most = subject
+            .most
+            .map(|times| (times + u64::from(loses_data)) * MAX);
         if most.is_some_and(|most| self.admitted > most) {
-            self.violations.push(format!("a window of {MAX} admitted {}", self.admitted));
+            self.violations
+                .push(format!("a window of {MAX} admitted {}", self.admitted));
         }
         // Without a promise, admitted calls need not count; a decision of a fallback may count in the server, too.
-        let least = if loses_data || subject.most.is_none() { 0 } else { self.counted };
+        let least = if loses_data || subject.most.is_none() {
+            0
+        } else {
+            self.counted
+        };
         let most = calls * subject.most.unwrap_or(1);
         let counts = [
             ("ids", calls..=most, format!("{calls} idempotency keys")),
-            ("calls", least..=most, format!("{calls} calls, {} of them admitted,", self.counted)),
+            (
+                "calls",
+                least..=most,
+                format!("{calls} calls, {} of them admitted,", self.counted),
+            ),
             ("dropped", 0..=most, format!("{calls} dropped calls")),
-            ("limited", MAX..=u64::MAX, format!("after a denial, {MAX} units")),
+            (
+                "limited",
+                MAX..=u64::MAX,
+                format!("after a denial, {MAX} units"),
+            ),
         ];
         for (key, range, what) in counts {
             let used = used(&server, key, range).await;
-            self.violations.extend(used.err().map(|used| format!("{what} count {used} times")));
+            self.violations
+                .extend(used.err().map(|used| format!("{what} count {used} times")));
         }
         Ok(())
     }

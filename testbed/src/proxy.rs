@@ -60,17 +60,29 @@ impl Proxy {
     /// # Errors
     /// If there is no free port, or no thread for it.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("proxy").enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("proxy")
+            .enable_all()
+            .build()?;
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (state, seen) = watch::channel(State { network: Network::Healthy, changes: 0, server });
+        let (state, seen) = watch::channel(State {
+            network: Network::Healthy,
+            changes: 0,
+            server,
+        });
         let listener = {
             let _runtime = runtime.enter();
             TcpListener::from_std(listener)?
         };
         runtime.spawn(accept(listener, address, seen));
-        Ok(Self { address, state, runtime: Some(runtime) })
+        Ok(Self {
+            address,
+            state,
+            runtime: Some(runtime),
+        })
     }
 
     /// Returns the address that stores connect to.
@@ -81,7 +93,8 @@ impl Proxy {
 
     /// Changes the network, for open and for new connections.
     pub fn set(&self, network: Network) {
-        self.state.send_modify(|state| (state.network, state.changes) = (network, state.changes + 1));
+        self.state
+            .send_modify(|state| (state.network, state.changes) = (network, state.changes + 1));
     }
 
     /// Sends new connections to another server. Open ones stay.
@@ -115,19 +128,27 @@ impl Network {
 
     fn cuts_after(self, towards: Towards) -> Option<usize> {
         match (self, towards) {
-            (Self::CutRequest(bytes), Towards::Server) | (Self::CutReply(bytes), Towards::Client) => Some(bytes),
+            (Self::CutRequest(bytes), Towards::Server)
+            | (Self::CutReply(bytes), Towards::Client) => Some(bytes),
             _ => None,
         }
     }
 }
 
 /// Waits until the state is as wanted. Returns `None` if the proxy has been dropped.
-async fn until(state: &mut watch::Receiver<State>, wanted: impl FnMut(&State) -> bool) -> Option<State> {
+async fn until(
+    state: &mut watch::Receiver<State>,
+    wanted: impl FnMut(&State) -> bool,
+) -> Option<State> {
     state.wait_for(wanted).await.ok().map(|state| *state)
 }
 
 /// Accepts connections until the proxy is dropped.
-async fn accept(mut listener: TcpListener, address: SocketAddr, mut state: watch::Receiver<State>) -> Option<()> {
+async fn accept(
+    mut listener: TcpListener,
+    address: SocketAddr,
+    mut state: watch::Receiver<State>,
+) -> Option<()> {
     let connections = state.clone();
     loop {
         let accepting = async {
@@ -156,7 +177,9 @@ async fn serve(mut client: TcpStream, mut state: watch::Receiver<State>) {
     let _ = client.set_nodelay(true);
     let mut resets = state.clone();
     let forwarded = async {
-        let server = until(&mut state, |state| state.network != Network::HalfOpen).await?.server;
+        let server = until(&mut state, |state| state.network != Network::HalfOpen)
+            .await?
+            .server;
         let mut server = TcpStream::connect(server).await.ok()?;
         let _ = server.set_nodelay(true);
         let (from_client, to_client) = client.split();
@@ -189,7 +212,12 @@ async fn forward(
         let mut buffer = [0; 16 * 1024];
         loop {
             let count = from.read(&mut buffer).await.ok()?;
-            if count == 0 || sender.send((Instant::now(), buffer[..count].to_vec())).await.is_err() {
+            if count == 0
+                || sender
+                    .send((Instant::now(), buffer[..count].to_vec()))
+                    .await
+                    .is_err()
+            {
                 return Some(());
             }
         }
@@ -197,17 +225,23 @@ async fn forward(
     let write = async move {
         let (mut since, mut forwarded) = (0, 0);
         while let Some((arrived, mut bytes)) = chunks.recv().await {
-            let State { network, changes, .. } = until(&mut state, |state| !state.network.holds(towards)).await?;
+            let State {
+                network, changes, ..
+            } = until(&mut state, |state| !state.network.holds(towards)).await?;
             match network {
                 Network::Latency(latency) => sleep_until(arrived + latency).await,
-                Network::Bandwidth(rate) => sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await,
+                Network::Bandwidth(rate) => {
+                    sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await
+                }
                 _ => {}
             }
             if since != changes {
                 (since, forwarded) = (changes, 0);
             }
             forwarded += bytes.len();
-            let excess = network.cuts_after(towards).and_then(|cut| forwarded.checked_sub(cut));
+            let excess = network
+                .cuts_after(towards)
+                .and_then(|cut| forwarded.checked_sub(cut));
             bytes.truncate(bytes.len().saturating_sub(excess.unwrap_or(0)));
             to.write_all(&bytes).await.ok()?;
             if excess.is_some() {
@@ -216,5 +250,9 @@ async fn forward(
         }
         to.shutdown().await.ok()
     };
-    tokio::try_join!(async { read.await.ok_or(()) }, async { write.await.ok_or(()) }).ok().map(drop)
+    tokio::try_join!(async { read.await.ok_or(()) }, async {
+        write.await.ok_or(())
+    })
+    .ok()
+    .map(drop)
 }

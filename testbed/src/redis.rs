@@ -7,11 +7,19 @@ use crate::proxy::{Network, Proxy};
 use limiter_testkit::server::{Server, until};
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas immediately.
-const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
+const ARGS: [&str; 6] = [
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "no",
+    "--repl-diskless-sync-delay",
+    "0",
+];
 /// Sleeps at every 16th command of the append-only file. The server replies after each 1,024 of them.
 const LOAD_DELAY: [&str; 2] = ["--key-load-delay", "-16"];
 /// A script whose commands take some 4 s to load with the delay.
-const FILL: &str = "for _ = 1, 1000000 do redis.call('INCR', 'i') end return redis.status_reply('OK')";
+const FILL: &str =
+    "for _ = 1, 1000000 do redis.call('INCR', 'i') end return redis.status_reply('OK')";
 
 /// A fault of a Redis server, or of the network before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,24 +130,36 @@ impl RedisFault {
                     return Err(io::Error::other("the server has loaded its data too early"));
                 }
                 // Redis 6.2 refuses the command while it loads.
-                if server.command::<()>(&["CONFIG", "SET", "key-load-delay", "0"]).is_err() {
+                if server
+                    .command::<()>(&["CONFIG", "SET", "key-load-delay", "0"])
+                    .is_err()
+                {
                     server.restart_with(&ARGS)?;
                 }
                 until_loaded(server)?;
             }
             Self::Busy => {
                 server.command::<()>(&["CONFIG", "SET", "lua-time-limit", "20"])?;
-                TcpStream::connect(address(server))?.write_all(b"EVAL \"while true do end\" 0\r\n")?;
+                TcpStream::connect(address(server))?
+                    .write_all(b"EVAL \"while true do end\" 0\r\n")?;
                 let is_busy = |error: io::Error| error.to_string().contains("BUSY");
-                until("the script runs", || Ok(server.command::<()>(&["PING"]).is_err_and(is_busy)))?;
+                until("the script runs", || {
+                    Ok(server.command::<()>(&["PING"]).is_err_and(is_busy))
+                })?;
                 during();
                 server.command::<()>(&["SCRIPT", "KILL"])?;
                 // Otherwise a script that a busy machine interrupts makes the server busy later.
                 let default = ["CONFIG", "SET", "lua-time-limit", "5000"];
-                until("the script has ended", || Ok(server.command::<()>(&default).is_ok()))?;
+                until("the script has ended", || {
+                    Ok(server.command::<()>(&default).is_ok())
+                })?;
             }
             Self::OutOfMemory | Self::NoReplicas => {
-                let option = if self == Self::NoReplicas { "min-replicas-to-write" } else { "maxmemory" };
+                let option = if self == Self::NoReplicas {
+                    "min-replicas-to-write"
+                } else {
+                    "maxmemory"
+                };
                 server.command::<()>(&["CONFIG", "SET", option, "1"])?;
                 during();
                 server.command::<()>(&["CONFIG", "SET", option, "0"])?;
@@ -155,5 +175,7 @@ impl RedisFault {
 }
 
 fn until_loaded(server: &Server) -> io::Result<()> {
-    until("the server has loaded its data", || Ok(server.info_number("persistence", "loading")? == 0))
+    until("the server has loaded its data", || {
+        Ok(server.info_number("persistence", "loading")? == 0)
+    })
 }

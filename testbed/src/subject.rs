@@ -65,7 +65,11 @@ impl Attempt {
 
     /// Returns the outcome as the error unless the call was admitted.
     pub(crate) fn admitted(&self) -> Result<(), Seen> {
-        if self.allowed() { Ok(()) } else { Err(self.outcome) }
+        if self.allowed() {
+            Ok(())
+        } else {
+            Err(self.outcome)
+        }
     }
 }
 
@@ -78,15 +82,27 @@ impl Subject {
             Ok(Err(error)) => Seen::Err(error.kind()),
             Err(_) => Seen::Never,
         };
-        Attempt { outcome, took: begun.elapsed() }
+        Attempt {
+            outcome,
+            took: begun.elapsed(),
+        }
     }
 }
 
 /// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
 pub(crate) fn usual(calls: &[Attempt]) -> Option<(Seen, Duration)> {
-    let same = |call: &Attempt| calls.iter().filter(|other| other.outcome == call.outcome).count();
+    let same = |call: &Attempt| {
+        calls
+            .iter()
+            .filter(|other| other.outcome == call.outcome)
+            .count()
+    };
     let usual = calls.iter().max_by_key(|call| same(call))?.outcome;
-    let mut times: Vec<Duration> = calls.iter().filter(|call| call.outcome == usual).map(|call| call.took).collect();
+    let mut times: Vec<Duration> = calls
+        .iter()
+        .filter(|call| call.outcome == usual)
+        .map(|call| call.took)
+        .collect();
     times.sort_unstable();
     let median = times[times.len() / 2];
     Some(match usual {

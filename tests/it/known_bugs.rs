@@ -20,8 +20,12 @@ async fn stores() -> Vec<(SharedStore, Box<dyn std::any::Any>)> {
     #[cfg(feature = "redis")]
     {
         let server = limiter_testkit::server::Server::start().unwrap();
-        let patient = exact_limiter::RedisStore::builder().response_timeout(std::time::Duration::from_secs(5));
-        stores.push((Arc::new(patient.connect(&server.url()).await.unwrap()), Box::new(server)));
+        let patient = exact_limiter::RedisStore::builder()
+            .response_timeout(std::time::Duration::from_secs(5));
+        stores.push((
+            Arc::new(patient.connect(&server.url()).await.unwrap()),
+            Box::new(server),
+        ));
     }
     stores
 }
@@ -35,7 +39,11 @@ fn time(at: u64) -> Timestamp {
 async fn the_traces_show_no_bug() {
     let traces = parse(include_str!("known_bugs.txt"));
     let rows: usize = traces.iter().map(|trace| trace.rows.len()).sum();
-    assert_eq!((traces.len(), rows), (13, 113), "the others cannot be parsed");
+    assert_eq!(
+        (traces.len(), rows),
+        (13, 113),
+        "the others cannot be parsed"
+    );
     for (store, _server) in stores().await {
         for trace in &traces {
             let limiter = Limiter::new(trace.name, trace.policy().unwrap(), store.clone());
@@ -43,21 +51,45 @@ async fn the_traces_show_no_bug() {
                 let own = row.own_policy().unwrap();
                 let policy = own.as_ref().unwrap_or(limiter.policy());
                 let decision = match row.mode {
-                    Mode::Peek => limiter.peek("k").policy(policy).cost(row.cost).at(time(row.at)).await,
-                    _ => limiter.acquire("k").policy(policy).cost(row.cost).at(time(row.at)).await,
+                    Mode::Peek => {
+                        limiter
+                            .peek("k")
+                            .policy(policy)
+                            .cost(row.cost)
+                            .at(time(row.at))
+                            .await
+                    }
+                    _ => {
+                        limiter
+                            .acquire("k")
+                            .policy(policy)
+                            .cost(row.cost)
+                            .at(time(row.at))
+                            .await
+                    }
                 };
                 let Some(expected) = row.answer else {
                     let error = decision.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-                    let named =
-                        [row.cost.to_string(), policy.to_string()].iter().all(|part| error.to_string().contains(part));
+                    let named = [row.cost.to_string(), policy.to_string()]
+                        .iter()
+                        .all(|part| error.to_string().contains(part));
                     assert!(named, "{error}");
                     continue;
                 };
                 let decision = decision.unwrap();
-                assert_eq!(RowAnswer::from(&decision), expected, "{}: {row:?}", trace.name);
+                assert_eq!(
+                    RowAnswer::from(&decision),
+                    expected,
+                    "{}: {row:?}",
+                    trace.name
+                );
                 let used: Vec<u64> = decision.limits().iter().map(LimitStatus::used).collect();
-                assert!(row.used_each.is_empty() || used == row.used_each, "{}: {row:?}: {used:?}", trace.name);
+                assert!(
+                    row.used_each.is_empty() || used == row.used_each,
+                    "{}: {row:?}: {used:?}",
+                    trace.name
+                );
             }
         }
     }

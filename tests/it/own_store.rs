@@ -21,11 +21,21 @@ use example::RedbStore;
 /// Returns a folder in memory if there is one: these tests are not about the disk.
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    }
+    .unwrap()
 }
 
 fn path(folder: &TempDir) -> String {
-    folder.path().join("limits.redb").to_str().unwrap().to_owned()
+    folder
+        .path()
+        .join("limits.redb")
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 // Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
@@ -59,7 +69,11 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     }
     let folder = folder();
     let path = path(&folder);
-    let this_test = ["own_store::limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
+    let this_test = [
+        "own_store::limits_are_in_force_after_the_process_was_killed",
+        "--exact",
+        "--nocapture",
+    ];
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(this_test)
         .env(CHILD, &path)
@@ -67,7 +81,11 @@ async fn limits_are_in_force_after_the_process_was_killed() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map(Result::unwrap).any(|line| line.contains("used up")));
+    assert!(
+        lines
+            .map(Result::unwrap)
+            .any(|line| line.contains("used up"))
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 

@@ -16,7 +16,12 @@ const STEP: Duration = Duration::from_millis(5);
 pub(crate) fn measure() -> Figures {
     let mut figures = Figures::new();
     for library in &PEERS {
-        put(&mut figures, library.name, "boundary", worst_window(&offer(library)) as f64);
+        put(
+            &mut figures,
+            library.name,
+            "boundary",
+            worst_window(&offer(library)) as f64,
+        );
     }
     figures
 }
@@ -24,10 +29,15 @@ pub(crate) fn measure() -> Figures {
 /// Sends twice the limit just before and just after the end of the first second. Returns when the admitted requests were sent.
 /// Their admission was no earlier.
 fn offer(library: &Library) -> Vec<Instant> {
-    let steps = (158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5));
+    let steps = (158..243)
+        .filter(|i| !(198..203).contains(i))
+        .map(|i| (STEP * i, 5));
     // The first request opens a fixed window, which ends almost unused.
     let load = [(Duration::ZERO, 1)].into_iter().chain(steps);
-    let (key, limiter) = ("user:00000000001".to_owned(), (library.limiter)(&policy!("100/1s")));
+    let (key, limiter) = (
+        "user:00000000001".to_owned(),
+        (library.limiter)(&policy!("100/1s")),
+    );
     let mut admitted = Vec::new();
     let start = Instant::now();
     for (at, count) in load {
@@ -42,7 +52,11 @@ fn offer(library: &Library) -> Vec<Instant> {
 /// clock later.
 fn worst_window(admitted: &[Instant]) -> usize {
     let slack = Duration::from_millis(1);
-    let in_window =
-        |first: &Instant| admitted.iter().filter(|at| **at >= *first && **at - *first < WINDOW - slack).count();
+    let in_window = |first: &Instant| {
+        admitted
+            .iter()
+            .filter(|at| **at >= *first && **at - *first < WINDOW - slack)
+            .count()
+    };
     admitted.iter().map(in_window).max().unwrap_or_default()
 }

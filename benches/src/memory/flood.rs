@@ -25,11 +25,20 @@ const KEYS: u32 = 10_000_000;
 /// end.
 pub(crate) fn measure() -> Figures {
     let (mut figures, policy) = (Figures::new(), policy!("100/1h"));
-    for (who, max_keys) in [(BOUNDED, Some(100_000)), (LARGER, Some(1_000_000)), (UNBOUNDED, None)] {
+    for (who, max_keys) in [
+        (BOUNDED, Some(100_000)),
+        (LARGER, Some(1_000_000)),
+        (UNBOUNDED, None),
+    ] {
         let before = allocated();
         let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
         let limiter = Limiter::new("bench", policy.clone(), store);
-        flood(&mut figures, who, before, |key| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed()));
+        flood(&mut figures, who, before, |key| {
+            limiter
+                .acquire(key)
+                .now()
+                .is_ok_and(|decision| decision.allowed())
+        });
     }
     let (before, governor) = (allocated(), (PEERS[1].limiter)(&policy));
     flood(&mut figures, GOVERNOR, before, |key| governor.allows(key));

@@ -25,16 +25,30 @@ pub struct Library {
 }
 
 const fn library(name: &'static str, limiter: fn(&Policy) -> Box<dyn Limits>) -> Library {
-    Library { name, keeps_log: false, refills: false, limiter }
+    Library {
+        name,
+        keeps_log: false,
+        refills: false,
+        limiter,
+    }
 }
 
-const OURS: Library = Library { keeps_log: true, ..library("limiter", |policy| Box::new(Now::new(policy))) };
-const GOVERNOR: Library =
-    Library { refills: true, ..library("governor", |policy| Box::new(Governor::<RandomState>::new(policy))) };
+const OURS: Library = Library {
+    keeps_log: true,
+    ..library("limiter", |policy| Box::new(Now::new(policy)))
+};
+const GOVERNOR: Library = Library {
+    refills: true,
+    ..library("governor", |policy| {
+        Box::new(Governor::<RandomState>::new(policy))
+    })
+};
 /// governor with the hasher that this library uses.
 pub(crate) const FOLDHASH: Library = Library {
     refills: true,
-    ..library("governor foldhash", |policy| Box::new(Governor::<foldhash::fast::RandomState>::new(policy)))
+    ..library("governor foldhash", |policy| {
+        Box::new(Governor::<foldhash::fast::RandomState>::new(policy))
+    })
 };
 /// This library and its peers, in the order of the columns.
 pub(crate) const PEERS: [Library; 6] = [
@@ -47,13 +61,29 @@ pub(crate) const PEERS: [Library; 6] = [
 ];
 /// Other ways to call this library: as a future, on a store known at compile time, and on one chosen at run time.
 pub(crate) const FORMS: [Library; 2] = [
-    library("limiter async", |policy| Box::new(Polled::new(policy, MemoryStore::new()))),
-    library("limiter dyn", |policy| Box::new(Polled::new(policy, Arc::new(MemoryStore::new()) as SharedStore))),
+    library("limiter async", |policy| {
+        Box::new(Polled::new(policy, MemoryStore::new()))
+    }),
+    library("limiter dyn", |policy| {
+        Box::new(Polled::new(
+            policy,
+            Arc::new(MemoryStore::new()) as SharedStore,
+        ))
+    }),
 ];
 
 /// Returns the contestants of a scenario, and its requests for each.
 pub fn contestants(scenario: &Scenario) -> impl Iterator<Item = (Library, Requests)> {
     let requests = Requests::new(scenario.workload.clone());
-    let wanted = |library: &Library| scenario.who.as_ref().is_none_or(|who| who.iter().any(|who| who == library.name));
-    PEERS.into_iter().chain(FORMS).filter(wanted).map(move |library| (library, requests.clone()))
+    let wanted = |library: &Library| {
+        scenario
+            .who
+            .as_ref()
+            .is_none_or(|who| who.iter().any(|who| who == library.name))
+    };
+    PEERS
+        .into_iter()
+        .chain(FORMS)
+        .filter(wanted)
+        .map(move |library| (library, requests.clone()))
 }

@@ -16,11 +16,17 @@ pub(super) fn only_limit(policy: &Policy) -> (u32, Duration) {
 pub(super) fn in_seconds(policy: &Policy) -> (u64, u64) {
     let (max, window) = only_limit(policy);
     let seconds = window.as_secs().max(1);
-    ((f64::from(max) * seconds as f64 / window.as_secs_f64()).round() as u64, seconds)
+    (
+        (f64::from(max) * seconds as f64 / window.as_secs_f64()).round() as u64,
+        seconds,
+    )
 }
 
 /// A rate limiter.
-#[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+#[allow(
+    clippy::ptr_arg,
+    reason = "governor takes a reference to the very type of the key"
+)]
 pub(crate) trait Limits: Send + Sync {
     /// Acquires `cost` units of a key. Returns whether they were allowed.
     fn allows_n(&self, key: &String, cost: u32) -> bool;
@@ -48,8 +54,12 @@ pub(crate) trait Limits: Send + Sync {
         let key = |i: usize| &order[(from + i) & (order.len() - 1)];
         let start = Instant::now();
         let unexpected = match requests.workload.cost {
-            None => (0..count).filter(|&i| self.allows(key(i)) == denied).count(),
-            Some(cost) => (0..count).filter(|&i| self.allows_n(key(i), cost) == denied).count(),
+            None => (0..count)
+                .filter(|&i| self.allows(key(i)) == denied)
+                .count(),
+            Some(cost) => (0..count)
+                .filter(|&i| self.allows_n(key(i), cost) == denied)
+                .count(),
         };
         (start.elapsed(), unexpected)
     }

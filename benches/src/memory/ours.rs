@@ -48,10 +48,17 @@ impl Limits for Now {
         let now = Timestamp::try_from(SystemTime::now()).map_or(0, Timestamp::as_micros);
         let step = window.as_micros() as u64 / u64::from(entries);
         // Keys differ in when their entries expire.
-        let phase = key.bytes().fold(0, |sum, byte| (sum * 31 + u64::from(byte)) % 1009) * step / 1009;
+        let phase = key
+            .bytes()
+            .fold(0, |sum, byte| (sum * 31 + u64::from(byte)) % 1009)
+            * step
+            / 1009;
         for i in (0..u64::from(entries)).rev() {
             let at = Timestamp::from_micros_saturating(now - i * step - phase);
-            assert!(allowed(&self.0.acquire(key).at(at).now()), "{key} is used up");
+            assert!(
+                allowed(&self.0.acquire(key).at(at).now()),
+                "{key} is used up"
+            );
         }
     }
 

@@ -14,14 +14,21 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, Wind
 use super::limits::{Limits, in_seconds, only_limit};
 
 /// governor, keyed, in a `DashMap` with this hasher.
-pub(super) struct Governor<S: BuildHasher + Clone>(governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>);
+pub(super) struct Governor<S: BuildHasher + Clone>(
+    governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>,
+);
 
 impl<S: BuildHasher + Clone + Default> Governor<S> {
     pub(super) fn new(policy: &Policy) -> Self {
         let (max, window) = only_limit(policy);
         let burst = NonZeroU32::new(max).expect("a maximum is not zero");
-        let quota = governor::Quota::with_period(window / max).expect("a period is not zero").allow_burst(burst);
-        Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
+        let quota = governor::Quota::with_period(window / max)
+            .expect("a period is not zero")
+            .allow_burst(burst);
+        Self(governor::RateLimiter::dashmap_with_hasher(
+            quota,
+            S::default(),
+        ))
     }
 }
 
@@ -59,7 +66,13 @@ pub(super) fn limitador(policy: &Policy) -> impl Limits + use<> {
     let (max, seconds) = in_seconds(policy);
     let limiter = limitador::RateLimiter::new(4_000_000);
     let variable = "key".try_into().expect("the expression is valid");
-    limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![variable]));
+    limiter.add_limit(limitador::limit::Limit::new(
+        "bench",
+        max,
+        seconds,
+        vec![],
+        vec![variable],
+    ));
     let namespace = "bench".into();
     move |key: &String, cost| {
         let context = HashMap::from([("key".to_owned(), key.clone())]).into();
@@ -71,7 +84,11 @@ pub(super) fn limitador(policy: &Policy) -> impl Limits + use<> {
 /// throttlecrab in a mutex, because its limiter needs `&mut self`.
 pub(super) fn throttlecrab(policy: &Policy) -> impl Limits + use<> {
     let ((max, seconds), store) = (in_seconds(policy), throttlecrab::PeriodicStore::new());
-    let (max, seconds, limiter) = (max as i64, seconds as i64, Mutex::new(throttlecrab::RateLimiter::new(store)));
+    let (max, seconds, limiter) = (
+        max as i64,
+        seconds as i64,
+        Mutex::new(throttlecrab::RateLimiter::new(store)),
+    );
     move |key: &String, cost| {
         let mut limiter = limiter.lock().expect("no thread panics");
         let answer = limiter.rate_limit(key, max, max, seconds, i64::from(cost), SystemTime::now());

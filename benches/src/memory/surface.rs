@@ -37,8 +37,17 @@ pub(crate) struct Cell {
 impl fmt::Display for Cell {
     /// Its name: keys, entries, verdict and threads, separated by spaces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { keys, entries, allowed, threads } = self;
-        write!(f, "{keys} {entries} {} {threads}", if *allowed { "allowed" } else { "denied" })
+        let Self {
+            keys,
+            entries,
+            allowed,
+            threads,
+        } = self;
+        write!(
+            f,
+            "{keys} {entries} {} {threads}",
+            if *allowed { "allowed" } else { "denied" }
+        )
     }
 }
 
@@ -47,8 +56,18 @@ impl Cell {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let with_entries = |keys| ENTRIES.into_iter().map(move |entries| (keys, entries));
         let with_verdict = |(keys, entries)| [true, false].map(|allowed| (keys, entries, allowed));
-        let cell = |(keys, entries, allowed)| THREADS.map(|threads| Self { keys, entries, allowed, threads });
-        KEYS.into_iter().flat_map(with_entries).flat_map(with_verdict).flat_map(cell)
+        let cell = |(keys, entries, allowed)| {
+            THREADS.map(|threads| Self {
+                keys,
+                entries,
+                allowed,
+                threads,
+            })
+        };
+        KEYS.into_iter()
+            .flat_map(with_entries)
+            .flat_map(with_verdict)
+            .flat_map(cell)
     }
 
     /// Whether the cell is not measured: it takes too much memory, or its window would be too short.
@@ -76,7 +95,10 @@ impl Cell {
             (true, true) => (1_000_000, window),
             // As much as governor can express, which counts in nanoseconds.
             (true, false) => (window.as_nanos().min(1_000_000) as u64, window),
-            (false, _) => (u64::from(self.entries), Duration::from_secs(3600) * if library.refills { 1000 } else { 1 }),
+            (false, _) => (
+                u64::from(self.entries),
+                Duration::from_secs(3600) * if library.refills { 1000 } else { 1 },
+            ),
         };
         Requests::new(Workload {
             limits: vec![Limit::new(max, window).expect("the window is a microsecond or longer")],
@@ -91,7 +113,11 @@ impl Cell {
     /// Returns the number of unmeasured operations at the start of a turn.
     fn warm_up(&self, library: &Library) -> u64 {
         let starts_with_window = self.allowed && self.has_short_window() && library.keeps_log;
-        let whole = if starts_with_window { self.requests_in_a_window() } else { 0 };
+        let whole = if starts_with_window {
+            self.requests_in_a_window()
+        } else {
+            0
+        };
         whole.max(if self.keys > 1 { 1 << 15 } else { 1 << 12 }) as u64
     }
 
@@ -127,20 +153,29 @@ fn compare(cell: &Cell) -> Result<Figures> {
     for _ in 0..if cell.allowed { 2 } else { 0 } {
         let (start, mut nanos) = (Instant::now(), Vec::new());
         for _ in 0..5 {
-            let turns: Vec<f64> = all.iter_mut().zip(&LIBRARIES).map(|(filled, of)| cell.turn(of, filled)).collect();
+            let turns: Vec<f64> = all
+                .iter_mut()
+                .zip(&LIBRARIES)
+                .map(|(filled, of)| cell.turn(of, filled))
+                .collect();
             nanos.push(turns[0]);
         }
         let each = if cell.has_short_window() {
             Duration::from_nanos(turns::median(&nanos) as u64)
         } else {
-            start.elapsed().div_f64(5.0 * (cell.warm_up(&LIBRARIES[0]) + cell.count()) as f64)
+            start
+                .elapsed()
+                .div_f64(5.0 * (cell.warm_up(&LIBRARIES[0]) + cell.count()) as f64)
         };
         all[0] = fill(&LIBRARIES[0], each);
     }
     let start = Instant::now();
     let contestants = all.iter_mut().zip(&LIBRARIES).map(|(filled, library)| {
         let turn = move || Ok(vec![("ns", cell.turn(library, filled))]);
-        Contestant { name: library.name, turn: Box::new(turn) }
+        Contestant {
+            name: library.name,
+            turn: Box::new(turn),
+        }
     });
     let is_done = |round| round >= 5 && start.elapsed() >= Duration::from_secs(1);
     let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), is_done)?;

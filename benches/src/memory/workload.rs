@@ -8,7 +8,8 @@ use serde::Deserialize;
 use crate::declared::{Declared, parse};
 
 /// The scenarios of one operation, and the goals.
-pub static MEMORY: LazyLock<Declared<Scenario>> = LazyLock::new(|| parse(include_str!("../../scenarios/memory.json")));
+pub static MEMORY: LazyLock<Declared<Scenario>> =
+    LazyLock::new(|| parse(include_str!("../../scenarios/memory.json")));
 
 /// One operation.
 #[derive(Deserialize)]
@@ -65,8 +66,14 @@ impl Requests {
         };
         // A fixed seed, so every run picks the same keys.
         let mut random = fastrand::Rng::with_seed(0x2545_f491_4f6c_dd1d);
-        let order = (0..count).map(|_| keys[random.usize(..keys.len())].clone()).collect();
-        Self { workload, keys: Arc::new(keys), order: Arc::new(order) }
+        let order = (0..count)
+            .map(|_| keys[random.usize(..keys.len())].clone())
+            .collect();
+        Self {
+            workload,
+            keys: Arc::new(keys),
+            order: Arc::new(order),
+        }
     }
 
     pub(super) fn policy(&self) -> Policy {

@@ -25,10 +25,19 @@ pub(super) enum Decider {
 
 impl Decider {
     /// Returns a contestant of a scenario, with this policy.
-    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
+    pub(super) fn new(
+        who: &str,
+        scenario: &Scenario,
+        policy: &Policy,
+        connection: ConnectionManager,
+    ) -> Result<Self> {
         Ok(match who {
             "limiter" => Self::Ours(limiter(connection, policy.clone())?, scenario.records),
-            "GCRA" => Self::Gcra(connection, Script::new(include_str!("gcra.lua")), scenario.rate()),
+            "GCRA" => Self::Gcra(
+                connection,
+                Script::new(include_str!("gcra.lua")),
+                scenario.rate(),
+            ),
             _ => bail!("no contestant has the name {who}"),
         })
     }
@@ -41,7 +50,8 @@ impl Decider {
             Self::Gcra(connection, script, (burst, seconds)) => {
                 let mut call = script.key(format!("rate:{key}"));
                 call.arg(burst).arg(burst).arg(seconds).arg(cost);
-                let reply: (u64, u64, String, String) = call.invoke_async(&mut connection.clone()).await?;
+                let reply: (u64, u64, String, String) =
+                    call.invoke_async(&mut connection.clone()).await?;
                 reply.0 == cost
             }
         };
@@ -67,7 +77,16 @@ pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
 }
 
 /// Returns a limiter in Redis.
-pub(super) fn limiter(connection: ConnectionManager, policy: Policy) -> Result<Limiter<RedisStore>> {
-    let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
-    Ok(Limiter::new("bench", policy, builder.with_connection(Connection::new(connection))?))
+pub(super) fn limiter(
+    connection: ConnectionManager,
+    policy: Policy,
+) -> Result<Limiter<RedisStore>> {
+    let builder = RedisStore::builder()
+        .response_timeout(RESPONSE_TIMEOUT)
+        .retries(0);
+    Ok(Limiter::new(
+        "bench",
+        policy,
+        builder.with_connection(Connection::new(connection))?,
+    ))
 }

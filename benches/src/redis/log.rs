@@ -21,7 +21,11 @@ impl Running<'_> {
     /// Measures a scenario without turns.
     pub(super) async fn measure_log(&self) -> Result<Figures> {
         let mut figures = Figures::new();
-        let units = if let Before::Units(units) = self.scenario.before { units } else { 0 };
+        let units = if let Before::Units(units) = self.scenario.before {
+            units
+        } else {
+            0
+        };
         let limiter = limiter(self.connection.clone(), self.policy.clone())?;
         let micros = match self.scenario.measure {
             Measure::WorstAppend(history) => self.worst_append(&limiter, history, units).await?,
@@ -32,11 +36,18 @@ impl Running<'_> {
     }
 
     /// Returns the microseconds of the script in one call.
-    async fn timed<T>(&self, call: impl IntoFuture<Output = Result<T, limiter_core::Error>>) -> Result<(T, f64)> {
+    async fn timed<T>(
+        &self,
+        call: impl IntoFuture<Output = Result<T, limiter_core::Error>>,
+    ) -> Result<(T, f64)> {
         let before = self.script().await?;
         let output = call.await?;
         let after = self.script().await?;
-        ensure!(after.0 == before.0 + 1, "{} scripts in one call", after.0 - before.0);
+        ensure!(
+            after.0 == before.0 + 1,
+            "{} scripts in one call",
+            after.0 - before.0
+        );
         Ok((output, (after.1 - before.1) as f64))
     }
 
@@ -46,13 +57,25 @@ impl Running<'_> {
         let key = &self.keys[0];
         let (mut receipts, mut times) = (Vec::new(), Vec::new());
         for _ in 0..21 {
-            receipts.push(limiter.acquire(key).cost(2).await?.receipt().context("an acquire has a receipt")?);
+            receipts.push(
+                limiter
+                    .acquire(key)
+                    .cost(2)
+                    .await?
+                    .receipt()
+                    .context("an acquire has a receipt")?,
+            );
         }
         for first in (0..newer).step_by(BATCH) {
-            let records = (first..newer.min(first + BATCH as u64)).map(|_| limiter.record(key).into_future());
+            let records =
+                (first..newer.min(first + BATCH as u64)).map(|_| limiter.record(key).into_future());
             try_join_all(records).await?;
         }
-        for (receipt, cost) in receipts.into_iter().rev().zip([1, 0, 3].into_iter().cycle()) {
+        for (receipt, cost) in receipts
+            .into_iter()
+            .rev()
+            .zip([1, 0, 3].into_iter().cycle())
+        {
             let (settled, micros) = self.timed(limiter.settle(key, receipt, cost)).await?;
             ensure!(settled.applied(), "the log lacks the entry");
             times.push(micros);
@@ -61,9 +84,16 @@ impl Running<'_> {
     }
 
     /// Fills a log with entries in four minutes. Returns the microseconds of the longest of the appends in the next half hour.
-    async fn worst_append(&self, limiter: &Limiter<RedisStore>, history: History, entries: u64) -> Result<f64> {
+    async fn worst_append(
+        &self,
+        limiter: &Limiter<RedisStore>,
+        history: History,
+        entries: u64,
+    ) -> Result<f64> {
         let key = &self.keys[0];
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)?
+            .as_micros() as u64;
         let at = |micros: u64| Timestamp::from_micros(now - 3_600_000_000 + micros);
         let exact = Limit::new(self.policy.largest_max(), Duration::from_secs(3_600))?;
         let exact = &super::decider::limiter(self.connection.clone(), exact.into())?;
@@ -74,7 +104,12 @@ impl Running<'_> {
                 let append = async move {
                     match history {
                         History::Permits => limiter.acquire(key).at(at).permit().await.map(drop),
-                        History::Ids => limiter.record(key).at(at).idempotency_key(u128::from(n)).await.map(drop),
+                        History::Ids => limiter
+                            .record(key)
+                            .at(at)
+                            .idempotency_key(u128::from(n))
+                            .await
+                            .map(drop),
                         History::Exact => exact.record(key).at(at).await.map(drop),
                     }
                 };

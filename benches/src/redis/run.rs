@@ -25,19 +25,34 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Resu
     if !matches!(scenario.measure, Measure::Decision | Measure::Bytes) {
         return runtime.block_on(running.measure_log());
     }
-    let rounds = if scenario.measure == Measure::Bytes { 1 } else { 151 };
+    let rounds = if scenario.measure == Measure::Bytes {
+        1
+    } else {
+        151
+    };
     if scenario.keys > 1 && !scenario.restore {
         let most = rounds * (CALLS + TASKS);
-        ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
+        ensure!(
+            most <= scenario.keys,
+            "each key is visited once at most: {most} visits of {} keys",
+            scenario.keys
+        );
     }
     let mut sides = Vec::new();
     for who in &scenario.who {
-        sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
+        sides.push(
+            runtime
+                .block_on(running.side(url, who))
+                .with_context(|| who.clone())?,
+        );
     }
-    let contestants = sides
-        .iter_mut()
-        .map(|side| Contestant { name: side.who, turn: Box::new(|| runtime.block_on(running.turn(side))) });
-    turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)
+    let contestants = sides.iter_mut().map(|side| Contestant {
+        name: side.who,
+        turn: Box::new(|| runtime.block_on(running.turn(side))),
+    });
+    turns::measure(&mut contestants.collect::<Vec<_>>(), |round| {
+        round >= rounds
+    })
 }
 
 /// A scenario on a server.
@@ -61,11 +76,20 @@ impl<'a> Running<'a> {
         let connection = connect(url).await?;
         let mut keys = keys(scenario.keys);
         fastrand::Rng::with_seed(0).shuffle(&mut keys);
-        let mut running = Self { connection, scenario, policy: scenario.policy()?, keys };
+        let mut running = Self {
+            connection,
+            scenario,
+            policy: scenario.policy()?,
+            keys,
+        };
         // Redis 6.2 has this name only, and later versions have it too.
         let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("zset-max-ziplist-entries").arg(scenario.listpack);
-        set.exec_async(&mut running.connection).await.context("cannot set zset-max-ziplist-entries")?;
+        set.arg("SET")
+            .arg("zset-max-ziplist-entries")
+            .arg(scenario.listpack);
+        set.exec_async(&mut running.connection)
+            .await
+            .context("cannot set zset-max-ziplist-entries")?;
         running.flush().await?;
         if let Before::Sliding(entries) = scenario.before {
             running.policy = Limit::new(1_000_000, Duration::from_secs(3600))?.into();
@@ -75,39 +99,56 @@ impl<'a> Running<'a> {
             running.offer(&mut side, &running.keys, 4000, true).await?;
             let window = start.elapsed() * u32::try_from(entries)? / 4000;
             let max = scenario.policy()?.largest_max();
-            running.policy = Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into();
+            running.policy =
+                Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into();
             running.flush().await?;
         }
         Ok(running)
     }
 
     async fn flush(&self) -> Result<()> {
-        Ok(redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?)
+        Ok(redis::cmd("FLUSHALL")
+            .exec_async(&mut self.connection.clone())
+            .await?)
     }
 
     pub(super) async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let decider = Decider::new(who, self.scenario, &self.policy, connect(url).await?)?;
-        Ok(Side { who, decider, decisions: 0, bytes: None })
+        Ok(Side {
+            who,
+            decider,
+            decisions: 0,
+            bytes: None,
+        })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
     async fn side(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let mut side = self.connected(url, who).await?;
-        let (Before::Units(units) | Before::Expired(units) | Before::Steady(units)) = self.scenario.before else {
+        let (Before::Units(units) | Before::Expired(units) | Before::Steady(units)) =
+            self.scenario.before
+        else {
             return Ok(side);
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
             (_, "GCRA") => side.decider.decide(key, units, true).await?,
             (Before::Units(_), _) => {
-                self.offer(&mut side, &self.keys[..1], units as usize, true).await?;
+                self.offer(&mut side, &self.keys[..1], units as usize, true)
+                    .await?;
             }
             _ => {
                 let limiter = limiter(self.connection.clone(), self.policy.clone())?;
                 let step = self.policy.longest_window().as_micros() / units;
-                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+                let now = SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH)?
+                    .as_micros() as u64;
                 let expired = matches!(self.scenario.before, Before::Expired(_));
-                let end = if expired { now - 1_000_000 } else { now + step / 2 };
+                let end = if expired {
+                    now - 1_000_000
+                } else {
+                    now + step / 2
+                };
                 for n in (1..=3 * units).rev() {
                     let at = Timestamp::from_micros(end - n * step)?;
                     let decision = limiter.acquire(key).cost(self.scenario.cost).at(at).await?;
@@ -117,21 +158,43 @@ impl<'a> Running<'a> {
         }
         let copy = async |number: usize| {
             let mut copy = redis::cmd("COPY");
-            copy.arg(side.decider.stored(key)).arg(side.decider.stored(&self.keys[number]));
-            ensure!(copy.query_async::<bool>(&mut self.connection.clone()).await?, "{key} could not be copied");
+            copy.arg(side.decider.stored(key))
+                .arg(side.decider.stored(&self.keys[number]));
+            ensure!(
+                copy.query_async::<bool>(&mut self.connection.clone())
+                    .await?,
+                "{key} could not be copied"
+            );
             Ok(())
         };
-        stream::iter(1..self.keys.len()).map(copy).buffer_unordered(TASKS).try_collect::<()>().await?;
+        stream::iter(1..self.keys.len())
+            .map(copy)
+            .buffer_unordered(TASKS)
+            .try_collect::<()>()
+            .await?;
         let mut usage = redis::cmd("MEMORY");
-        usage.arg("USAGE").arg(side.decider.stored(key)).arg("SAMPLES").arg(0);
+        usage
+            .arg("USAGE")
+            .arg(side.decider.stored(key))
+            .arg("SAMPLES")
+            .arg(0);
         side.bytes = Some(usage.query_async(&mut self.connection.clone()).await?);
         Ok(side)
     }
 
     /// Makes one turn.
     async fn turn(&self, side: &mut Side<'_>) -> Result<Turn> {
-        let Scenario { before, restore, denied, .. } = *self.scenario;
-        let mut turn: Turn = side.bytes.map(|bytes| ("bytes", bytes)).into_iter().collect();
+        let Scenario {
+            before,
+            restore,
+            denied,
+            ..
+        } = *self.scenario;
+        let mut turn: Turn = side
+            .bytes
+            .map(|bytes| ("bytes", bytes))
+            .into_iter()
+            .collect();
         if self.scenario.measure == Measure::Decision {
             let warm_up = match before {
                 // Enough for the window to pass since the contestant's last turn, and to fill again.
@@ -141,16 +204,25 @@ impl<'a> Running<'a> {
             self.offer(side, &self.keys, warm_up, !denied).await?;
             let (script, processor) = (self.script().await?, self.processor().await?);
             self.offer(side, &self.keys, CALLS, !denied).await?;
-            turn.push(("processor", (self.processor().await? - processor) / CALLS as f64));
+            turn.push((
+                "processor",
+                (self.processor().await? - processor) / CALLS as f64,
+            ));
             let after = self.script().await?;
             let scripts = after.0 - script.0;
-            ensure!(scripts == CALLS as u64, "{scripts} scripts in {CALLS} decisions");
+            ensure!(
+                scripts == CALLS as u64,
+                "{scripts} scripts in {CALLS} decisions"
+            );
             turn.push(("script", (after.1 - script.1) as f64 / CALLS as f64));
         }
         if side.who == "limiter" {
             let mut entries = redis::cmd("ZCARD");
             entries.arg(side.decider.stored(&self.keys[0]));
-            turn.push(("entries", entries.query_async(&mut self.connection.clone()).await?));
+            turn.push((
+                "entries",
+                entries.query_async(&mut self.connection.clone()).await?,
+            ));
         }
         if let (true, Before::Units(units)) = (restore, before) {
             for key in &self.keys {
@@ -163,22 +235,45 @@ impl<'a> Running<'a> {
     }
 
     /// Makes `count` decisions, [`TASKS`] at the same time, and asserts each.
-    pub(super) async fn offer(&self, side: &mut Side<'_>, keys: &[String], count: usize, allowed: bool) -> Result<()> {
+    pub(super) async fn offer(
+        &self,
+        side: &mut Side<'_>,
+        keys: &[String],
+        count: usize,
+        allowed: bool,
+    ) -> Result<()> {
         let first = side.decisions;
         side.decisions += count;
-        let decide = |number: usize| side.decider.decide(&keys[number % keys.len()], self.scenario.cost, allowed);
-        stream::iter(first..side.decisions).map(decide).buffer_unordered(TASKS).try_collect().await
+        let decide = |number: usize| {
+            side.decider
+                .decide(&keys[number % keys.len()], self.scenario.cost, allowed)
+        };
+        stream::iter(first..side.decisions)
+            .map(decide)
+            .buffer_unordered(TASKS)
+            .try_collect()
+            .await
     }
 
     pub(super) async fn info(&self, section: &str) -> Result<String> {
-        Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection.clone()).await?)
+        Ok(redis::cmd("INFO")
+            .arg(section)
+            .query_async(&mut self.connection.clone())
+            .await?)
     }
 
     /// Returns the number of scripts that the server has run by digest, and the microseconds in them.
     pub(super) async fn script(&self) -> Result<(u64, u64)> {
         let info = self.info("commandstats").await?;
-        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
-        let field = |name| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok()).unwrap_or_default();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+            .unwrap_or_default();
+        let field = |name| {
+            line.split(',')
+                .find_map(|field| field.strip_prefix(name)?.parse().ok())
+                .unwrap_or_default()
+        };
         Ok((field("calls="), field("usec=")))
     }
 
@@ -186,10 +281,17 @@ impl<'a> Running<'a> {
     async fn processor(&self) -> Result<f64> {
         let info = self.info("cpu").await?;
         let of = |field: &str| -> Option<f64> {
-            info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().parse().ok())
+            info.lines().find_map(|line| {
+                line.strip_prefix(field)?
+                    .strip_prefix(':')?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
         };
         let both = of("used_cpu_user").zip(of("used_cpu_sys"));
-        let (user, system) = both.with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
+        let (user, system) = both
+            .with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
         Ok((user + system) * 1e6)
     }
 }

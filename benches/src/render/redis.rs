@@ -12,9 +12,18 @@ type Row = fn(&str, &str) -> (String, String);
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let show = |head: &str, columns: &[Column<'_>], row: Row, prefixes: &[&str]| {
-        let wanted = |scenario: &&Scenario| prefixes.iter().any(|prefix| scenario.name.starts_with(prefix));
+        let wanted = |scenario: &&Scenario| {
+            prefixes
+                .iter()
+                .any(|prefix| scenario.name.starts_with(prefix))
+        };
         let scenarios = REDIS.scenarios.iter().filter(wanted);
-        table(records, head, columns, scenarios.map(|scenario| row(&scenario.name, &scenario.about)))
+        table(
+            records,
+            head,
+            columns,
+            scenarios.map(|scenario| row(&scenario.name, &scenario.about)),
+        )
     };
     let cells = |name: &str, about: &str| (about.to_owned(), name.to_owned());
     let server = [
@@ -28,20 +37,30 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     };
     let bytes = [
         figure(LIMITER, LIMITER, "bytes"),
-        column("per unit", move |record, name: &String| per_unit(record, name).map(number)),
+        column("per unit", move |record, name: &String| {
+            per_unit(record, name).map(number)
+        }),
         figure(GCRA, GCRA, "bytes"),
     ];
-    let denied = |record: &Record, name: &str| record.get(&name.replace("/allowed", "/denied"), LIMITER, "processor");
+    let denied = |record: &Record, name: &str| {
+        record.get(&name.replace("/allowed", "/denied"), LIMITER, "processor")
+    };
     // The scenarios of denied decisions lack the first figure, and have no rows.
     let sizing = [
         column("bytes per entry", move |record, name: &String| {
-            per_unit(record, name).filter(|_| name.ends_with("/allowed")).map(number)
+            per_unit(record, name)
+                .filter(|_| name.ends_with("/allowed"))
+                .map(number)
         }),
         figure("script, µs", LIMITER, "script"),
         figure("allowed, µs of CPU", LIMITER, "processor"),
-        column("denied, µs of CPU", move |record, name: &String| denied(record, name).map(number)),
+        column("denied, µs of CPU", move |record, name: &String| {
+            denied(record, name).map(number)
+        }),
         column("decisions per second", move |record, name: &String| {
-            let slower = record.get(name, LIMITER, "processor")?.max(denied(record, name)?);
+            let slower = record
+                .get(name, LIMITER, "processor")?
+                .max(denied(record, name)?);
             Some(format!("{:.0},000", 1e3 / slower))
         }),
     ];
@@ -49,9 +68,23 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     Sections::from([
         ("redis-origin", origin(Group::Redis, records)),
         ("server-time", show("scenario", &server, row, &["server/"])),
-        ("sizing", show("entries of a log | compact up to", &sizing, cells, &["sizing/"])),
+        (
+            "sizing",
+            show(
+                "entries of a log | compact up to",
+                &sizing,
+                cells,
+                &["sizing/"],
+            ),
+        ),
         ("redis-bytes", show("units", &bytes, cells, &["bytes/"])),
-        ("redis-logs", show("one log", &logs, row, &["settlement/", "worst/"])),
-        ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
+        (
+            "redis-logs",
+            show("one log", &logs, row, &["settlement/", "worst/"]),
+        ),
+        (
+            "redis-goals",
+            goals(records, "server time relative to GCRA", &REDIS.goals),
+        ),
     ])
 }

@@ -19,7 +19,10 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         figure("median, always OK", PEER, "half"),
         figure("p99, always OK", PEER, "p99"),
     ];
-    let scenarios = SERVICE.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
+    let scenarios = SERVICE
+        .scenarios
+        .iter()
+        .map(|scenario| row(&scenario.name, &scenario.about));
     let unit = "CPU time relative to always OK, unless another unit is named";
     Sections::from([
         ("service-origin", origin(Group::Service, records)),
@@ -36,10 +39,16 @@ pub(super) fn http_sections(records: &[Record]) -> Sections {
         figure("overhead, limiter", http::OURS, "overhead"),
         figure("overhead, governor", http::GOVERNOR, "overhead"),
     ];
-    let scenarios = HTTP.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
+    let scenarios = HTTP
+        .scenarios
+        .iter()
+        .map(|scenario| row(&scenario.name, &scenario.about));
     Sections::from([
         ("http-origin", origin(Group::Http, records)),
         ("http", table(records, "scenario", &columns, scenarios)),
-        ("http-goals", goals(records, "overhead to tower_governor's", &HTTP.goals)),
+        (
+            "http-goals",
+            goals(records, "overhead to tower_governor's", &HTTP.goals),
+        ),
     ])
 }

@@ -12,26 +12,49 @@ pub(super) const LIMITER: &str = "limiter";
 /// A title, and the cell of a record in the row of an item.
 pub(super) type Column<'a, T = String> = (&'a str, Box<dyn Fn(&Record, &T) -> Option<String> + 'a>);
 
-pub(super) fn column<'a, T>(title: &'a str, cell: impl Fn(&Record, &T) -> Option<String> + 'a) -> Column<'a, T> {
+pub(super) fn column<'a, T>(
+    title: &'a str,
+    cell: impl Fn(&Record, &T) -> Option<String> + 'a,
+) -> Column<'a, T> {
     (title, Box::new(cell))
 }
 
 /// Returns the column of a contestant's figure in each scenario.
 pub(super) fn figure<'a>(title: &'a str, who: &'a str, measure: &'a str) -> Column<'a> {
-    column(title, move |record, scenario: &String| record.get(scenario, who, measure).map(number))
+    column(title, move |record, scenario: &String| {
+        record.get(scenario, who, measure).map(number)
+    })
 }
 
 /// Returns the column of a figure of each contestant in one scenario, as a multiple of `unit`.
-pub(super) fn figure_of_each<'a>(title: &'a str, scenario: &'a str, measure: &'a str, unit: f64) -> Column<'a> {
-    column(title, move |record, who: &String| record.get(scenario, who, measure).map(|figure| number(figure / unit)))
+pub(super) fn figure_of_each<'a>(
+    title: &'a str,
+    scenario: &'a str,
+    measure: &'a str,
+    unit: f64,
+) -> Column<'a> {
+    column(title, move |record, who: &String| {
+        record
+            .get(scenario, who, measure)
+            .map(|figure| number(figure / unit))
+    })
 }
 
 /// Returns the column of the ratio of `who` to another contestant: the median, and the quartiles in brackets.
 pub(super) fn ratio<'a>(title: &'a str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
     let measure = format!("{measure} to {other}");
     column(title, move |record, scenario: &String| {
-        let part = |suffix| record.get(scenario, who, &format!("{measure}{suffix}")).map(number);
-        Some(format!("{} ({} to {})", part("")?, part(", low")?, part(", high")?))
+        let part = |suffix| {
+            record
+                .get(scenario, who, &format!("{measure}{suffix}"))
+                .map(number)
+        };
+        Some(format!(
+            "{} ({} to {})",
+            part("")?,
+            part(", low")?,
+            part(", high")?
+        ))
     })
 }
 
@@ -47,11 +70,20 @@ pub(super) fn beside<'a>(who: &[&'a str]) -> Vec<Column<'a>> {
 }
 
 /// Returns a peer's figure, and in brackets this library's divided by it, bold if the peer's is less.
-pub(super) fn compared(record: &Record, scenario: &str, peer: &str, measure: &str) -> Option<String> {
+pub(super) fn compared(
+    record: &Record,
+    scenario: &str,
+    peer: &str,
+    measure: &str,
+) -> Option<String> {
     let theirs = record.get(scenario, peer, measure)?;
     let ratio = record.get(scenario, LIMITER, measure)? / theirs;
     let mark = if ratio > 1.0 { "**" } else { "" };
-    Some(format!("{} ({mark}{}{mark})", number(theirs), number(ratio)))
+    Some(format!(
+        "{} ({mark}{}{mark})",
+        number(theirs),
+        number(ratio)
+    ))
 }
 
 /// Returns a table. `head` names the items, and each row has an item with its label. A record without the first cell has no
@@ -64,13 +96,26 @@ pub(super) fn table<T>(
 ) -> String {
     let titles: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
     let mut out = format!("| {head} | CPU | {} |\n", titles.join(" | "));
-    let _ = writeln!(out, "|{}---|{}", "---|".repeat(head.split('|').count()), "---:|".repeat(columns.len()));
+    let _ = writeln!(
+        out,
+        "|{}---|{}",
+        "---|".repeat(head.split('|').count()),
+        "---:|".repeat(columns.len())
+    );
     for (label, item) in rows {
         for record in records {
-            let cells: Vec<_> = columns.iter().map(|(_, cell)| cell(record, &item)).collect();
+            let cells: Vec<_> = columns
+                .iter()
+                .map(|(_, cell)| cell(record, &item))
+                .collect();
             if cells[0].is_some() {
                 let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
-                let _ = writeln!(out, "| {label} | {} | {} |", record.family(), cells.join(" | "));
+                let _ = writeln!(
+                    out,
+                    "| {label} | {} | {} |",
+                    record.family(),
+                    cells.join(" | ")
+                );
             }
         }
     }
@@ -85,19 +130,38 @@ pub(super) fn row(name: &str, about: &str) -> (String, String) {
 /// Returns the table of goals.
 pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
     let columns = [
-        column("measured", |record, goal: &&Goal| goal.measured(record).map(number)),
+        column("measured", |record, goal: &&Goal| {
+            goal.measured(record).map(number)
+        }),
         column("at most", |_, goal: &&Goal| Some(goal.most.to_string())),
         column("", |record, goal: &&Goal| {
-            Some(if goal.measured(record)? <= goal.most { "met" } else { "**missed**" }.to_owned())
+            Some(
+                if goal.measured(record)? <= goal.most {
+                    "met"
+                } else {
+                    "**missed**"
+                }
+                .to_owned(),
+            )
         }),
     ];
-    table(records, what, &columns, goals.iter().map(|goal| (goal.what.clone(), goal)))
+    table(
+        records,
+        what,
+        &columns,
+        goals.iter().map(|goal| (goal.what.clone(), goal)),
+    )
 }
 
 /// Returns how the figures were measured.
 pub(super) fn origin(group: Group, records: &[Record]) -> String {
-    let line = |Record { machine, versions, .. }: &Record| {
-        format!("- `cargo run --release -p limiter-benches -- {}` on {machine}, with {versions}.\n", group.name())
+    let line = |Record {
+                    machine, versions, ..
+                }: &Record| {
+        format!(
+            "- `cargo run --release -p limiter-benches -- {}` on {machine}, with {versions}.\n",
+            group.name()
+        )
     };
     records.iter().map(line).collect()
 }

@@ -103,14 +103,19 @@ pub(super) struct Shown {
 impl Shown {
     /// Returns the policy of the limits; `None` if there are none.
     pub(super) fn policy(&self) -> Result<Option<Policy>, UsageError> {
-        if self.limits.is_empty() { Ok(None) } else { options::policy(&self.limits).map(Some) }
+        if self.limits.is_empty() {
+            Ok(None)
+        } else {
+            options::policy(&self.limits).map(Some)
+        }
     }
 }
 
 /// Parses a limiter's name in its printed form.
 fn name(text: &str) -> Result<Name, String> {
     let name = String::from_utf8(unescape(text.as_bytes())?);
-    name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
+    name.map(Name::from)
+        .map_err(|_| "the name of a limiter is UTF-8".to_owned())
 }
 
 /// Parses a key in its printed form.

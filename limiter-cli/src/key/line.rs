@@ -14,8 +14,14 @@ use crate::text;
 const NAME: usize = 12;
 
 /// The titles and widths of the columns of numbers and durations.
-const COLUMNS: [(&str, usize); 6] =
-    [("entries", 9), ("cost", 12), ("bytes", 10), ("expires after", 14), ("remaining", 12), ("retry after", 14)];
+const COLUMNS: [(&str, usize); 6] = [
+    ("entries", 9),
+    ("cost", 12),
+    ("bytes", 10),
+    ("expires after", 14),
+    ("remaining", 12),
+    ("retry after", 14),
+];
 
 /// The output for one log, with fields in the order of the JSON.
 #[derive(Debug, Default, Serialize)]
@@ -63,14 +69,31 @@ impl From<LogInfo> for Log {
 }
 
 impl Line {
-    pub(super) fn known(name: String, key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
+    pub(super) fn known(
+        name: String,
+        key: String,
+        log: Option<LogInfo>,
+        decision: Option<&Decision>,
+    ) -> Self {
         let (log, decided) = (log.map(Log::from), decision.map(DecisionFields::from));
-        Self { name, key: Some(key), log, decided, ..Self::default() }
+        Self {
+            name,
+            key: Some(key),
+            log,
+            decided,
+            ..Self::default()
+        }
     }
 
     /// Writes the column headings.
     pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
-        write_cells(out, limits, COLUMNS.map(|(title, _)| title.to_owned()), "name", "key")
+        write_cells(
+            out,
+            limits,
+            COLUMNS.map(|(title, _)| title.to_owned()),
+            "name",
+            "key",
+        )
     }
 
     pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
@@ -80,9 +103,14 @@ impl Line {
             number(log.map(|log| log.entries)),
             number(log.map(|log| log.cost)),
             number(log.map(|log| log.bytes)),
-            log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::duration)),
+            log.map_or("-".to_owned(), |log| {
+                log.expires_after_us
+                    .map_or("never".to_owned(), text::duration)
+            }),
             number(decided.map(|decided| decided.remaining)),
-            decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::duration),
+            decided
+                .and_then(|decided| decided.retry_after_us)
+                .map_or("-".to_owned(), text::duration),
         ];
         let key = match (&self.key, &self.sha256) {
             (Some(key), _) if self.error.is_some() => format!("{key} (not a log)"),
@@ -94,7 +122,13 @@ impl Line {
 }
 
 /// Writes the cells of a row: those of [`COLUMNS`], the last two only with limits, then a name and a key.
-fn write_cells(out: &mut impl Write, limits: bool, cells: [String; 6], name: &str, key: &str) -> io::Result<()> {
+fn write_cells(
+    out: &mut impl Write,
+    limits: bool,
+    cells: [String; 6],
+    name: &str,
+    key: &str,
+) -> io::Result<()> {
     for ((_, width), cell) in COLUMNS.iter().zip(cells).take(if limits { 6 } else { 4 }) {
         write!(out, "{cell:>width$} ")?;
     }
@@ -118,18 +152,35 @@ pub(super) fn write_page(
             writeln!(out, "cost           {}", text::grouped(log.cost))?;
             writeln!(out, "oldest         {}", time(log.oldest))?;
             writeln!(out, "newest         {}", time(log.newest))?;
-            writeln!(out, "expires after  {}", log.expires_in.map_or("never".to_owned(), duration))?;
+            writeln!(
+                out,
+                "expires after  {}",
+                log.expires_in.map_or("never".to_owned(), duration)
+            )?;
             writeln!(out, "bytes          {}", text::grouped(log.bytes))?;
         }
     }
-    let Some(decision) = decision else { return Ok(()) };
+    let Some(decision) = decision else {
+        return Ok(());
+    };
     for limit in decision.limits().iter() {
-        let (used, remaining) = (text::grouped(limit.used()), text::grouped(limit.remaining()));
-        writeln!(out, "limit          {}: {used} used, {remaining} remaining", limit.limit())?;
+        let (used, remaining) = (
+            text::grouped(limit.used()),
+            text::grouped(limit.remaining()),
+        );
+        writeln!(
+            out,
+            "limit          {}: {used} used, {remaining} remaining",
+            limit.limit()
+        )?;
     }
     match decision.retry_after() {
         None => writeln!(out, "a request      would be allowed"),
-        Some(after) => writeln!(out, "a request      would be denied, retry after {}", duration(after)),
+        Some(after) => writeln!(
+            out,
+            "a request      would be denied, retry after {}",
+            duration(after)
+        ),
     }
 }
 

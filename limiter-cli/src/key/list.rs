@@ -23,7 +23,11 @@ const PAGE_KEYS: usize = 1_000;
 /// The maximum number of logs read concurrently.
 const MAX_CONCURRENT_READS: usize = 64;
 
-pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListArgs) -> anyhow::Result<()> {
+pub(super) async fn list(
+    store: RedisStore,
+    policy: Option<Policy>,
+    args: &ListArgs,
+) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
     let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
@@ -34,7 +38,10 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
     }
     let mut cursor = None;
     loop {
-        let page = store.scan(args.name, cursor, PAGE_KEYS).await.map_err(failed)?;
+        let page = store
+            .scan(args.name, cursor, PAGE_KEYS)
+            .await
+            .map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
                 StoredKey::Known(key) => pattern.matches(&escape(key)),
@@ -42,7 +49,9 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
             })
         });
         let (store, policy) = (&store, policy.as_ref());
-        let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
+        let lines = stream::iter(fitting)
+            .map(|live| line(store, policy, live, args))
+            .buffered(MAX_CONCURRENT_READS);
         let lines: Vec<Option<Line>> = lines.try_collect().await?;
         for line in lines.into_iter().flatten() {
             match args.shown.output {
@@ -60,11 +69,16 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
     }
     for (count, what) in [
         (digests, ", because Redis holds only a digest"),
-        (damaged, " without a log (list without --over shows them; reset removes them)"),
+        (
+            damaged,
+            " without a log (list without --over shows them; reset removes them)",
+        ),
     ] {
         if count > 0 {
             let keys = if count == 1 { "key" } else { "keys" };
-            message(format_args!("limits could not be applied to {count} {keys}{what}"));
+            message(format_args!(
+                "limits could not be applied to {count} {keys}{what}"
+            ));
         }
     }
     Ok(())
@@ -81,26 +95,43 @@ async fn line(
     let key = match live.key {
         StoredKey::Known(key) => key,
         StoredKey::Digest(digest) => {
-            return Ok(Some(Line { name: shown_name, sha256: Some(digest), ..Line::default() }));
+            return Ok(Some(Line {
+                name: shown_name,
+                sha256: Some(digest),
+                ..Line::default()
+            }));
         }
         _ => return Ok(None),
     };
     let read = async {
         let decision = match policy {
-            Some(policy) => Some(Limiter::new(name, policy.clone(), Arc::clone(store)).peek(&*key).await?),
+            Some(policy) => Some(
+                Limiter::new(name, policy.clone(), Arc::clone(store))
+                    .peek(&*key)
+                    .await?,
+            ),
             None => None,
         };
         if args.over && decision.as_ref().is_none_or(Decision::allowed) {
             return Ok(None);
         }
-        Ok::<_, Error>(store.inspect(LogKey { name, key: &key }).await?.map(|log| (log, decision)))
+        Ok::<_, Error>(
+            store
+                .inspect(LogKey { name, key: &key })
+                .await?
+                .map(|log| (log, decision)),
+        )
     };
     let shown = escape(&key);
     match read.await {
-        Ok(read) => Ok(read.map(|(log, decision)| Line::known(shown_name, shown, Some(log), decision.as_ref()))),
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            Ok(Some(Line { name: shown_name, key: Some(shown), error: Some("not_a_log"), ..Line::default() }))
-        }
+        Ok(read) => Ok(read
+            .map(|(log, decision)| Line::known(shown_name, shown, Some(log), decision.as_ref()))),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(Line {
+            name: shown_name,
+            key: Some(shown),
+            error: Some("not_a_log"),
+            ..Line::default()
+        })),
         Err(error) => Err(failed(error)),
     }
 }

@@ -33,7 +33,14 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn new(args: &Load, limiter: Limiter<SharedStore>) -> Self {
         let length = Duration::from_secs(args.seconds.into());
-        Self { limiter, keys: args.keys, rate: args.rate, start: Instant::now(), length, begun: AtomicU64::new(0) }
+        Self {
+            limiter,
+            keys: args.keys,
+            rate: args.rate,
+            start: Instant::now(),
+            length,
+            begun: AtomicU64::new(0),
+        }
     }
 
     /// Makes one call after the other until the end, and sends their results.
@@ -41,7 +48,9 @@ impl Calls {
         loop {
             let number = self.begun.fetch_add(1, Ordering::Relaxed);
             // Without a rate, a call is due when a task is free.
-            let due = self.rate.map(|rate| Duration::from_secs_f64(number as f64 / f64::from(rate)));
+            let due = self
+                .rate
+                .map(|rate| Duration::from_secs_f64(number as f64 / f64::from(rate)));
             if due.unwrap_or_default().max(self.start.elapsed()) >= self.length {
                 return;
             }
@@ -53,7 +62,13 @@ impl Calls {
             let decision = self.limiter.acquire(key).await;
             let latency = before.elapsed();
             // The receiver outlives the tasks.
-            let _ = results.send(TimedCall { key, latency, decision }).await;
+            let _ = results
+                .send(TimedCall {
+                    key,
+                    latency,
+                    decision,
+                })
+                .await;
         }
     }
 }

@@ -20,7 +20,11 @@ pub(super) struct Admissions {
 
 impl Admissions {
     pub(super) fn new(policy: &Policy) -> Self {
-        Self { policy: policy.clone(), times: HashMap::default(), worst: (0, policy.limits()[0]) }
+        Self {
+            policy: policy.clone(),
+            times: HashMap::default(),
+            worst: (0, policy.limits()[0]),
+        }
     }
 
     pub(super) fn add(&mut self, key: u32, at: u64) {
@@ -30,7 +34,9 @@ impl Admissions {
         for &limit in self.policy.limits() {
             // The windows that end with the new entry, or with one that arrived before it.
             for (last, end) in times.iter().enumerate().skip(place) {
-                let first = times.partition_point(|time| end.saturating_sub(*time) >= limit.window().as_micros());
+                let first = times.partition_point(|time| {
+                    end.saturating_sub(*time) >= limit.window().as_micros()
+                });
                 let found = ((last + 1 - first) as u64, limit);
                 let share = |(units, limit): (u64, Limit)| units as f64 / limit.max() as f64;
                 if share(found) > share(self.worst) {
@@ -38,7 +44,12 @@ impl Admissions {
                 }
             }
         }
-        let oldest = at.saturating_sub(self.policy.longest_window().as_micros().saturating_add(MAX_DELAY));
+        let oldest = at.saturating_sub(
+            self.policy
+                .longest_window()
+                .as_micros()
+                .saturating_add(MAX_DELAY),
+        );
         while times.front().is_some_and(|time| *time < oldest) {
             times.pop_front();
         }
@@ -54,17 +65,53 @@ mod tests {
         // Entries exactly a window apart do not share a window.
         for (policy, entries, expected) in [
             ("9/10us", &[][..], (0, 0)),
-            ("9/10us", &[(7, 20), (7, 0), (7, 9), (7, 10), (7, 19)], (2, 0)),
-            ("9/10us", &[(7, 5), (8, 5), (7, 14), (7, 5), (7, 15)], (3, 0)),
-            ("9/10us", &[(7, 0), (7, 1), (7, 2), (7, 3), (7, 100_000_000), (7, 100_000_001)], (4, 0)),
-            ("2/10us, 10/1m", &[(7, 0), (7, 100), (7, 200), (7, 300), (8, 2), (8, 1)], (2, 0)),
-            ("2/10us, 4/1m", &[(7, 0), (7, 100), (7, 200), (8, 2)], (3, 1)),
+            (
+                "9/10us",
+                &[(7, 20), (7, 0), (7, 9), (7, 10), (7, 19)],
+                (2, 0),
+            ),
+            (
+                "9/10us",
+                &[(7, 5), (8, 5), (7, 14), (7, 5), (7, 15)],
+                (3, 0),
+            ),
+            (
+                "9/10us",
+                &[
+                    (7, 0),
+                    (7, 1),
+                    (7, 2),
+                    (7, 3),
+                    (7, 100_000_000),
+                    (7, 100_000_001),
+                ],
+                (4, 0),
+            ),
+            (
+                "2/10us, 10/1m",
+                &[(7, 0), (7, 100), (7, 200), (7, 300), (8, 2), (8, 1)],
+                (2, 0),
+            ),
+            (
+                "2/10us, 4/1m",
+                &[(7, 0), (7, 100), (7, 200), (8, 2)],
+                (3, 1),
+            ),
         ] {
             let policy: Policy = policy.parse().unwrap();
             let mut admissions = Admissions::new(&policy);
-            entries.iter().for_each(|(key, at)| admissions.add(*key, *at));
-            assert_eq!(admissions.worst, (expected.0, policy.limits()[expected.1]), "{entries:?}");
-            assert!(admissions.times.values().all(|times| times.len() < 6), "old entries are kept: {admissions:?}");
+            entries
+                .iter()
+                .for_each(|(key, at)| admissions.add(*key, *at));
+            assert_eq!(
+                admissions.worst,
+                (expected.0, policy.limits()[expected.1]),
+                "{entries:?}"
+            );
+            assert!(
+                admissions.times.values().all(|times| times.len() < 6),
+                "old entries are kept: {admissions:?}"
+            );
         }
     }
 }

@@ -28,17 +28,30 @@ impl Input {
                 let opened = || File::open(path).and_then(|file| Ok((file.metadata()?, file)));
                 let (metadata, file) = opened().with_context(|| format!("cannot open {name}"))?;
                 anyhow::ensure!(!metadata.is_dir(), "cannot read {name}: it is a directory");
-                (name, if metadata.is_file() { Content::File(file) } else { Content::Stream(Box::new(file)) })
+                (
+                    name,
+                    if metadata.is_file() {
+                        Content::File(file)
+                    } else {
+                        Content::Stream(Box::new(file))
+                    },
+                )
             }
             None if io::stdin().is_terminal() => {
-                return Err(UsageError("expected a FILE, or - for standard input".to_owned()).into());
+                return Err(
+                    UsageError("expected a FILE, or - for standard input".to_owned()).into(),
+                );
             }
-            _ => ("standard input".to_owned(), Content::Stream(Box::new(io::stdin()))),
+            _ => (
+                "standard input".to_owned(),
+                Content::Stream(Box::new(io::stdin())),
+            ),
         };
         let content = match content {
             Content::Stream(mut stream) if twice => {
                 let mut copy = tempfile::tempfile().context("cannot create a temporary file")?;
-                io::copy(&mut stream, &mut copy).with_context(|| format!("cannot copy {name} to a temporary file"))?;
+                io::copy(&mut stream, &mut copy)
+                    .with_context(|| format!("cannot copy {name} to a temporary file"))?;
                 copy.rewind()?;
                 Content::File(copy)
             }

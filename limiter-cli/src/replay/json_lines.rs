@@ -25,8 +25,19 @@ struct Line<'a> {
 
 /// Writes the result of a row. Replaces bytes of its key that are not UTF-8.
 pub(super) fn write(out: &mut impl Write, row: &Row<'_>, result: &RowResult) -> io::Result<()> {
-    let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action);
-    let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: result.fields(), error: None };
+    let (at_us, key, op) = (
+        row.at.as_micros(),
+        String::from_utf8_lossy(row.key),
+        row.action,
+    );
+    let mut line = Line {
+        at_us,
+        key,
+        op,
+        cost: Some(row.cost),
+        decided: result.fields(),
+        error: None,
+    };
     match result {
         RowResult::Decided(_) => {}
         RowResult::Refused(kind) => line.error = Some(kind.as_str()),

@@ -22,7 +22,8 @@ pub(super) use collector::Collector;
 pub(super) use view::View;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<WithKeyPoints<RangedCoordu64>, RangedCoordf64>>;
+type Chart<'a> =
+    ChartContext<'a, SVGBackend<'a>, Cartesian2d<WithKeyPoints<RangedCoordu64>, RangedCoordf64>>;
 
 /// Text stays readable where a page shows the plot with a width of 800 pixels.
 const WIDTH: u32 = 1000;
@@ -47,13 +48,16 @@ const MAX_KEY_CHARS: usize = 19;
 /// Draws a plot as SVG.
 pub(super) fn draw(data: &Collector<'_>, policy: &Policy) -> anyhow::Result<String> {
     let mut svg = String::new();
-    let height = USAGE_HEIGHT + BARS_HEIGHT + KEYS_HEIGHT.0 + KEYS_HEIGHT.1 * data.view.top.len() as u32;
+    let height =
+        USAGE_HEIGHT + BARS_HEIGHT + KEYS_HEIGHT.0 + KEYS_HEIGHT.1 * data.view.top.len() as u32;
     let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let title = title(&data.view, policy);
     // A policy of eight limits makes a long title.
     let size = if title.chars().count() > 95 { 12 } else { 22 };
-    let (usage, rest) = root.titled(&title, ("sans-serif", size))?.split_vertically(USAGE_HEIGHT);
+    let (usage, rest) = root
+        .titled(&title, ("sans-serif", size))?
+        .split_vertically(USAGE_HEIGHT);
     let (bars, keys) = rest.split_vertically(BARS_HEIGHT);
     draw_usage(&usage, &data.view, &data.usage, policy)?;
     draw_bars(&bars, data)?;
@@ -66,8 +70,14 @@ pub(super) fn draw(data: &Collector<'_>, policy: &Policy) -> anyhow::Result<Stri
 fn title(view: &View<'_>, policy: &Policy) -> String {
     let (key, requests) = (text::key(view.key, 40), text::requests(view.count.rows));
     match view.count.denied {
-        0 => format!("{key} stays within {policy}: at most {} used, {requests}", percent(view.count.peak.0)),
-        denied => format!("{key} exceeds {policy}: {} of {requests} denied", text::grouped(denied)),
+        0 => format!(
+            "{key} stays within {policy}: at most {} used, {requests}",
+            percent(view.count.peak.0)
+        ),
+        denied => format!(
+            "{key} exceeds {policy}: {} of {requests} denied",
+            text::grouped(denied)
+        ),
     }
 }
 
@@ -76,7 +86,12 @@ fn percent(share: f64) -> String {
 }
 
 /// Draws the usage of the plot's key against its limits.
-fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Policy) -> anyhow::Result<()> {
+fn draw_usage(
+    area: &Area<'_>,
+    view: &View<'_>,
+    usage: &KeyUsage,
+    policy: &Policy,
+) -> anyhow::Result<()> {
     let [from, to] = [view.close.start, view.close.end].map(Timestamp::from_micros_saturating);
     let [from, to] = [from, to].map(|at| text::date_time(at, view.relative));
     let part = match (view.is_close_up, view.count.denied) {
@@ -85,26 +100,54 @@ fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Polic
         (true, _) => "longest run of denials: ",
     };
     let peak = |shares: &[f64]| shares.iter().copied().fold(0.0, f64::max);
-    let used = usage.used().iter().map(|shares| peak(shares)).fold(0.0, f64::max);
+    let used = usage
+        .used()
+        .iter()
+        .map(|shares| peak(shares))
+        .fold(0.0, f64::max);
     let demand = peak(usage.requested()).max(used);
     let top = (demand * 1.08).clamp(1.25, MAX_SHOWN);
     let caption = format!("{part}{from} to {to}");
-    let mut chart =
-        panel(area, &caption, &view.close, view.relative, 0.0..100.0 * top, &|share| format!("{share:.0} %"))?;
+    let mut chart = panel(
+        area,
+        &caption,
+        &view.close,
+        view.relative,
+        0.0..100.0 * top,
+        &|share| format!("{share:.0} %"),
+    )?;
     let line = |shares: &[f64]| steps(&view.close, shares, top);
     let black = BLACK.to_rgba();
     // Draws a label next to some columns: to the right of them, or to the left of those in the right half.
-    let label = |text: String, (first, last): (usize, usize), height: f64, down: i32, color: RGBAColor| {
-        let (column, into, x) = if last < COLUMNS / 2 { (last, 6, HPos::Left) } else { (first, -6, HPos::Right) };
-        let y = if down < 0 { VPos::Bottom } else { VPos::Top };
-        let text = Text::new(text, (into, down), FONT.into_font().color(&color).pos(Pos::new(x, y)));
-        [EmptyElement::at((column_start(&view.close, column), 100.0 * height)) + text]
-    };
+    let label =
+        |text: String, (first, last): (usize, usize), height: f64, down: i32, color: RGBAColor| {
+            let (column, into, x) = if last < COLUMNS / 2 {
+                (last, 6, HPos::Left)
+            } else {
+                (first, -6, HPos::Right)
+            };
+            let y = if down < 0 { VPos::Bottom } else { VPos::Top };
+            let text = Text::new(
+                text,
+                (into, down),
+                FONT.into_font().color(&color).pos(Pos::new(x, y)),
+            );
+            [EmptyElement::at((column_start(&view.close, column), 100.0 * height)) + text]
+        };
     // An area's label stands where the area is highest.
     let area_label = |text: String, shares: &[f64]| {
         let height = peak(shares).min(top);
-        let column = shares.iter().position(|share| *share >= height).unwrap_or(0);
-        label(text, (column, column), height, if height < 0.3 * top { -4 } else { 4 }, black)
+        let column = shares
+            .iter()
+            .position(|share| *share >= height)
+            .unwrap_or(0);
+        label(
+            text,
+            (column, column),
+            height,
+            if height < 0.3 * top { -4 } else { 4 },
+            black,
+        )
     };
 
     if view.count.denied > 0 {
@@ -114,23 +157,47 @@ fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Polic
     }
     for (i, (shares, limit)) in usage.used().iter().zip(policy.limits()).enumerate() {
         // The first colours of the palette are red, green, yellow and blue.
-        let color = if i == 0 { ALLOWED.to_rgba() } else { Palette99::pick(i + 3).to_rgba() };
+        let color = if i == 0 {
+            ALLOWED.to_rgba()
+        } else {
+            Palette99::pick(i + 3).to_rgba()
+        };
         let (is_only, text) = (policy.limits().len() == 1, format!("used of {limit}"));
         let fill = if is_only { color } else { TRANSPARENT };
-        chart.draw_series(AreaSeries::new(line(shares), 0.0, fill).border_style(color.stroke_width(2)))?;
-        let label = if is_only { area_label(text, shares) } else { label(text, (0, 0), 1.0, 4 + 16 * i as i32, color) };
+        chart.draw_series(
+            AreaSeries::new(line(shares), 0.0, fill).border_style(color.stroke_width(2)),
+        )?;
+        let label = if is_only {
+            area_label(text, shares)
+        } else {
+            label(text, (0, 0), 1.0, 4 + 16 * i as i32, color)
+        };
         chart.draw_series(label)?;
     }
-    let limit = PathElement::new([view.close.start, view.close.end].map(|at| (at, 100.0)), BLACK.stroke_width(2));
+    let limit = PathElement::new(
+        [view.close.start, view.close.end].map(|at| (at, 100.0)),
+        BLACK.stroke_width(2),
+    );
     chart.draw_series([limit])?;
     chart.draw_series(label("limit".to_owned(), (0, 0), 1.0, -3, black))?;
-    let denied: Vec<usize> = (0..COLUMNS).filter(|column| usage.denied[*column]).collect();
+    let denied: Vec<usize> = (0..COLUMNS)
+        .filter(|column| usage.denied[*column])
+        .collect();
     if let (Some(first), Some(last)) = (denied.first(), denied.last()) {
-        chart.draw_series(label("denied requests".to_owned(), (*first, *last), top, 0, DENIED.to_rgba()))?;
+        chart.draw_series(label(
+            "denied requests".to_owned(),
+            (*first, *last),
+            top,
+            0,
+            DENIED.to_rgba(),
+        ))?;
     }
     chart.draw_series(denied.into_iter().map(|column| {
         let at = column_start(&view.close, column);
-        PathElement::new([(at, 95.0 * top), (at, 100.0 * top)], DENIED.stroke_width(2))
+        PathElement::new(
+            [(at, 95.0 * top), (at, 100.0 * top)],
+            DENIED.stroke_width(2),
+        )
     }))?;
     Ok(())
 }
@@ -138,25 +205,53 @@ fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Polic
 /// Draws the requests of all keys over the whole trace.
 fn draw_bars(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let (view, summary) = (&data.view, data.view.summary);
-    let (allowed, denied) = (text::requests(summary.allowed + summary.recorded), text::grouped(summary.denied));
-    let caption = format!("All keys, per {}: {allowed} allowed, {denied} denied", text::duration(view.bucket));
-    let top = data.all.iter().map(|count| count.allowed + count.denied).max().unwrap_or(0).max(1) as f64 * 1.08;
+    let (allowed, denied) = (
+        text::requests(summary.allowed + summary.recorded),
+        text::grouped(summary.denied),
+    );
+    let caption = format!(
+        "All keys, per {}: {allowed} allowed, {denied} denied",
+        text::duration(view.bucket)
+    );
+    let top = data
+        .all
+        .iter()
+        .map(|count| count.allowed + count.denied)
+        .max()
+        .unwrap_or(0)
+        .max(1) as f64
+        * 1.08;
     let label = |requests: &f64| text::grouped(*requests as u64);
     let mut chart = panel(area, &caption, &view.whole, view.relative, 0.0..top, &label)?;
     if view.is_close_up {
         // A short span is still visible.
         let margin = (view.whole.end - view.whole.start) / 400;
-        let from = view.close.start.saturating_sub(margin).max(view.whole.start);
+        let from = view
+            .close
+            .start
+            .saturating_sub(margin)
+            .max(view.whole.start);
         let to = view.close.end.saturating_add(margin).min(view.whole.end);
-        chart.draw_series([Rectangle::new([(from, 0.0), (to, top)], BLACK.mix(0.14).filled())])?;
+        chart.draw_series([Rectangle::new(
+            [(from, 0.0), (to, top)],
+            BLACK.mix(0.14).filled(),
+        )])?;
     }
-    let bars = data.all.iter().enumerate().map(|(i, count)| (view.bar(i), count));
+    let bars = data
+        .all
+        .iter()
+        .enumerate()
+        .map(|(i, count)| (view.bar(i), count));
     chart.draw_series(bars.flat_map(|((from, to), count)| {
         let allowed = count.allowed as f64;
         // A few denials among many requests are still visible.
-        let all = allowed + (count.denied as f64).max(if count.denied > 0 { top / 50.0 } else { 0.0 });
+        let all =
+            allowed + (count.denied as f64).max(if count.denied > 0 { top / 50.0 } else { 0.0 });
         let bar = |from, to, color: RGBColor| Rectangle::new([from, to], color.filled());
-        [bar((from, allowed), (to, all), DENIED), bar((from, 0.0), (to, allowed), ALLOWED)]
+        [
+            bar((from, allowed), (to, all), DENIED),
+            bar((from, 0.0), (to, allowed), ALLOWED),
+        ]
     }))?;
     Ok(())
 }
@@ -164,24 +259,42 @@ fn draw_bars(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
 /// Draws a line for each of the keys that were denied most or came closest.
 fn draw_keys(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let view = &data.view;
-    let [over, all] = [view.summary.keys_denied(), view.summary.keys.len()].map(|n| text::grouped(n as u64));
-    let caption =
-        format!("Keys denied: {over} of {all}. Most denied first, then closest to the limit (red: some denied)");
+    let [over, all] =
+        [view.summary.keys_denied(), view.summary.keys.len()].map(|n| text::grouped(n as u64));
+    let caption = format!(
+        "Keys denied: {over} of {all}. Most denied first, then closest to the limit (red: some denied)"
+    );
     let rows = view.top.len();
     let middle = |row: usize| (rows - row) as f64;
     let label = |y: &f64| {
         let (key, count) = view.top[rows.saturating_sub(*y as usize)];
-        let result =
-            if count.denied > 0 { format!("{} denied", text::grouped(count.denied)) } else { percent(count.peak.0) };
+        let result = if count.denied > 0 {
+            format!("{} denied", text::grouped(count.denied))
+        } else {
+            percent(count.peak.0)
+        };
         format!("{}: {result}", text::key(key, MAX_KEY_CHARS))
     };
-    let mut chart = panel(area, &caption, &view.whole, view.relative, 0.5..rows as f64 + 0.5, &label)?;
+    let mut chart = panel(
+        area,
+        &caption,
+        &view.whole,
+        view.relative,
+        0.5..rows as f64 + 0.5,
+        &label,
+    )?;
     for (row, counts) in data.top.iter().enumerate() {
-        let bars = counts.iter().enumerate().filter(|(_, count)| count.allowed + count.denied > 0);
+        let bars = counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| count.allowed + count.denied > 0);
         chart.draw_series(bars.map(|(i, count)| {
             let (from, to) = view.bar(i);
             let color = if count.denied > 0 { DENIED } else { ALLOWED };
-            Rectangle::new([(from, middle(row) - 0.4), (to, middle(row) + 0.4)], color.filled())
+            Rectangle::new(
+                [(from, middle(row) - 0.4), (to, middle(row) + 0.4)],
+                color.filled(),
+            )
         }))?;
     }
     Ok(())
@@ -200,17 +313,31 @@ fn panel<'a>(
     let ticks = ticks(time, relative);
     // Only whole numbers have labels.
     let labels = (y.end as usize).saturating_add(1).min(MAX_LABELS);
-    let of_tick = |at: &u64| ticks.iter().find(|tick| tick.0 == *at).map_or_else(String::new, |tick| tick.1.clone());
+    let of_tick = |at: &u64| {
+        ticks
+            .iter()
+            .find(|tick| tick.0 == *at)
+            .map_or_else(String::new, |tick| tick.1.clone())
+    };
     let mut chart = ChartBuilder::on(area)
         .caption(caption, ("sans-serif", 16))
         .margin(8)
         .margin_right(40)
         .x_label_area_size(24)
         .y_label_area_size(LABELS_WIDTH)
-        .build_cartesian_2d(time.clone().with_key_points(ticks.iter().map(|tick| tick.0).collect()), y)?;
+        .build_cartesian_2d(
+            time.clone()
+                .with_key_points(ticks.iter().map(|tick| tick.0).collect()),
+            y,
+        )?;
     let mut mesh = chart.configure_mesh();
-    mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).y_labels(labels).label_style(FONT);
-    mesh.x_label_formatter(&of_tick).y_label_formatter(label).draw()?;
+    mesh.bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .y_labels(labels)
+        .label_style(FONT);
+    mesh.x_label_formatter(&of_tick)
+        .y_label_formatter(label)
+        .draw()?;
     Ok(chart)
 }
 

@@ -11,7 +11,10 @@ use crate::trace::{Action, Malformed, Row, Trace};
 
 /// The result of a row.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists at a time, and a box would cost every row an allocation"
+)]
 pub(super) enum RowResult {
     /// The limiter decided.
     Decided(Decision),
@@ -50,8 +53,8 @@ pub(super) fn replay<R: Read>(
         number += 1;
         match row {
             Ok(row) => {
-                let result =
-                    run_row(&row, limiter).with_context(|| format!("deciding on row {number} of the trace"))?;
+                let result = run_row(&row, limiter)
+                    .with_context(|| format!("deciding on row {number} of the trace"))?;
                 each(&row, &result)?;
             }
             Err(error) => {
@@ -81,7 +84,9 @@ fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, E
     match decision {
         Ok(decision) => Ok(RowResult::Decided(decision)),
         Err(error) => match error.kind() {
-            kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => Ok(RowResult::Refused(kind)),
+            kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => {
+                Ok(RowResult::Refused(kind))
+            }
             _ => Err(error),
         },
     }

@@ -92,12 +92,24 @@ impl Summary {
     }
 
     /// Returns the keys with the highest rank, in descending order. Equal ranks are in the order of the keys.
-    pub(super) fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, f64)) -> Vec<CountedKey<'_>> {
+    pub(super) fn top(
+        &self,
+        most: usize,
+        rank: impl Fn(&KeyCount) -> (u64, f64),
+    ) -> Vec<CountedKey<'_>> {
         let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| {
             let (first, second) = (rank(&a.1), rank(&b.1));
-            second.0.cmp(&first.0).then(second.1.total_cmp(&first.1)).then_with(|| a.0.cmp(b.0))
+            second
+                .0
+                .cmp(&first.0)
+                .then(second.1.total_cmp(&first.1))
+                .then_with(|| a.0.cmp(b.0))
         };
-        let mut all: Vec<CountedKey<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
+        let mut all: Vec<CountedKey<'_>> = self
+            .keys
+            .iter()
+            .map(|(key, count)| (&**key, *count))
+            .collect();
         if all.len() > most {
             all.select_nth_unstable_by(most, order);
             all.truncate(most);
@@ -110,7 +122,9 @@ impl Summary {
     #[inline]
     pub(super) fn add(&mut self, row: &Row<'_>, result: &RowResult) {
         self.rows += 1;
-        self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| (from.min(row.at), to.max(row.at))));
+        self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| {
+            (from.min(row.at), to.max(row.at))
+        }));
         let count = match self.keys.get_mut(row.key) {
             Some(count) => count,
             None => self.keys.entry(row.key.into()).or_default(),
@@ -142,7 +156,11 @@ impl KeyCount {
         self.denied += 1;
         let current = &mut self.current;
         if current.denied == 0 || at.micros_since(current.to) >= window || at < current.to {
-            *current = Streak { denied: 0, from: at, to: at };
+            *current = Streak {
+                denied: 0,
+                from: at,
+                to: at,
+            };
         }
         current.denied += 1;
         current.to = at;

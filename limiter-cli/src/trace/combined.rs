@@ -22,7 +22,10 @@ impl CombinedRows {
         match self.read(input) {
             Ok(true) => Some(self.row()),
             Ok(false) if self.line.is_empty() => None,
-            Ok(false) => Some(Err(malformed(self.number, format!("expected a line of at most {MAX_ROW} bytes")))),
+            Ok(false) => Some(Err(malformed(
+                self.number,
+                format!("expected a line of at most {MAX_ROW} bytes"),
+            ))),
             Err(error) => Some(Err(read_failed(&error))),
         }
     }
@@ -32,7 +35,10 @@ impl CombinedRows {
         loop {
             self.number += 1;
             self.line.clear();
-            let read = input.by_ref().take(MAX_ROW as u64).read_until(b'\n', &mut self.line)?;
+            let read = input
+                .by_ref()
+                .take(MAX_ROW as u64)
+                .read_until(b'\n', &mut self.line)?;
             if read == MAX_ROW && !self.line.ends_with(b"\n") {
                 input.skip_until(b'\n')?;
                 return Ok(false);
@@ -44,22 +50,35 @@ impl CombinedRows {
     }
 
     fn row(&mut self) -> anyhow::Result<Row<'_>> {
-        let Self { line, number, latest } = self;
+        let Self {
+            line,
+            number,
+            latest,
+        } = self;
         let Some((key, time)) = split(line) else {
             let text = "expected an access log line, as in 192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / \
                         HTTP/1.1\" 200 12";
-            return Err(malformed(*number, format!("{text}, found {}", shown(line.trim_ascii_end()))));
+            return Err(malformed(
+                *number,
+                format!("{text}, found {}", shown(line.trim_ascii_end())),
+            ));
         };
         let at = match &latest {
             Some((text, at)) if text == time => *at,
             _ => {
-                let at = parse_access_log_time(time)
-                    .map_err(|expected| malformed(*number, format!("{expected}, found {}", shown(time))))?;
+                let at = parse_access_log_time(time).map_err(|expected| {
+                    malformed(*number, format!("{expected}, found {}", shown(time)))
+                })?;
                 *latest = Some((*time, at));
                 at
             }
         };
-        Ok(Row { at, key, action: Action::Acquire, cost: 1 })
+        Ok(Row {
+            at,
+            key,
+            action: Action::Acquire,
+            cost: 1,
+        })
     }
 }
 

@@ -38,7 +38,8 @@ impl CsvRows {
             RecordRead::OpenQuote => Err("found a quote that is never closed".to_owned()),
         };
         let columns = columns.map_err(|found| {
-            let expected = "expected a header row with the columns at and key, optionally cost and op";
+            let expected =
+                "expected a header row with the columns at and key, optionally cost and op";
             unreadable(record.line.max(1), format!("{expected}: {found}"))
         })?;
         Ok(Self { record, columns })
@@ -50,13 +51,15 @@ impl CsvRows {
             Ok(RecordRead::Record) => Some(self.row()),
             Ok(RecordRead::End) => None,
             Ok(RecordRead::TooLong) => {
-                let most =
-                    format!("expected a row of at most {MAX_ROW} bytes and {MAX_COLUMNS} columns; is a quote open?");
+                let most = format!(
+                    "expected a row of at most {MAX_ROW} bytes and {MAX_COLUMNS} columns; is a quote open?"
+                );
                 Some(Err(malformed(self.record.line, most)))
             }
-            Ok(RecordRead::OpenQuote) => {
-                Some(Err(malformed(self.record.line, "expected a closing quote, found the end of the trace")))
-            }
+            Ok(RecordRead::OpenQuote) => Some(Err(malformed(
+                self.record.line,
+                "expected a closing quote, found the end of the trace",
+            ))),
             Err(error) => Some(Err(read_failed(&error))),
         }
     }
@@ -65,36 +68,51 @@ impl CsvRows {
     fn row(&self) -> anyhow::Result<Row<'_>> {
         let (record, columns) = (&self.record, &self.columns);
         if record.len() != columns.count {
-            let text = format!("expected {} columns as in the header, found {}", columns.count, record.len());
+            let text = format!(
+                "expected {} columns as in the header, found {}",
+                columns.count,
+                record.len()
+            );
             return Err(malformed(record.line, text));
         }
         let at = record.get(columns.at);
         let at: Timestamp = parse_at(at).map_err(|expected| self.wrong("at", expected, at))?;
         let cost = match columns.cost.map(|i| record.get(i).trim_ascii()) {
             None | Some(b"") => 1,
-            Some(text) => {
-                parse_cost(text).ok_or_else(|| self.wrong("cost", "expected a whole number below 2^64", text))?
-            }
+            Some(text) => parse_cost(text)
+                .ok_or_else(|| self.wrong("cost", "expected a whole number below 2^64", text))?,
         };
         let action = match columns.op.map(|i| record.get(i).trim_ascii()) {
             None | Some(b"" | b"acquire") => Action::Acquire,
             Some(b"peek") => Action::Peek,
             Some(b"record") => Action::Record,
             Some(b"reset") => Action::Reset,
-            Some(other) => return Err(self.wrong("op", "expected acquire, peek, record or reset", other)),
+            Some(other) => {
+                return Err(self.wrong("op", "expected acquire, peek, record or reset", other));
+            }
         };
-        Ok(Row { at, key: record.get(columns.key), action, cost })
+        Ok(Row {
+            at,
+            key: record.get(columns.key),
+            action,
+            cost,
+        })
     }
 
     #[cold]
     fn wrong(&self, column: &str, expected: &str, found: &[u8]) -> anyhow::Error {
-        malformed(self.record.line, format!("column {column}: {expected}, found {}", shown(found)))
+        malformed(
+            self.record.line,
+            format!("column {column}: {expected}, found {}", shown(found)),
+        )
     }
 }
 
 fn parse_cost(text: &[u8]) -> Option<u64> {
     // The standard library accepts a plus sign, but a cost has none.
-    text.first()?.is_ascii_digit().then(|| std::str::from_utf8(text).ok()?.parse().ok())?
+    text.first()?
+        .is_ascii_digit()
+        .then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
 impl Columns {
@@ -106,8 +124,16 @@ impl Columns {
                 (first, None) => Ok(first),
             }
         };
-        let need = |name: &str| find(name)?.ok_or_else(|| format!("found no {name} in {}", shown(header.bytes())));
-        Ok(Self { at: need("at")?, key: need("key")?, cost: find("cost")?, op: find("op")?, count: header.len() })
+        let need = |name: &str| {
+            find(name)?.ok_or_else(|| format!("found no {name} in {}", shown(header.bytes())))
+        };
+        Ok(Self {
+            at: need("at")?,
+            key: need("key")?,
+            cost: find("cost")?,
+            op: find("op")?,
+            count: header.len(),
+        })
     }
 }
 
@@ -115,7 +141,9 @@ impl Columns {
 pub(super) fn starts_with_header(mut head: &[u8]) -> bool {
     let mut record = Record::new();
     matches!(record.read(&mut head), Ok(RecordRead::Record))
-        && ["at", "key"].iter().all(|name| record.named(name).next().is_some())
+        && ["at", "key"]
+            .iter()
+            .all(|name| record.named(name).next().is_some())
 }
 
 /// One record and the parser's state. Reuses its buffers.
@@ -144,7 +172,15 @@ enum RecordRead {
 impl Record {
     fn new() -> Self {
         let (bytes, ends) = (vec![0; 1 << 10], vec![0; 16]);
-        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, line_ends: 0, after_return: false }
+        Self {
+            parser: csv_core::Reader::new(),
+            bytes,
+            ends,
+            fields: 0,
+            line: 0,
+            line_ends: 0,
+            after_return: false,
+        }
     }
 
     fn len(&self) -> usize {
@@ -163,15 +199,25 @@ impl Record {
 
     /// Returns the columns with this name.
     fn named(&self, name: &str) -> impl Iterator<Item = usize> {
-        (0..self.len()).filter(move |&i| self.get(i).trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+        (0..self.len()).filter(move |&i| {
+            self.get(i)
+                .trim_ascii()
+                .eq_ignore_ascii_case(name.as_bytes())
+        })
     }
 
     fn count_lines(&mut self, consumed: &[u8]) {
         for at in memchr::memchr2_iter(b'\r', b'\n', consumed) {
-            let after_return = if at == 0 { self.after_return } else { consumed[at - 1] == b'\r' };
+            let after_return = if at == 0 {
+                self.after_return
+            } else {
+                consumed[at - 1] == b'\r'
+            };
             self.line_ends += u64::from(consumed[at] == b'\r' || !after_return);
         }
-        self.after_return = consumed.last().map_or(self.after_return, |last| *last == b'\r');
+        self.after_return = consumed
+            .last()
+            .map_or(self.after_return, |last| *last == b'\r');
     }
 
     /// Reads the next record, skipping empty lines.
@@ -186,7 +232,10 @@ impl Record {
             };
             let at_end = data.is_empty();
             if !started {
-                let empty = data.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+                let empty = data
+                    .iter()
+                    .take_while(|byte| matches!(byte, b'\r' | b'\n'))
+                    .count();
                 if empty > 0 {
                     self.count_lines(&data[..empty]);
                     input.consume(empty);
@@ -199,8 +248,11 @@ impl Record {
             }
             // At the end of the input, a line feed ends the last record unless a quote is open.
             let data = if at_end { &b"\n"[..] } else { data };
-            let (result, read, wrote, ended) =
-                self.parser.read_record(data, &mut self.bytes[written..], &mut self.ends[self.fields..]);
+            let (result, read, wrote, ended) = self.parser.read_record(
+                data,
+                &mut self.bytes[written..],
+                &mut self.ends[self.fields..],
+            );
             if !at_end {
                 self.count_lines(&data[..read]);
                 input.consume(read);

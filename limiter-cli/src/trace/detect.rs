@@ -9,14 +9,24 @@ use super::{combined, csv};
 const DETECT_BYTES: u64 = 64 << 10;
 
 /// Returns the beginning of the input without a byte order mark, and the given format or the one of the content.
-pub(super) fn detect(input: &mut impl Read, format: Option<Format>) -> anyhow::Result<(Cursor<Vec<u8>>, Format)> {
+pub(super) fn detect(
+    input: &mut impl Read,
+    format: Option<Format>,
+) -> anyhow::Result<(Cursor<Vec<u8>>, Format)> {
     let mut head = Vec::new();
-    input.take(DETECT_BYTES).read_to_end(&mut head).map_err(|error| read_failed(&error))?;
-    let compressed = [(&b"\x1f\x8b"[..], "gzip", "gunzip -c"), (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc")];
+    input
+        .take(DETECT_BYTES)
+        .read_to_end(&mut head)
+        .map_err(|error| read_failed(&error))?;
+    let compressed = [
+        (&b"\x1f\x8b"[..], "gzip", "gunzip -c"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
+    ];
     for (magic, name, tool) in compressed {
         if head.starts_with(magic) {
-            let text =
-                format!("expected text, found {name}: decompress it first, as in {tool} FILE | limiter replay -");
+            let text = format!(
+                "expected text, found {name}: decompress it first, as in {tool} FILE | limiter replay -"
+            );
             return Err(unreadable(1, text));
         }
     }
@@ -34,11 +44,24 @@ fn of_content(head: &[u8]) -> anyhow::Result<Format> {
     if csv::starts_with_header(head) {
         return Ok(Format::Csv);
     }
-    let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let mut lines = head
+        .split(|&b| b == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty());
     if lines.clone().any(|line| combined::split(line).is_some()) {
         return Ok(Format::Combined);
     }
     let first = lines.next().unwrap_or_default();
     let text = "expected a CSV header row with the columns at and key, or the lines of a web server's access log";
-    Err(unreadable(1, format!("{text}, found {}", if first.is_empty() { "nothing".into() } else { shown(first) })))
+    Err(unreadable(
+        1,
+        format!(
+            "{text}, found {}",
+            if first.is_empty() {
+                "nothing".into()
+            } else {
+                shown(first)
+            }
+        ),
+    ))
 }

@@ -63,11 +63,21 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 pub(super) fn malformed(line: u64, message: impl Into<String>) -> anyhow::Error {
-    Malformed { line, message: message.into(), skippable: true }.into()
+    Malformed {
+        line,
+        message: message.into(),
+        skippable: true,
+    }
+    .into()
 }
 
 pub(super) fn unreadable(line: u64, message: impl Into<String>) -> anyhow::Error {
-    Malformed { line, message: message.into(), skippable: false }.into()
+    Malformed {
+        line,
+        message: message.into(),
+        skippable: false,
+    }
+    .into()
 }
 
 /// Hides the type of the error, because an [`io::Error`] is one of the output.

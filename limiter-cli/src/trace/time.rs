@@ -15,8 +15,10 @@ pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
                             2015-05-17T10:05:03Z";
     let text = text.trim_ascii();
     if !text.iter().all(|b| b.is_ascii_digit() || *b == b'.') {
-        let time: jiff::Timestamp =
-            std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(EXPECTED)?;
+        let time: jiff::Timestamp = std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or(EXPECTED)?;
         return from_jiff(time);
     }
     let dot = text.iter().position(|&b| b == b'.');
@@ -28,17 +30,23 @@ pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
     let (six, rest) = decimals.split_at(decimals.len().min(6));
     if rest.iter().any(|&b| b != b'0') {
         let all_digits = rest.iter().all(u8::is_ascii_digit);
-        return Err(if all_digits { "expected at most six decimals: a time is whole microseconds" } else { EXPECTED });
+        return Err(if all_digits {
+            "expected at most six decimals: a time is whole microseconds"
+        } else {
+            EXPECTED
+        });
     }
     let seconds = digits(whole).ok_or(EXPECTED)?;
-    let fraction = digits(six).ok_or(EXPECTED)? * [MICROS, 100_000, 10_000, 1_000, 100, 10, 1][six.len()];
+    let fraction =
+        digits(six).ok_or(EXPECTED)? * [MICROS, 100_000, 10_000, 1_000, 100, 10, 1][six.len()];
     in_range(u128::from(seconds) * u128::from(MICROS) + u128::from(fraction))
 }
 
 /// Parses digits as a saturating number; `None` if there is anything else.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |sum, &b| {
-        b.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u64::from(b - b'0')))
+        b.is_ascii_digit()
+            .then(|| sum.saturating_mul(10).saturating_add(u64::from(b - b'0')))
     })
 }
 
@@ -50,7 +58,8 @@ fn in_range(micros: u128) -> Result<Timestamp, &'static str> {
 }
 
 fn from_jiff(time: jiff::Timestamp) -> Result<Timestamp, &'static str> {
-    let nanos = u128::try_from(time.as_nanosecond()).map_err(|_| "expected a time not before 1970")?;
+    let nanos =
+        u128::try_from(time.as_nanosecond()).map_err(|_| "expected a time not before 1970")?;
     if !nanos.is_multiple_of(1000) {
         return Err("expected at most six decimals: a time is whole microseconds");
     }
@@ -69,6 +78,7 @@ pub fn parse_access_log_time(text: &[u8]) -> Result<Timestamp, &'static str> {
     if text.len() != ACCESS_LOG_TIME {
         return Err(EXPECTED);
     }
-    let time = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", text).and_then(|time| time.to_timestamp());
+    let time =
+        BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", text).and_then(|time| time.to_timestamp());
     from_jiff(time.map_err(|_| EXPECTED)?)
 }

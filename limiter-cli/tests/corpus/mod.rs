@@ -10,16 +10,30 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 /// Text that parses as a limit, window or policy prints as text that parses to the same value. Other text gives a
 /// short error, however long it is.
 pub(crate) fn limits(input: &[u8]) {
-    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
     match text.parse::<Limit>() {
-        Ok(limit) => assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit, "{text:?}"),
+        Ok(limit) => assert_eq!(
+            limit.to_string().parse::<Limit>().unwrap(),
+            limit,
+            "{text:?}"
+        ),
         Err(error) => assert!(error.to_string().len() < 3_000, "{text:?}: {error}"),
     }
     if let Ok(window) = text.parse::<Window>() {
-        assert_eq!(window.to_string().parse::<Window>().unwrap(), window, "{text:?}");
+        assert_eq!(
+            window.to_string().parse::<Window>().unwrap(),
+            window,
+            "{text:?}"
+        );
     }
     match text.parse::<Policy>() {
-        Ok(policy) => assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy, "{text:?}"),
+        Ok(policy) => assert_eq!(
+            policy.to_string().parse::<Policy>().unwrap(),
+            policy,
+            "{text:?}"
+        ),
         Err(error) => assert!(error.to_string().len() < 3_000, "{text:?}: {error}"),
     }
 }
@@ -29,7 +43,11 @@ pub(crate) fn limits(input: &[u8]) {
 pub(crate) fn traces(input: &[u8]) {
     for format in [None, Some(Format::Csv), Some(Format::Combined)] {
         let (mut whole, mut trickle) = (input, Trickle(input));
-        assert_eq!(read(&mut whole, input.len(), format), read(&mut trickle, input.len(), format), "{format:?}");
+        assert_eq!(
+            read(&mut whole, input.len(), format),
+            read(&mut trickle, input.len(), format),
+            "{format:?}"
+        );
     }
     for parse in [parse_at, parse_access_log_time] {
         if let Ok(at) = parse(input) {
@@ -53,8 +71,14 @@ fn read(mut input: impl Read, length: usize, format: Option<Format>) -> Vec<Stri
             }
             Err(error) => {
                 let malformed: Malformed = error.downcast().unwrap();
-                assert!(malformed.line > last_line && malformed.line <= length as u64 + 1, "{malformed}");
-                assert!(malformed.message.contains("expected") && malformed.message.len() < 1_000, "{malformed}");
+                assert!(
+                    malformed.line > last_line && malformed.line <= length as u64 + 1,
+                    "{malformed}"
+                );
+                assert!(
+                    malformed.message.contains("expected") && malformed.message.len() < 1_000,
+                    "{malformed}"
+                );
                 assert!(malformed.skippable, "{malformed}");
                 last_line = malformed.line;
                 seen.push(malformed.to_string());
@@ -63,7 +87,11 @@ fn read(mut input: impl Read, length: usize, format: Option<Format>) -> Vec<Stri
         assert!(seen.len() <= length, "more rows than bytes");
     }
     assert!(trace.next().is_none(), "a row after the end");
-    assert_eq!(input.read(&mut [0]).unwrap(), 0, "the input is not read to its end");
+    assert_eq!(
+        input.read(&mut [0]).unwrap(),
+        0,
+        "the input is not read to its end"
+    );
     seen
 }
 

@@ -10,7 +10,13 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Starts `limiter` with these arguments. All its streams are pipes.
 pub(crate) fn start(args: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Runs `limiter` with these arguments and this standard input.
@@ -23,7 +29,11 @@ pub(crate) fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
     let id = child.id();
     let output = output_in_time(child, args);
     feeder.join().unwrap();
-    assert_ne!(output.status.code(), None, "process {id} was killed by a signal: {args:?}");
+    assert_ne!(
+        output.status.code(),
+        None,
+        "process {id} was killed by a signal: {args:?}"
+    );
     output
 }
 
@@ -31,7 +41,10 @@ fn output_in_time(child: Child, args: &[&str]) -> Output {
     let (started, id) = (Instant::now(), child.id());
     let waiter = thread::spawn(move || child.wait_with_output().unwrap());
     while !waiter.is_finished() {
-        assert!(started.elapsed() < TIMEOUT, "limiter {args:?} (process {id}) hangs");
+        assert!(
+            started.elapsed() < TIMEOUT,
+            "limiter {args:?} (process {id}) hangs"
+        );
         thread::sleep(Duration::from_millis(1));
     }
     waiter.join().unwrap()
@@ -40,14 +53,21 @@ fn output_in_time(child: Child, args: &[&str]) -> Output {
 /// Runs `limiter`, asserts that it succeeds, and returns its standard output.
 pub(crate) fn stdout_of(args: &[&str], input: impl AsRef<[u8]>) -> String {
     let output = limiter(args, input);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        text(&output.stderr)
+    );
     text(&output.stdout)
 }
 
 /// Replays a trace and returns the parsed lines of JSON.
 pub(crate) fn jsonl(limit: &str, trace: impl AsRef<[u8]>) -> Vec<serde_json::Value> {
     let out = stdout_of(&["replay", "--limit", limit, "--output", "jsonl"], trace);
-    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    out.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Runs `limiter` and returns its exit status and its standard error.

@@ -7,10 +7,20 @@ use std::fs;
 use std::path::Path;
 
 fn every_input(folder: &str, property: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder);
-    let mut inputs: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/corpus")
+        .join(folder);
+    let mut inputs: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     inputs.sort();
-    assert!(inputs.len() >= 15, "only {} inputs in {}", inputs.len(), folder.display());
+    assert!(
+        inputs.len() >= 15,
+        "only {} inputs in {}",
+        inputs.len(),
+        folder.display()
+    );
     for path in inputs {
         let input = fs::read(&path).unwrap();
         println!("{}", path.display());

@@ -8,7 +8,12 @@ use crate::common::{jsonl, stdout_of};
 fn rows(trace: impl AsRef<[u8]>) -> Vec<(u64, String)> {
     jsonl("1000/1s", trace)
         .iter()
-        .map(|line| (line["at_us"].as_u64().unwrap(), line["key"].as_str().unwrap().to_owned()))
+        .map(|line| {
+            (
+                line["at_us"].as_u64().unwrap(),
+                line["key"].as_str().unwrap().to_owned(),
+            )
+        })
         .collect()
 }
 
@@ -46,20 +51,36 @@ fn times_are_exact() {
     let second = 1_431_857_103_000_000;
     // Unix time has no leap seconds: they count as the second before.
     let leap = 1_483_228_799_500_000;
-    let expected = [1, second + 250_000, second + 999_999, (1 << 53) - 1, second + 1, second, leap];
+    let expected = [
+        1,
+        second + 250_000,
+        second + 999_999,
+        (1 << 53) - 1,
+        second + 1,
+        second,
+        leap,
+    ];
     assert_eq!(times, expected);
 }
 
 #[test]
 fn keys_are_any_bytes() {
     let long = "x".repeat(1 << 20);
-    let trace = format!("at,key\n0,\n1,\"a,b\"\n2,\"say \"\"hi\"\"\"\n3,\"two\nlines\"\n4, k \n5,ключ\n6,{long}\n");
+    let trace = format!(
+        "at,key\n0,\n1,\"a,b\"\n2,\"say \"\"hi\"\"\"\n3,\"two\nlines\"\n4, k \n5,ключ\n6,{long}\n"
+    );
     let keys: Vec<String> = rows(trace).into_iter().map(|(_, key)| key).collect();
-    assert_eq!(keys, ["", "a,b", "say \"hi\"", "two\nlines", " k ", "ключ", &long]);
+    assert_eq!(
+        keys,
+        ["", "a,b", "say \"hi\"", "two\nlines", " k ", "ключ", &long]
+    );
 
     // Keys that are not UTF-8 stay distinct, although they print alike.
     let lines = jsonl("1/60s", b"at,key\n0,\xff\n0,\xfe\n0,\xff\n");
-    let answers: Vec<(&Value, &Value)> = lines.iter().map(|line| (&line["key"], &line["allowed"])).collect();
+    let answers: Vec<(&Value, &Value)> = lines
+        .iter()
+        .map(|line| (&line["key"], &line["allowed"]))
+        .collect();
     let shown = Value::from("\u{fffd}");
     let (yes, no) = (Value::Bool(true), Value::Bool(false));
     assert_eq!(answers, [(&shown, &yes), (&shown, &yes), (&shown, &no)]);
@@ -90,19 +111,27 @@ fn access_log_variants() {
 fn a_log_may_start_with_a_malformed_line() {
     let log = "# Software: nginx\n1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n";
     let out = stdout_of(&["replay", "--limit", "3/60s", "--skip-invalid"], log);
-    assert!(out.contains("\nskipped              1\n") && out.contains("\nrows                 1\n"), "{out}");
+    assert!(
+        out.contains("\nskipped              1\n") && out.contains("\nrows                 1\n"),
+        "{out}"
+    );
 }
 
 #[test]
 fn standard_input_is_the_default() {
     let trace = "at,key\n0,k\n";
     let args = ["replay", "--limit", "3/60s", "--output", "jsonl"];
-    assert_eq!(stdout_of(&args, trace), stdout_of(&[&args[..], &["-"]].concat(), trace));
+    assert_eq!(
+        stdout_of(&args, trace),
+        stdout_of(&[&args[..], &["-"]].concat(), trace)
+    );
 }
 
 #[test]
 fn a_generated_trace_can_be_replayed() {
-    let args = ["generate", "--rows", "5000", "--keys", "50", "--rate", "1000", "--seed", "7"];
+    let args = [
+        "generate", "--rows", "5000", "--keys", "50", "--rate", "1000", "--seed", "7",
+    ];
     let trace = stdout_of(&args, "");
     assert_eq!(trace, stdout_of(&args, ""));
     assert_ne!(trace, stdout_of(&[&args[..8], &["8"]].concat(), ""));

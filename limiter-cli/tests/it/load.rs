@@ -18,9 +18,17 @@ fn number(value: &Value) -> u64 {
 /// Starts a load on a server, and waits for its first decision.
 fn start_on(server: &Server, args: &str) -> Child {
     let url = server.url();
-    let mut child = start(&["load", "--store", &url].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
+    let mut child = start(
+        &["load", "--store", &url]
+            .into_iter()
+            .chain(args.split(' '))
+            .collect::<Vec<_>>(),
+    );
     while !has_keys(server) {
-        assert!(child.try_wait().unwrap().is_none(), "the load ended without a decision");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the load ended without a decision"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     child
@@ -41,20 +49,57 @@ fn end(child: Child, status: i32) -> (Value, String) {
 #[test]
 fn in_memory_the_worst_window_admits_the_limit() {
     for (args, allowed, worst) in [
-        ("--limit 100/1h --seconds 1 --tasks 3", 100..=100, (100, "100/1h")),
-        ("--limit 1000/1s --limit 90/1h --keys 2 --seconds 1", 180..=180, (90, "90/1h")),
-        ("--limit 100/1h~1m --seconds 1 --counting attempts", 100..=100, (100, "100/1h~1m")),
-        ("--limit 7/1h --keys 1000 --seconds 1 --rate 100", 1..=100, (1, "7/1h")),
+        (
+            "--limit 100/1h --seconds 1 --tasks 3",
+            100..=100,
+            (100, "100/1h"),
+        ),
+        (
+            "--limit 1000/1s --limit 90/1h --keys 2 --seconds 1",
+            180..=180,
+            (90, "90/1h"),
+        ),
+        (
+            "--limit 100/1h~1m --seconds 1 --counting attempts",
+            100..=100,
+            (100, "100/1h~1m"),
+        ),
+        (
+            "--limit 7/1h --keys 1000 --seconds 1 --rate 100",
+            1..=100,
+            (1, "7/1h"),
+        ),
         // Units free within the load.
-        ("--limit 50/200ms~10ms --seconds 2", 51..=550, (50, "50/200ms~10ms")),
+        (
+            "--limit 50/200ms~10ms --seconds 2",
+            51..=550,
+            (50, "50/200ms~10ms"),
+        ),
     ] {
-        let out = stdout_of(&["load"].into_iter().chain(args.split(' ')).collect::<Vec<_>>(), "");
+        let out = stdout_of(
+            &["load"]
+                .into_iter()
+                .chain(args.split(' '))
+                .collect::<Vec<_>>(),
+            "",
+        );
         let figures: Value = serde_json::from_str(&out).unwrap();
-        assert!(allowed.contains(&number(&figures["allowed"])), "{args}: {figures}");
+        assert!(
+            allowed.contains(&number(&figures["allowed"])),
+            "{args}: {figures}"
+        );
         let worst = json!({ "units": worst.0, "limit": worst.1, "within_limit": true });
-        assert_eq!((&figures["errors"], &figures["worst_window"]), (&json!({}), &worst), "{args}");
-        let latencies = ["p50", "p99", "p999", "max"].map(|name| number(&figures["latency_us"][name]));
-        assert!(latencies.is_sorted() && figures["decisions_per_s"].as_f64().unwrap() > 0.0, "{figures}");
+        assert_eq!(
+            (&figures["errors"], &figures["worst_window"]),
+            (&json!({}), &worst),
+            "{args}"
+        );
+        let latencies =
+            ["p50", "p99", "p999", "max"].map(|name| number(&figures["latency_us"][name]));
+        assert!(
+            latencies.is_sorted() && figures["decisions_per_s"].as_f64().unwrap() > 0.0,
+            "{figures}"
+        );
     }
 }
 
@@ -80,9 +125,19 @@ fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     server.pause().unwrap();
     let (figures, messages) = end(load, 0);
     server.resume().unwrap();
-    assert!(number(&figures["errors"]["timeout"]) > 0 && (1..=10).contains(&number(&figures["allowed"])), "{figures}");
-    assert!(number(&figures["latency_us"]["max"]) >= 2_000_000, "{figures}");
-    assert!(messages.contains("the load's keys remain until they expire"), "{messages}");
+    assert!(
+        number(&figures["errors"]["timeout"]) > 0
+            && (1..=10).contains(&number(&figures["allowed"])),
+        "{figures}"
+    );
+    assert!(
+        number(&figures["latency_us"]["max"]) >= 2_000_000,
+        "{figures}"
+    );
+    assert!(
+        messages.contains("the load's keys remain until they expire"),
+        "{messages}"
+    );
 }
 
 /// Lets a server hang under a load of 100 calls per second, and asserts what every recommended stack promises: bounded
@@ -92,8 +147,13 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
     const TIMEOUT: u64 = 300_000;
     const TWO_WINDOWS: Duration = Duration::from_secs(2);
     let server = Server::start().unwrap();
-    let mut load = start_on(&server, &format!("--limit 20/1s --rate 100 --seconds 60 --on-outage {behaviour}"));
-    let mut messages = BufReader::new(load.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut load = start_on(
+        &server,
+        &format!("--limit 20/1s --rate 100 --seconds 60 --on-outage {behaviour}"),
+    );
+    let mut messages = BufReader::new(load.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
     thread::sleep(TWO_WINDOWS);
     server.pause().unwrap();
     assert!(messages.next().unwrap().contains("store unavailable"));
@@ -101,10 +161,19 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
     server.resume().unwrap();
     assert!(messages.next().unwrap().contains("store available after"));
     thread::sleep(TWO_WINDOWS);
-    assert!(Command::new("kill").args(["-INT", &load.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &load.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
     let (figures, _) = end(load, 130);
     assert_eq!((&figures["errors"], messages.next()), (&json!({}), None));
-    assert!(worst.contains(&number(&figures["worst_window"]["units"])), "{behaviour}: {figures}");
+    assert!(
+        worst.contains(&number(&figures["worst_window"]["units"])),
+        "{behaviour}: {figures}"
+    );
     let [p50, max] = ["p50", "max"].map(|name| number(&figures["latency_us"][name]));
     assert!(p50 < TIMEOUT && max < 2 * TIMEOUT, "{behaviour}: {figures}");
     assert!(!has_keys(&server));
@@ -113,6 +182,14 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
 #[test]
 fn the_worst_window_of_an_outage() {
     // Fail closed never admits too much, a fallback admits the limit once more, and fail open admits everything.
-    let behaviours = [("closed", 20..=20), ("fallback", 20..=40), ("open", 61..=u64::MAX)];
-    thread::scope(|scope| behaviours.iter().for_each(|(name, worst)| drop(scope.spawn(|| outage(name, worst)))));
+    let behaviours = [
+        ("closed", 20..=20),
+        ("fallback", 20..=40),
+        ("open", 61..=u64::MAX),
+    ];
+    thread::scope(|scope| {
+        behaviours
+            .iter()
+            .for_each(|(name, worst)| drop(scope.spawn(|| outage(name, worst))))
+    });
 }

@@ -6,17 +6,41 @@ const GZIP: &[u8] = b"\x1f\x8b\x08\x00rest";
 
 /// A trace, the number of the malformed line, and a part of the message.
 const TRACES: &[(&[u8], u64, &str)] = &[
-    (b"", 1, "expected a CSV header row with the columns at and key"),
+    (
+        b"",
+        1,
+        "expected a CSV header row with the columns at and key",
+    ),
     (b"\n\n", 1, "found nothing"),
-    (b"hello\nworld\n", 1, "or the lines of a web server's access log, found \"hello\""),
-    (b"at,name\n0,k\n", 1, "expected a CSV header row with the columns at and key"),
+    (
+        b"hello\nworld\n",
+        1,
+        "or the lines of a web server's access log, found \"hello\"",
+    ),
+    (
+        b"at,name\n0,k\n",
+        1,
+        "expected a CSV header row with the columns at and key",
+    ),
     (b"0,k\n1,k\n", 1, "expected a CSV header row"),
     (GZIP, 1, "found gzip: decompress it first"),
     (b"at,at,key\n0,0,k\n", 1, "found at twice"),
     (b"at,key,cost,Cost\n", 1, "found cost twice"),
-    (b"at,key\n0\n", 2, "expected 2 columns as in the header, found 1"),
-    (b"at,key\n0,k\n1,k,2\n", 3, "expected 2 columns as in the header, found 3"),
-    (b"at,key\n\n\r\n\nx,k\n", 5, "column at: expected seconds with up to six decimals"),
+    (
+        b"at,key\n0\n",
+        2,
+        "expected 2 columns as in the header, found 1",
+    ),
+    (
+        b"at,key\n0,k\n1,k,2\n",
+        3,
+        "expected 2 columns as in the header, found 3",
+    ),
+    (
+        b"at,key\n\n\r\n\nx,k\n",
+        5,
+        "column at: expected seconds with up to six decimals",
+    ),
     (b"at,key\r0,k\r\r1,k\rx,k\r", 5, "found \"x\""),
     (b"at,key\r\n0,k\r\n\r\nx,k\r\n", 4, "found \"x\""),
     (b"at,key\n,k\n", 2, "column at: expected seconds"),
@@ -30,30 +54,78 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     (b"at,key\n1.2345678.9,k\n", 2, "column at"),
     (b"at,key\n1.000000.,k\n", 2, "expected seconds"),
     (b"at,key\n0.0000001,k\n", 2, "expected at most six decimals"),
-    (b"at,key\n9007199254.740992,k\n", 2, "expected a time before the year 2255"),
-    (b"at,key\n99999999999999999999999999,k\n", 2, "expected a time before the year 2255"),
+    (
+        b"at,key\n9007199254.740992,k\n",
+        2,
+        "expected a time before the year 2255",
+    ),
+    (
+        b"at,key\n99999999999999999999999999,k\n",
+        2,
+        "expected a time before the year 2255",
+    ),
     (b"at,key\nNaN,k\n", 2, "found \"NaN\""),
     (b"at,key\n\xff\xfe,k\n", 2, "column at: expected seconds"),
     (b"at,key\n2015-05-17,k\n", 2, "or RFC 3339"),
     (b"at,key\n2015-05-17T10:05:03,k\n", 2, "or RFC 3339"),
     (b"at,key\n2015-02-30T10:05:03Z,k\n", 2, "or RFC 3339"),
-    (b"at,key\n2015-05-17T10:05:03.1234567Z,k\n", 2, "expected at most six decimals"),
-    (b"at,key\n1969-12-31T23:59:59Z,k\n", 2, "expected a time not before 1970"),
-    (b"at,key\n2300-01-01T00:00:00Z,k\n", 2, "expected a time before the year 2255"),
-    (b"at,key,cost\n0,k,-1\n", 2, "column cost: expected a whole number below 2^64, found \"-1\""),
+    (
+        b"at,key\n2015-05-17T10:05:03.1234567Z,k\n",
+        2,
+        "expected at most six decimals",
+    ),
+    (
+        b"at,key\n1969-12-31T23:59:59Z,k\n",
+        2,
+        "expected a time not before 1970",
+    ),
+    (
+        b"at,key\n2300-01-01T00:00:00Z,k\n",
+        2,
+        "expected a time before the year 2255",
+    ),
+    (
+        b"at,key,cost\n0,k,-1\n",
+        2,
+        "column cost: expected a whole number below 2^64, found \"-1\"",
+    ),
     (b"at,key,cost\n0,k,+1\n", 2, "found \"+1\""),
     (b"at,key,cost\n0,k,1.5\n", 2, "found \"1.5\""),
     (b"at,key,cost\n0,k,18446744073709551616\n", 2, "below 2^64"),
     (b"at,key,cost\n0,k,one\n", 2, "found \"one\""),
-    (b"at,key,op\n0,k,take\n", 2, "column op: expected acquire, peek, record or reset, found \"take\""),
+    (
+        b"at,key,op\n0,k,take\n",
+        2,
+        "column op: expected acquire, peek, record or reset, found \"take\"",
+    ),
     (b"at,key,op\n0,k,Acquire\n", 2, "column op"),
     (b"at,key,op,cost\n0,k,reset,x\n", 2, "column cost"),
-    (b"at,key\n0,k\n1,\"k\n2,k\n", 3, "expected a closing quote, found the end of the trace"),
+    (
+        b"at,key\n0,k\n1,\"k\n2,k\n",
+        3,
+        "expected a closing quote, found the end of the trace",
+    ),
     (b"at,key\n0,\"a\nb\"\nx,k\n", 4, "found \"x\""),
-    (b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\nbroken\n", 2, "expected an access log line"),
-    (b"1.2.3.4 - - [17/Foo/2015:10:05:03 +0000] \"GET /\" 200 1\n", 1, "expected a time as in 17/May/2015"),
-    (b"1.2.3.4 - - [31/Feb/2015:10:05:03 +0000] \"GET /\" 200 1\n", 1, "found \"31/Feb/2015:10:05:03 +0000\""),
-    (b"1.2.3.4 - - [17/May/1969:10:05:03 +0000] \"GET /\" 200 1\n", 1, "expected a time not before 1970"),
+    (
+        b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\nbroken\n",
+        2,
+        "expected an access log line",
+    ),
+    (
+        b"1.2.3.4 - - [17/Foo/2015:10:05:03 +0000] \"GET /\" 200 1\n",
+        1,
+        "expected a time as in 17/May/2015",
+    ),
+    (
+        b"1.2.3.4 - - [31/Feb/2015:10:05:03 +0000] \"GET /\" 200 1\n",
+        1,
+        "found \"31/Feb/2015:10:05:03 +0000\"",
+    ),
+    (
+        b"1.2.3.4 - - [17/May/1969:10:05:03 +0000] \"GET /\" 200 1\n",
+        1,
+        "expected a time not before 1970",
+    ),
 ];
 
 #[test]
@@ -62,7 +134,10 @@ fn messages_about_malformed_traces_name_the_line() {
         let (status, stderr) = failure(&["replay", "--limit", "3/60s"], trace);
         let shown = String::from_utf8_lossy(trace);
         assert_eq!(status, 2, "{shown}");
-        assert!(stderr.starts_with(&format!("limiter: standard input: line {line}: ")), "{shown}: {stderr}");
+        assert!(
+            stderr.starts_with(&format!("limiter: standard input: line {line}: ")),
+            "{shown}: {stderr}"
+        );
         assert!(stderr.contains(message), "{shown}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
@@ -75,23 +150,47 @@ fn messages_name_the_file() {
     let path = file.path().to_str().unwrap();
     let (status, stderr) = failure(&["replay", "--limit", "3/60s", path], "");
     assert_eq!(status, 2);
-    assert!(stderr.starts_with(&format!("limiter: {path}: line 3: column at: ")), "{stderr}");
+    assert!(
+        stderr.starts_with(&format!("limiter: {path}: line 3: column at: ")),
+        "{stderr}"
+    );
 }
 
 #[test]
 fn an_explicit_format_disables_detection() {
-    let csv = failure(&["replay", "--limit", "3/60s", "--format", "csv"], "1.2.3.4 - - [x]\n");
+    let csv = failure(
+        &["replay", "--limit", "3/60s", "--format", "csv"],
+        "1.2.3.4 - - [x]\n",
+    );
     assert_eq!(csv.0, 2);
-    assert!(csv.1.contains("line 1: expected a header row with the columns at and key"), "{}", csv.1);
-    let combined = failure(&["replay", "--limit", "3/60s", "--format", "combined"], "at,key\n0,k\n");
+    assert!(
+        csv.1
+            .contains("line 1: expected a header row with the columns at and key"),
+        "{}",
+        csv.1
+    );
+    let combined = failure(
+        &["replay", "--limit", "3/60s", "--format", "combined"],
+        "at,key\n0,k\n",
+    );
     assert_eq!(combined.0, 2);
-    assert!(combined.1.contains("line 1: expected an access log line"), "{}", combined.1);
-    assert!(stdout_of(&["replay", "--limit", "3/60s", "--format", "combined"], "").contains("rows                 0"));
+    assert!(
+        combined.1.contains("line 1: expected an access log line"),
+        "{}",
+        combined.1
+    );
+    assert!(
+        stdout_of(&["replay", "--limit", "3/60s", "--format", "combined"], "")
+            .contains("rows                 0")
+    );
 }
 
 #[test]
 fn rows_before_a_malformed_row_are_printed() {
-    let output = limiter(&["replay", "--limit", "3/60s", "--output", "jsonl"], "at,key\n0,k\n1,k\nx,k\n2,k\n");
+    let output = limiter(
+        &["replay", "--limit", "3/60s", "--output", "jsonl"],
+        "at,key\n0,k\n1,k\nx,k\n2,k\n",
+    );
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(text(&output.stdout).lines().count(), 2);
 }
@@ -103,14 +202,21 @@ fn skipped_rows_are_counted() {
     let output = limiter(&args, trace);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0));
-    assert!(out.contains("\nrows                 2\n") && out.contains("\nskipped              4\n"), "{out}");
-    assert!(err.contains("skipped 4 malformed rows, the first: line 3: column at"), "{err}");
+    assert!(
+        out.contains("\nrows                 2\n") && out.contains("\nskipped              4\n"),
+        "{out}"
+    );
+    assert!(
+        err.contains("skipped 4 malformed rows, the first: line 3: column at"),
+        "{err}"
+    );
 
     let output = limiter(&[&args[..], &["--output", "jsonl"]].concat(), trace);
     assert_eq!(text(&output.stdout).lines().count(), 2);
     assert!(text(&output.stderr).contains("skipped 4 malformed rows"));
 
-    let log = "1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n-\n1.2.3.4 - - [x] \"GET\"\n";
+    let log =
+        "1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n-\n1.2.3.4 - - [x] \"GET\"\n";
     let output = limiter(&args, log);
     assert!(text(&output.stdout).contains("\nskipped              2\n"));
 
@@ -124,12 +230,21 @@ fn rows_that_are_too_long_are_malformed() {
     let trace = format!("at,key\n0,{long}\n1,k\n");
     let (status, stderr) = failure(&["replay", "--limit", "3/60s"], &trace);
     assert_eq!(status, 2);
-    assert!(stderr.contains("line 2: expected a row of at most 16777216 bytes"), "{stderr}");
+    assert!(
+        stderr.contains("line 2: expected a row of at most 16777216 bytes"),
+        "{stderr}"
+    );
     let out = stdout_of(&["replay", "--limit", "3/60s", "--skip-invalid"], &trace);
-    assert!(out.contains("\nrows                 1\n") && out.contains("\nskipped              1\n"), "{out}");
+    assert!(
+        out.contains("\nrows                 1\n") && out.contains("\nskipped              1\n"),
+        "{out}"
+    );
 
     let columns = ",".repeat(5_000);
-    let out = stdout_of(&["replay", "--limit", "3/60s", "--skip-invalid"], format!("at,key\n0,k{columns}\n1,k\n"));
+    let out = stdout_of(
+        &["replay", "--limit", "3/60s", "--skip-invalid"],
+        format!("at,key\n0,k{columns}\n1,k\n"),
+    );
     assert!(out.contains("\nskipped              1\n"), "{out}");
 
     let log = format!("{long} - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n");
@@ -137,7 +252,10 @@ fn rows_that_are_too_long_are_malformed() {
         "1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n{log}::1 - - [17/May/2015:10:05:03 +0000] \"G\""
     );
     let out = stdout_of(&["replay", "--limit", "3/60s", "--skip-invalid"], log);
-    assert!(out.contains("\nrows                 2\n") && out.contains("\nskipped              1\n"), "{out}");
+    assert!(
+        out.contains("\nrows                 2\n") && out.contains("\nskipped              1\n"),
+        "{out}"
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -152,6 +270,9 @@ fn a_full_disk_is_reported() {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_limiter"));
         let output = command.args(args).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert_eq!(text(&output.stderr), "limiter: cannot write the output: No space left on device (os error 28)\n");
+        assert_eq!(
+            text(&output.stderr),
+            "limiter: cannot write the output: No space left on device (os error 28)\n"
+        );
     }
 }

@@ -31,9 +31,14 @@ fn authority_and_server() -> (String, ServerConfig) {
         .signed_by(&key, &issuer)
         .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let config = config
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .unwrap();
     (authority, config)
 }
 
@@ -52,9 +57,15 @@ async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) 
 
 async fn run(args: &[&str], trusted: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
-    command.args(args).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+    command
+        .args(args)
+        .env("SSL_CERT_FILE", trusted)
+        .env_remove("SSL_CERT_DIR");
     let run = tokio::task::spawn_blocking(move || command.output().unwrap());
-    tokio::time::timeout(Duration::from_secs(30), run).await.unwrap().unwrap()
+    tokio::time::timeout(Duration::from_secs(30), run)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// The files with a trusted authority and another one, and an acceptor with a certificate from the first.
@@ -69,7 +80,10 @@ impl Authorities {
         let (trusted, config) = authority_and_server();
         std::fs::write(directory.path().join("trusted.pem"), trusted).unwrap();
         std::fs::write(directory.path().join("other.pem"), authority_and_server().0).unwrap();
-        Self { directory, acceptor: TlsAcceptor::from(Arc::new(config)) }
+        Self {
+            directory,
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -78,12 +92,24 @@ impl Authorities {
 
     /// Asserts that the program connects to a URL if it trusts the authority, and not if it trusts another one.
     async fn assert_checked(&self, url: &str) {
-        let reset = ["key", "reset", "--name", "search", "--store", url, "customer 7"];
+        let reset = [
+            "key",
+            "reset",
+            "--name",
+            "search",
+            "--store",
+            url,
+            "customer 7",
+        ];
         let output = run(&reset, &self.file("trusted.pem")).await;
         assert!(output.status.success(), "{}", text(&output.stderr));
         let output = run(&reset, &self.file("other.pem")).await;
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("certificate"), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("certificate"),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
@@ -91,8 +117,15 @@ impl Authorities {
 async fn only_a_trusted_certificate_is_accepted() {
     let (server, authorities) = (Server::start().unwrap(), Authorities::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("rediss://localhost:{}", listener.local_addr().unwrap().port());
-    let proxy = tokio::spawn(terminate_tls(listener, authorities.acceptor.clone(), server.port()));
+    let url = format!(
+        "rediss://localhost:{}",
+        listener.local_addr().unwrap().port()
+    );
+    let proxy = tokio::spawn(terminate_tls(
+        listener,
+        authorities.acceptor.clone(),
+        server.port(),
+    ));
     authorities.assert_checked(&url).await;
     proxy.abort();
 }
@@ -105,32 +138,66 @@ async fn a_cluster_over_tls_limits_each_key() {
     for node in cluster.nodes_mut() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        proxies.push(tokio::spawn(terminate_tls(listener, authorities.acceptor.clone(), node.port())));
+        proxies.push(tokio::spawn(terminate_tls(
+            listener,
+            authorities.acceptor.clone(),
+            node.port(),
+        )));
         let bus = (node.port() + 10_000).to_string();
         // A node of Redis 6.2 announces a port only from its start on.
-        let announced = ["--cluster-announce-bus-port", &bus, "--cluster-announce-port", &port];
-        node.restart_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat()).unwrap();
+        let announced = [
+            "--cluster-announce-bus-port",
+            &bus,
+            "--cluster-announce-port",
+            &port,
+        ];
+        node.restart_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat())
+            .unwrap();
         ports.push(port);
     }
     let until = Instant::now() + Duration::from_secs(20);
     for node in cluster.nodes() {
-        let says = |command: &str, text: &str| node.command::<String>(&["CLUSTER", command]).unwrap().contains(text);
+        let says = |command: &str, text: &str| {
+            node.command::<String>(&["CLUSTER", command])
+                .unwrap()
+                .contains(text)
+        };
         while !(says("INFO", "cluster_state:ok") && ports.iter().all(|port| says("NODES", port))) {
-            assert!(Instant::now() < until, "the cluster does not serve, or the ports are not announced");
+            assert!(
+                Instant::now() < until,
+                "the cluster does not serve, or the ports are not announced"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
     // The certificate covers both the host name and the address that the cluster announces.
     let url = format!("rediss+cluster://localhost:{}", ports[0]);
-    let load = ["load", "--store", &url, "--limit", "3/1h", "--keys", "20", "--seconds", "1"];
+    let load = [
+        "load",
+        "--store",
+        &url,
+        "--limit",
+        "3/1h",
+        "--keys",
+        "20",
+        "--seconds",
+        "1",
+    ];
     let output = run(&load, &authorities.file("trusted.pem")).await;
     assert!(output.status.success(), "{}", text(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&figures["allowed"], &figures["errors"]), (&60.into(), &serde_json::json!({})), "{figures}");
+    assert_eq!(
+        (&figures["allowed"], &figures["errors"]),
+        (&60.into(), &serde_json::json!({})),
+        "{figures}"
+    );
     for node in cluster.nodes() {
         let stats = node.info("commandstats").unwrap();
-        assert!(stats.contains("cmdstat_evalsha:"), "every node decides: {stats}");
+        assert!(
+            stats.contains("cmdstat_evalsha:"),
+            "every node decides: {stats}"
+        );
     }
 
     authorities.assert_checked(&url).await;

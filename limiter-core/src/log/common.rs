@@ -14,18 +14,37 @@ impl Log {
     /// `None`, and changes nothing, if the operation may be another: [`apply`](Self::apply) handles all.
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
-        let ([limit], None) = (op.policy.limits(), op.limiter_policy) else { return None };
+        let ([limit], None) = (op.policy.limits(), op.limiter_policy) else {
+            return None;
+        };
         let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, *self.entries.back()?);
         let (time, used) = (self.clamped(op.at, now), self.cost());
-        if !op.has_resolution() || op.is_named() || used > max || !limit.window().counts(oldest, time) {
+        if !op.has_resolution()
+            || op.is_named()
+            || used > max
+            || !limit.window().counts(oldest, time)
+        {
             return None;
         }
         let admitted = used.saturating_add(op.cost) <= max;
         if !op.appends(admitted) {
             let missing = used.saturating_add(op.cost).saturating_sub(max);
             let blocker = self.time_of_first_reaching(0, missing).unwrap_or(time);
-            let (usage, outcome) = ([Usage { used, oldest, blocker }], Outcome::Nothing);
-            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest.at), usage });
+            let (usage, outcome) = (
+                [Usage {
+                    used,
+                    oldest,
+                    blocker,
+                }],
+                Outcome::Nothing,
+            );
+            return Some(SizedFacts {
+                admitted,
+                outcome,
+                now: time,
+                newest: Some(newest.at),
+                usage,
+            });
         }
         let joins = admitted
             && newest.marks_at(time) == 0
@@ -34,13 +53,27 @@ impl Log {
         if !joins || !self.crossed(Merging::NAMED_FOR, newest.at, time).is_empty() {
             return None;
         }
-        let merged = StoredEntry { at: time, total: newest.total.wrapping_add(op.cost), flagged: self.next | MERGED };
+        let merged = StoredEntry {
+            at: time,
+            total: newest.total.wrapping_add(op.cost),
+            flagged: self.next | MERGED,
+        };
         *self.entries.back_mut()? = merged;
         self.next = self.next.wrapping_add(1);
         self.expire_after(op, time, now);
         let oldest = self.entries.front().map_or(time, |oldest| oldest.at);
-        let usage = [Usage { used: used + op.cost, oldest, blocker: oldest }];
+        let usage = [Usage {
+            used: used + op.cost,
+            oldest,
+            blocker: oldest,
+        }];
         let outcome = Outcome::Appended(self.entry(&merged));
-        Some(SizedFacts { admitted, outcome, now: time, newest: Some(time), usage })
+        Some(SizedFacts {
+            admitted,
+            outcome,
+            now: time,
+            newest: Some(time),
+            usage,
+        })
     }
 }

@@ -94,7 +94,17 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     pub fn new() -> Self {
         let (parts, late, background, timeout, began) = Default::default();
         let (is_refundable, one_by_one, defers_refunds) = (false, false, false);
-        Self { parts, calling: None, late, background, is_refundable, one_by_one, defers_refunds, timeout, began }
+        Self {
+            parts,
+            calling: None,
+            late,
+            background,
+            is_refundable,
+            one_by_one,
+            defers_refunds,
+            timeout,
+            began,
+        }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
@@ -139,10 +149,34 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
 
     /// Returns the same calls without their borrows, so that they can move into a task.
     pub fn into_owned(mut self) -> AllOf<'static, S> {
-        let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        let (calling, late, background) = (self.calling.take(), mem::take(&mut self.late), self.background.take());
-        let Self { is_refundable, one_by_one, defers_refunds, timeout, began, .. } = self;
-        AllOf { parts, calling, late, background, is_refundable, one_by_one, defers_refunds, timeout, began }
+        let parts = mem::take(&mut self.parts)
+            .into_iter()
+            .map(Part::into_owned)
+            .collect();
+        let (calling, late, background) = (
+            self.calling.take(),
+            mem::take(&mut self.late),
+            self.background.take(),
+        );
+        let Self {
+            is_refundable,
+            one_by_one,
+            defers_refunds,
+            timeout,
+            began,
+            ..
+        } = self;
+        AllOf {
+            parts,
+            calling,
+            late,
+            background,
+            is_refundable,
+            one_by_one,
+            defers_refunds,
+            timeout,
+            began,
+        }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded, unless that is
@@ -165,14 +199,22 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     ///
     /// # Cancel safety
     /// After the future is dropped, calling this again continues where it stopped.
-    pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
+    pub async fn decide_with(
+        &mut self,
+        tolerate: impl Fn(&Error) -> bool,
+        late: impl Future<Output = Error>,
+    ) -> bool {
         let mut late = pin!(maybe_done(late));
         loop {
             if self.calling.is_none() {
-                let Some(places) = self.next_calls() else { break };
+                let Some(places) = self.next_calls() else {
+                    break;
+                };
                 self.start(places, &tolerate);
             }
-            let Some(calling) = &mut self.calling else { continue };
+            let Some(calling) = &mut self.calling else {
+                continue;
+            };
             let decided = in_time(poll_fn(|context| calling.poll(context)), late.as_mut()).await;
             if let Some(calling) = self.calling.take() {
                 self.end(calling, decided, &tolerate);
@@ -188,8 +230,9 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns the places of the next calls, which go together. A group that is not the last delays its records and advisory
     /// calls.
     fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
-        let mut left: SmallVec<[usize; 4]> =
-            (0..self.parts.len()).filter(|place| !self.parts[*place].life.is_made).collect();
+        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len())
+            .filter(|place| !self.parts[*place].life.is_made)
+            .collect();
         left.sort_by_key(|place| self.parts[*place].turn());
         let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
         let first = &self.parts[places[0]];
@@ -211,28 +254,40 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
 
     /// Makes a call if its store decides without waiting. Otherwise the store begins to answer.
     fn start(&mut self, places: SmallVec<[usize; 4]>, tolerate: &impl Fn(&Error) -> bool) {
-        let (is_denied, is_first) = (self.is_denied(), !self.parts.iter().any(|part| part.life.is_made));
+        let (is_denied, is_first) = (
+            self.is_denied(),
+            !self.parts.iter().any(|part| part.life.is_made),
+        );
         let (mut others, mut undecided) = (0, false);
         for (place, part) in self.parts.iter().enumerate() {
             if !part.life.is_made && !places.contains(&place) {
                 (others, undecided) = (others + 1, undecided | part.may_deny());
             }
         }
-        let (is_refundable, may_refund) =
-            (self.is_refundable, |part: &Part<'_, S>| part.may_deny() && !part.keeps_charge);
+        let (is_refundable, may_refund) = (self.is_refundable, |part: &Part<'_, S>| {
+            part.may_deny() && !part.keeps_charge
+        });
         if let [place] = *places {
             let part = &mut self.parts[place];
             let ask = part.asks(is_denied, is_refundable || (may_refund(part) && undecided));
-            if let Some(decision) = attempt(&part.target.limiter.store, ask.call(&part.target).op()) {
+            if let Some(decision) = attempt(&part.target.limiter.store, ask.call(&part.target).op())
+            {
                 return part.note(ask, decision, true, tolerate);
             }
         }
         // While these calls are pending, a drop refunds them. If they are the only ones, their charge may stay.
         let parts = places.iter().map(|place| {
             let part = &self.parts[*place];
-            let ask = part.asks(is_denied, is_refundable || (may_refund(part) && (undecided || !is_first)));
+            let ask = part.asks(
+                is_denied,
+                is_refundable || (may_refund(part) && (undecided || !is_first)),
+            );
             // If one denied already, the others deny nothing.
-            Part { ask, is_advisory: is_denied || part.is_advisory, ..part.to_asked() }
+            Part {
+                ask,
+                is_advisory: is_denied || part.is_advisory,
+                ..part.to_asked()
+            }
         });
         let parts = parts.collect();
         self.calling = Some(Calling::new(places, parts, self.share(others)));
@@ -248,7 +303,12 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     }
 
     /// Notes the results of calls, or that they were too late.
-    fn end(&mut self, calling: Calling<S>, decided: Result<Decided<S>, Error>, tolerate: &impl Fn(&Error) -> bool) {
+    fn end(
+        &mut self,
+        calling: Calling<S>,
+        decided: Result<Decided<S>, Error>,
+        tolerate: &impl Fn(&Error) -> bool,
+    ) {
         match decided {
             Ok(Ok(None)) => self.one_by_one = true,
             Ok(Ok(Some(decided))) => {
@@ -270,9 +330,15 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
             let log = self.parts[**place].log();
             (error.limiter_name(), error.key()) == (Some(log.name.as_str()), Some(log.key))
         };
-        let about = if error.is_retryable() { None } else { places.iter().find(is_about) };
+        let about = if error.is_retryable() {
+            None
+        } else {
+            places.iter().find(is_about)
+        };
         let failed = about.map_or(places, std::slice::from_ref);
-        let Some((last, others)) = failed.split_last() else { return };
+        let Some((last, others)) = failed.split_last() else {
+            return;
+        };
         for place in others {
             self.parts[*place].fail(error.without_log(), tolerate);
         }
@@ -299,7 +365,11 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let denying = self.parts.iter().filter(|part| part.denies());
-        denying.map(Part::retry_after).try_fold(None, |longest, wait| wait.map(|wait| longest.max(Some(wait))))?
+        denying
+            .map(Part::retry_after)
+            .try_fold(None, |longest, wait| {
+                wait.map(|wait| longest.max(Some(wait)))
+            })?
     }
 
     /// Returns the calls and their outcomes, in the order in which they were added.
@@ -317,7 +387,9 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// and their calls are not made again.
     pub fn forget(&mut self) {
         self.parts.iter_mut().for_each(|part| part.life.forget());
-        self.late.drain(..).for_each(|calling| calling.abandon(self.background.as_ref()));
+        self.late
+            .drain(..)
+            .for_each(|calling| calling.abandon(self.background.as_ref()));
         self.one_by_one = false;
         self.began = None;
     }
@@ -342,7 +414,9 @@ async fn in_time<T>(
         Either::Left((output, _)) => Ok(output),
         Either::Right(_) => {
             let error = late.output_mut().map(|late| late.without_log());
-            Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the store did not respond in time")))
+            Err(error.unwrap_or_else(|| {
+                Error::new(ErrorKind::Timeout, "the store did not respond in time")
+            }))
         }
     }
 }
@@ -357,8 +431,14 @@ impl<S: WindowStore + Clone> Drop for AllOf<'_, S> {
     fn drop(&mut self) {
         if self.is_refundable || self.parts.iter().any(Part::may_deny) {
             let background = self.background.as_ref();
-            self.calling.take().into_iter().chain(self.late.drain(..)).for_each(|calling| calling.abandon(background));
-            self.parts.iter_mut().for_each(|part| part.abandon(background));
+            self.calling
+                .take()
+                .into_iter()
+                .chain(self.late.drain(..))
+                .for_each(|calling| calling.abandon(background));
+            self.parts
+                .iter_mut()
+                .for_each(|part| part.abandon(background));
         }
     }
 }

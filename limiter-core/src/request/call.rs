@@ -46,7 +46,10 @@ impl<S, B> fmt::Debug for Call<'_, S, B> {
 
 impl<S, B: Clone> Clone for Call<'_, S, B> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), ..*self }
+        Self {
+            key: self.key.clone(),
+            ..*self
+        }
     }
 }
 
@@ -54,7 +57,19 @@ impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
         let (policy, at, id, within, timeout) = (None, At::StoreClock, None, Duration::ZERO, None);
-        Self { limiter, key, policy, mode, cost: 1, at, id, keep: false, is_status: false, within, timeout }
+        Self {
+            limiter,
+            key,
+            policy,
+            mode,
+            cost: 1,
+            at,
+            id,
+            keep: false,
+            is_status: false,
+            within,
+            timeout,
+        }
     }
 }
 
@@ -111,14 +126,26 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
 impl<'a, S, B: Clone> Call<'a, S, B> {
     /// Polls the call. The first poll tries to decide without a boxed future.
     #[inline(always)]
-    pub(super) fn poll(&self, running: &mut Running<'a>, context: &mut Context<'_>) -> Poll<Result<Decision, Error>>
+    pub(super) fn poll(
+        &self,
+        running: &mut Running<'a>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>>
     where
         S: WindowStore,
         B: AsRef<[u8]> + Send + Sync + 'a,
     {
         let is_running = running.is_some();
-        let mut boxed = || self.poll_boxed(running, context, |call| Box::pin(async move { call.apply().await }));
-        if is_running { boxed() } else { self.limiter.store.try_decide(self.op(), &mut boxed) }
+        let mut boxed = || {
+            self.poll_boxed(running, context, |call| {
+                Box::pin(async move { call.apply().await })
+            })
+        };
+        if is_running {
+            boxed()
+        } else {
+            self.limiter.store.try_decide(self.op(), &mut boxed)
+        }
     }
 
     /// Polls the call's boxed future, which the first poll starts.
@@ -128,6 +155,9 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         context: &mut Context<'_>,
         start: impl FnOnce(Self) -> BoxFuture<'a, Result<Decision, Error>>,
     ) -> Poll<Result<Decision, Error>> {
-        running.get_or_insert_with(|| start(self.clone())).as_mut().poll(context)
+        running
+            .get_or_insert_with(|| start(self.clone()))
+            .as_mut()
+            .poll(context)
     }
 }

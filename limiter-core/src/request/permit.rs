@@ -61,15 +61,20 @@ pub struct Permit<'a, S = SharedStore> {
 }
 
 impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
-    fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error> {
+    fn of<B: AsRef<[u8]>>(
+        call: &Call<'a, S, B>,
+        decision: Result<Decision, Error>,
+    ) -> Result<Self, Error> {
         let decision = decision?;
         if decision.is_denied() {
             return Ok(Self(Err(Denied(Box::new(decision)))));
         }
-        Permit::of_entry(Target::of(call), decision).map(|permit| Self(Ok(permit))).ok_or_else(|| {
-            let text = "the store admitted an acquire but returned no entry for it";
-            Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
-        })
+        Permit::of_entry(Target::of(call), decision)
+            .map(|permit| Self(Ok(permit)))
+            .ok_or_else(|| {
+                let text = "the store admitted an acquire but returned no entry for it";
+                Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
+            })
     }
 }
 
@@ -104,7 +109,11 @@ impl<'a, S> Permit<'a, S> {
     /// Returns `None` if the decision has no entry.
     fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
         let entry = decision.entry()?;
-        Some(Self { target, entry, decision })
+        Some(Self {
+            target,
+            entry,
+            decision,
+        })
     }
 
     /// Returns the key.
@@ -128,7 +137,10 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        Settle { is_valid: self.receipt().is_some(), ..self.target.settle(self.entry, cost) }
+        Settle {
+            is_valid: self.receipt().is_some(),
+            ..self.target.settle(self.entry, cost)
+        }
     }
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
@@ -138,7 +150,10 @@ impl<'a, S> Permit<'a, S> {
     /// window stays removed. One that still counts after its receipt has expired keeps its cost. Takes a second round trip if
     /// it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        Settle { or_record: true, ..self.settle(cost) }
+        Settle {
+            or_record: true,
+            ..self.settle(cost)
+        }
     }
 
     /// Removes the acquire from the log, as if it had never happened.
@@ -152,7 +167,11 @@ impl<'a, S> Permit<'a, S> {
     where
         S: Clone,
     {
-        Permit { target: self.target.to_owned(), entry: self.entry, decision: self.decision.clone() }
+        Permit {
+            target: self.target.to_owned(),
+            entry: self.entry,
+            decision: self.decision.clone(),
+        }
     }
 
     /// Returns a guard that calls `settle` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
@@ -174,7 +193,10 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
     pub fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> PermitGuard<'a, S> {
-        PermitGuard { permit: self, settle: Some(Box::new(settle)) }
+        PermitGuard {
+            permit: self,
+            settle: Some(Box::new(settle)),
+        }
     }
 }
 

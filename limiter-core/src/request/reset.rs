@@ -27,7 +27,10 @@ impl<S> Limiter<S> {
     /// Removes a key's whole log. The output is `false` if there was none.
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
-        Reset { limiter: self, key: key.to_key() }
+        Reset {
+            limiter: self,
+            key: key.to_key(),
+        }
     }
 }
 
@@ -55,6 +58,8 @@ impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Reset
 
 impl<S, B> fmt::Debug for Reset<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reset").field("limiter", &self.limiter.name()).finish_non_exhaustive()
+        f.debug_struct("Reset")
+            .field("limiter", &self.limiter.name())
+            .finish_non_exhaustive()
     }
 }

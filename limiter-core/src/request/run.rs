@@ -77,8 +77,15 @@ impl<S> Limiter<S> {
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
     fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        let call = Call { is_status: V::IS_STATUS, ..Call::new(limiter, key, V::MODE) };
-        Self { call, running: None, verb: PhantomData }
+        let call = Call {
+            is_status: V::IS_STATUS,
+            ..Call::new(limiter, key, V::MODE)
+        };
+        Self {
+            call,
+            running: None,
+            verb: PhantomData,
+        }
     }
 }
 
@@ -159,7 +166,14 @@ impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
     #[inline(always)]
     pub fn within(self, wait: Duration) -> Request<'a, S, B, V, true> {
         let Self { call, running, .. } = self;
-        Request { call: Call { within: wait, ..call }, running, verb: PhantomData }
+        Request {
+            call: Call {
+                within: wait,
+                ..call
+            },
+            running,
+            verb: PhantomData,
+        }
     }
 }
 
@@ -168,7 +182,11 @@ impl<'a, S, B, const MAY_WAIT: bool> Request<'a, S, B, verb::Acquire, MAY_WAIT> 
     /// if it is admitted.
     pub fn permit(self) -> Request<'a, S, B, verb::Permit, MAY_WAIT> {
         let Self { call, running, .. } = self;
-        Request { call: Call { keep: true, ..call }, running, verb: PhantomData }
+        Request {
+            call: Call { keep: true, ..call },
+            running,
+            verb: PhantomData,
+        }
     }
 }
 
@@ -190,8 +208,11 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
         if MAY_WAIT {
-            let start = |call| -> BoxFuture<'a, _> { Box::pin(async move { wait::sleeping(&call).await }) };
-            return call.poll_boxed(running, context, start).map(|decision| V::Output::of(call, decision));
+            let start =
+                |call| -> BoxFuture<'a, _> { Box::pin(async move { wait::sleeping(&call).await }) };
+            return call
+                .poll_boxed(running, context, start)
+                .map(|decision| V::Output::of(call, decision));
         }
         V::Output::poll(call, running, context)
     }

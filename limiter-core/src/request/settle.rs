@@ -58,7 +58,12 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(super) fn new(call: Call<'a, S, B>, receipt: Receipt, cost: u64) -> Self {
-        Self { call: Call { cost, ..call }, receipt, is_valid: true, or_record: false }
+        Self {
+            call: Call { cost, ..call },
+            receipt,
+            is_valid: true,
+            or_record: false,
+        }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -87,11 +92,18 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
         let facts = if self.is_valid {
             store.settle_now(&settlement)
         } else {
-            SettlementFacts { applied: false, log: store.apply_now(&peek(&settlement)).log }
+            SettlementFacts {
+                applied: false,
+                log: store.apply_now(&peek(&settlement)).log,
+            }
         };
         let settled = Settled::new(&settlement, facts);
         let is_late = self.came_too_late(&settled);
-        if is_late { store.decide_now(self.call.op()).map(Settled::recorded_as) } else { Ok(settled) }
+        if is_late {
+            store.decide_now(self.call.op()).map(Settled::recorded_as)
+        } else {
+            Ok(settled)
+        }
     }
 
     async fn settled(self) -> Result<Settled, Error>
@@ -102,30 +114,51 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
         let facts = if self.is_valid {
             store.settle(settlement).await?
         } else {
-            SettlementFacts { applied: false, log: store.apply(peek(&settlement)).await?.log }
+            SettlementFacts {
+                applied: false,
+                log: store.apply(peek(&settlement)).await?.log,
+            }
         };
         facts.verify(&settlement)?;
         let settled = Settled::new(&settlement, facts);
-        if self.came_too_late(&settled) { self.call.decide().await.map(Settled::recorded_as) } else { Ok(settled) }
+        if self.came_too_late(&settled) {
+            self.call.decide().await.map(Settled::recorded_as)
+        } else {
+            Ok(settled)
+        }
     }
 
     fn settlement(&self) -> Settlement<'_> {
         let op = self.call.op();
-        Settlement { at: op.at, ..Settlement::new(op.log, op.policy, self.receipt, op.cost) }
+        Settlement {
+            at: op.at,
+            ..Settlement::new(op.log, op.policy, self.receipt, op.cost)
+        }
     }
 
     /// Returns whether the entry counts no longer, and another one is to count in its place.
     fn came_too_late(&self, settled: &Settled) -> bool {
         // With a resolution, an entry counts for longer than its receipt is valid.
-        let counts = self.call.op().retention().window.counts(self.receipt.at(), settled.status().at());
+        let counts = self
+            .call
+            .op()
+            .retention()
+            .window
+            .counts(self.receipt.at(), settled.status().at());
         self.or_record && !settled.applied() && !counts && self.call.cost > 0
     }
 }
 
 /// Returns the operation that reports the same usage and changes nothing.
 fn peek<'a>(settlement: &Settlement<'a>) -> Op<'a> {
-    let Settlement { log, policy, at, .. } = *settlement;
-    Op { log, at, ..Op::peek("", policy) }
+    let Settlement {
+        log, policy, at, ..
+    } = *settlement;
+    Op {
+        log,
+        at,
+        ..Op::peek("", policy)
+    }
 }
 
 impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Settle<'a, S, B> {
@@ -139,6 +172,9 @@ impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Settl
 
 impl<S, B> fmt::Debug for Settle<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settle").field("call", &self.call).field("receipt", &self.receipt).finish_non_exhaustive()
+        f.debug_struct("Settle")
+            .field("call", &self.call)
+            .field("receipt", &self.receipt)
+            .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,10 @@ pub trait Verb: Unpin + Send + Sync + 'static {
 
 /// What a request returns.
 pub trait Output<'a, S>: Sized {
-    fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error>;
+    fn of<B: AsRef<[u8]>>(
+        call: &Call<'a, S, B>,
+        decision: Result<Decision, Error>,
+    ) -> Result<Self, Error>;
 
     #[inline]
     fn now<B: AsRef<[u8]>>(call: &Call<'a, S, B>) -> Result<Self, Error>
@@ -29,12 +32,17 @@ pub trait Output<'a, S>: Sized {
     }
 
     #[inline]
-    fn poll<B>(call: &Call<'a, S, B>, running: &mut Running<'a>, context: &mut Context<'_>) -> Poll<Result<Self, Error>>
+    fn poll<B>(
+        call: &Call<'a, S, B>,
+        running: &mut Running<'a>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Self, Error>>
     where
         S: WindowStore,
         B: AsRef<[u8]> + Clone + Send + Sync + 'a,
     {
-        call.poll(running, context).map(|decision| Self::of(call, decision))
+        call.poll(running, context)
+            .map(|decision| Self::of(call, decision))
     }
 }
 
@@ -53,7 +61,11 @@ impl<'a, S> Output<'a, S> for Decision {
     }
 
     #[inline(always)]
-    fn poll<B>(call: &Call<'a, S, B>, running: &mut Running<'a>, context: &mut Context<'_>) -> Poll<Result<Self, Error>>
+    fn poll<B>(
+        call: &Call<'a, S, B>,
+        running: &mut Running<'a>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Self, Error>>
     where
         S: WindowStore,
         B: AsRef<[u8]> + Clone + Send + Sync + 'a,

@@ -46,12 +46,24 @@ pub(super) struct Target<'a, S> {
 
 impl<'a, S> Target<'a, S> {
     pub(super) fn of(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
-        let (limiter, policy) = (View::Borrowed(call.limiter), call.policy.map(View::Borrowed));
-        Self { limiter, key: call.key.as_ref().into(), policy, at: call.at }
+        let (limiter, policy) = (
+            View::Borrowed(call.limiter),
+            call.policy.map(View::Borrowed),
+        );
+        Self {
+            limiter,
+            key: call.key.as_ref().into(),
+            policy,
+            at: call.at,
+        }
     }
 
     pub(super) fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
-        Call { policy: self.policy.as_deref(), at: self.at, ..Call::new(&*self.limiter, self.key.as_ref(), mode) }
+        Call {
+            policy: self.policy.as_deref(),
+            at: self.at,
+            ..Call::new(&*self.limiter, self.key.as_ref(), mode)
+        }
     }
 
     pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
@@ -64,6 +76,11 @@ impl<'a, S> Target<'a, S> {
         S: Clone,
     {
         let policy = self.policy.as_ref().map(View::to_shared);
-        Target { limiter: self.limiter.to_shared(), key: self.key.clone(), policy, at: self.at }
+        Target {
+            limiter: self.limiter.to_shared(),
+            key: self.key.clone(),
+            policy,
+            at: self.at,
+        }
     }
 }

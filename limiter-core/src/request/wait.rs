@@ -23,9 +23,14 @@ where
     // A store with a timer has a clock of its own, of which only the sleeps are known.
     let start = call.limiter.store.timer().is_none().then(Instant::now);
     let mut decision = call.decide().await?;
-    let Some(timer) = timer else { return Ok(decision) };
+    let Some(timer) = timer else {
+        return Ok(decision);
+    };
     let (end, mut slept) = (decision.at().saturating_add(call.within), Duration::ZERO);
-    while let Some(sleep) = decision.retry_after().filter(|_| !decision.is_final_denial()) {
+    while let Some(sleep) = decision
+        .retry_after()
+        .filter(|_| !decision.is_final_denial())
+    {
         // The decisions' clock stands still while the log's newest entry is ahead of it, so it cannot bound the wait alone.
         let waited = start.map_or(slept, |start| start.elapsed());
         if decision.at().saturating_add(sleep) > end || waited.saturating_add(sleep) > call.within {

@@ -50,44 +50,104 @@ impl Case {
 }
 
 fn call() -> impl Strategy<Value = Case> {
-    let mode = prop_oneof![3 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
+    let mode =
+        prop_oneof![3 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
     let policy = prop_oneof![Just(&EXACT), Just(&COARSE), Just(&ATTEMPTS)];
     let rarely = || proptest::bool::weighted(0.1);
-    let (store, options) = ((any::<bool>(), 0..3_u32, 0..2_u32, rarely()), (policy, rarely(), rarely()));
+    let (store, options) = (
+        (any::<bool>(), 0..3_u32, 0..2_u32, rarely()),
+        (policy, rarely(), rarely()),
+    );
     (mode, 1..=MAX + 1, 0..MAX, store, options).prop_map(|(mode, cost, before, store, options)| {
         let ((tries, applies, settles, fails), (policy, is_kept, is_advisory)) = (store, options);
         let (tries, waits) = (tries && !fails, [applies, settles]);
-        Case { mode, cost, before, policy, is_kept, is_advisory, tries, waits, fails }
+        Case {
+            mode,
+            cost,
+            before,
+            policy,
+            is_kept,
+            is_advisory,
+            tries,
+            waits,
+            fails,
+        }
     })
 }
 
 /// Drops the decision after `polls` polls, and its future after `resumes`. Returns whether it had ended.
-fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, confirms: bool, joins: bool) -> bool {
+fn drop_after(
+    polls: usize,
+    resumes: usize,
+    calls: &[Case],
+    refundable: bool,
+    confirms: bool,
+    joins: bool,
+) -> bool {
     // The limiter's own policy keeps the entries that a record above the maximum of the call's policy would displace.
-    let store = |&Case { tries, waits, fails, .. }: &Case| {
-        Arc::new(SlowStore { tries, waits, fails, joins, ..SlowStore::default() })
+    let store = |&Case {
+                     tries,
+                     waits,
+                     fails,
+                     ..
+                 }: &Case| {
+        Arc::new(SlowStore {
+            tries,
+            waits,
+            fails,
+            joins,
+            ..SlowStore::default()
+        })
     };
     let shared = store(&calls[0]);
     let limiter = |(number, call): (usize, &Case)| {
-        let (store, name) = (if joins { Arc::clone(&shared) } else { store(call) }, format!("limit {number}"));
+        let (store, name) = (
+            if joins {
+                Arc::clone(&shared)
+            } else {
+                store(call)
+            },
+            format!("limit {number}"),
+        );
         let meter = Limiter::new(&*name, policy!("1000/1h"), Arc::clone(&store.reference));
-        (Limiter::<SharedStore>::new(&*name, policy!("1000/1h"), store), meter)
+        (
+            Limiter::<SharedStore>::new(&*name, policy!("1000/1h"), store),
+            meter,
+        )
     };
     let limiters: Vec<(Limiter, _)> = calls.iter().enumerate().map(limiter).collect();
     let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
     let sink = Arc::clone(&refunds);
-    let mut all = if refundable { AllOf::new().refundable() } else { AllOf::new() };
-    all.refund_in(Background::new(move |refund| sink.lock().unwrap().push(refund)));
+    let mut all = if refundable {
+        AllOf::new().refundable()
+    } else {
+        AllOf::new()
+    };
+    all.refund_in(Background::new(move |refund| {
+        sink.lock().unwrap().push(refund)
+    }));
     for (call, (limiter, meter)) in calls.iter().zip(&limiters) {
         if call.before > 0 {
             assert!(meter.record("k").cost(call.before).now().is_ok());
         }
         let part: Part<'_, _> = match call.mode {
-            Mode::Acquire => limiter.acquire("k").cost(call.cost).policy(call.policy).into(),
-            Mode::Record => limiter.record("k").cost(call.cost).policy(call.policy).into(),
+            Mode::Acquire => limiter
+                .acquire("k")
+                .cost(call.cost)
+                .policy(call.policy)
+                .into(),
+            Mode::Record => limiter
+                .record("k")
+                .cost(call.cost)
+                .policy(call.policy)
+                .into(),
             Mode::Peek => limiter.peek("k").cost(call.cost).policy(call.policy).into(),
         };
-        let mut part = if call.is_advisory { part.advisory() } else { part };
+        let mut part = if call.is_advisory {
+            part.advisory()
+        } else {
+            part
+        };
         part.set_keep_charge(call.is_kept);
         all.push(part);
     }
@@ -95,11 +155,21 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
     let first = polls.min(resumes);
     let result = poll(&mut all, first).or_else(|| poll(&mut all, polls - first));
     if let Some(result) = &result {
-        let expected = calls.iter().map(Case::admits).try_fold(true, |all, admits| Ok::<_, ()>(all & admits?));
+        let expected = calls
+            .iter()
+            .map(Case::admits)
+            .try_fold(true, |all, admits| Ok::<_, ()>(all & admits?));
         assert_eq!(result.as_ref().ok(), expected.as_ref().ok(), "{result:?}");
     }
-    let is_made: Vec<bool> = all.parts().iter().map(|part| part.outcome().is_some() && !part.denies()).collect();
-    let is_decided = calls.iter().zip(&is_made).all(|(call, is_made)| call.is_advisory || *is_made);
+    let is_made: Vec<bool> = all
+        .parts()
+        .iter()
+        .map(|part| part.outcome().is_some() && !part.denies())
+        .collect();
+    let is_decided = calls
+        .iter()
+        .zip(&is_made)
+        .all(|(call, is_made)| call.is_advisory || *is_made);
     let confirms = confirms && matches!(result, Some(Ok(true)));
     let is_kept = confirms || (is_decided && !refundable);
     // Whether it stays whatever the others decide, if it is charged.
@@ -108,15 +178,28 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
         PartOutcome::Denied(decision) => Some(decision.appended()),
         _ => None,
     };
-    let stays: Vec<bool> = all.parts().iter().zip(calls).map(|part| charged(part).unwrap_or(false)).collect();
+    let stays: Vec<bool> = all
+        .parts()
+        .iter()
+        .zip(calls)
+        .map(|part| charged(part).unwrap_or(false))
+        .collect();
     let is_first = all.parts().iter().all(|part| part.outcome().is_none());
     // Nothing undoes these, unless they were not made.
-    let all_fit = calls.iter().all(|call| call.mode == Mode::Record || call.admits() == Ok(true));
+    let all_fit = calls
+        .iter()
+        .all(|call| call.mode == Mode::Record || call.admits() == Ok(true));
     let too_large = |call: &Case| call.mode == Mode::Record && call.is_too_large() && all_fit;
-    let attempt =
-        |call: &Case| call.policy.counting() == Counting::Attempts && call.mode == Mode::Acquire && call.is_too_large();
+    let attempt = |call: &Case| {
+        call.policy.counting() == Counting::Attempts
+            && call.mode == Mode::Acquire
+            && call.is_too_large()
+    };
     let single = |call: &Case| {
-        (is_first || (joins && call.is_advisory)) && call.policy.has_resolution() && !refundable && !call.tries
+        (is_first || (joins && call.is_advisory))
+            && call.policy.has_resolution()
+            && !refundable
+            && !call.tries
     };
     if confirms {
         all.confirm();
@@ -125,15 +208,22 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
 
     let refunds = std::mem::take(&mut *refunds.lock().unwrap());
     let in_place = |call: &Case| (call.tries || call.waits[0] == 0) && call.waits[1] == 0;
-    assert!(refunds.is_empty() || !calls.iter().all(in_place), "they need no background");
+    assert!(
+        refunds.is_empty() || !calls.iter().all(in_place),
+        "they need no background"
+    );
     block_on(join_all(refunds));
     for (i, (call, (_, meter))) in calls.iter().zip(&limiters).enumerate() {
         let cost = meter.status("k").now().unwrap().used() - call.before;
         // The store completes calls that are made as one, so a kept charge stays.
-        let may_stay = !is_kept && !call.is_kept && (too_large(call) || attempt(call) || single(call));
+        let may_stay =
+            !is_kept && !call.is_kept && (too_large(call) || attempt(call) || single(call));
         let may_stay = may_stay || (joins && call.is_kept);
         let stays = if stays[i] { call.cost } else { 0 };
-        assert!(cost == stays || (may_stay && cost == call.cost), "call {i}: {cost} stays");
+        assert!(
+            cost == stays || (may_stay && cost == call.cost),
+            "call {i}: {cost} stays"
+        );
     }
     result.is_some()
 }

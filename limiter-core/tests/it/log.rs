@@ -16,8 +16,13 @@ fn append(log: &mut Log, policy: &Policy, given: Option<u64>, clock: u64) -> (Re
     if let Some(given) = given {
         op = op.at(time(given));
     }
-    let Outcome::Appended(entry) = log.apply(&op, time(clock)).outcome else { panic!("a record always appends") };
-    (Receipt::new(entry.id, entry.at, Window::MAX), log.expires_at().unwrap().as_micros())
+    let Outcome::Appended(entry) = log.apply(&op, time(clock)).outcome else {
+        panic!("a record always appends")
+    };
+    (
+        Receipt::new(entry.id, entry.at, Window::MAX),
+        log.expires_at().unwrap().as_micros(),
+    )
 }
 
 #[test]
@@ -28,22 +33,43 @@ fn a_log_expires_when_f1_and_f2_say_and_only_an_append_moves_that() {
     assert_eq!(log.expires_at(), None);
     // F1: newest + window, even when the newest entry is ahead of the clock.
     let (receipt, expires_at) = append(&mut log, &policy, None, NOW);
-    assert_eq!([expires_at, append(&mut log, &policy, None, NOW - 5 * SECOND).1], [NOW + window; 2]);
+    assert_eq!(
+        [
+            expires_at,
+            append(&mut log, &policy, None, NOW - 5 * SECOND).1
+        ],
+        [NOW + window; 2]
+    );
     let later = time(NOW + SECOND / 2);
     let _ = log.apply(&Op::peek("", &short), later);
     let _ = log.apply(&Op::acquire("", &short), later);
     for cost in [5, 0, 0] {
-        let _ = log.settle(&Settlement::new(LogKey::new("".into(), ""), &short, receipt, cost), later);
+        let _ = log.settle(
+            &Settlement::new(LogKey::new("".into(), ""), &short, receipt, cost),
+            later,
+        );
     }
     assert_eq!(log.expires_at(), Some(time(expires_at)));
     // F2: now - g + window + 60 s after the append, wherever the given time is.
     let clock = NOW + 7;
-    assert_eq!(append(&mut log, &policy, Some(NOW + 3), clock).1, clock + window + grace);
-    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + NOW + window + grace);
-    assert_eq!(append(&mut Log::new(), &policy, Some(3), clock).1, clock + window + grace);
+    assert_eq!(
+        append(&mut log, &policy, Some(NOW + 3), clock).1,
+        clock + window + grace
+    );
+    assert_eq!(
+        append(&mut log, &policy, Some(3), clock).1,
+        clock + NOW + window + grace
+    );
+    assert_eq!(
+        append(&mut Log::new(), &policy, Some(3), clock).1,
+        clock + window + grace
+    );
     // A limiter's default policy counts too.
     let day = policy!("9/1d");
     let mut log = Log::new();
-    let _ = log.apply(&Op::record("", &policy).with_limiter_policy(&day), time(clock));
+    let _ = log.apply(
+        &Op::record("", &policy).with_limiter_policy(&day),
+        time(clock),
+    );
     assert_eq!(log.expires_at(), Some(time(clock + 86_400 * SECOND)));
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use limiter_core::store::{At, Log, Mode, Op, Settlement, decide};
-use limiter_core::{Decision, Limit, MAX_COST, Policy, Settled, SyncStore, Timestamp, Window, policy};
+use limiter_core::{
+    Decision, Limit, MAX_COST, Policy, Settled, SyncStore, Timestamp, Window, policy,
+};
 use limiter_testkit::ReferenceStore;
 use proptest::prelude::*;
 
@@ -24,7 +26,11 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { log: Log::new(), reference: ReferenceStore::new(), receipts: Vec::new() }
+        Self {
+            log: Log::new(),
+            reference: ReferenceStore::new(),
+            receipts: Vec::new(),
+        }
     }
 
     fn apply(&mut self, op: Op<'_>) -> Decision {
@@ -33,19 +39,32 @@ impl Pair {
         facts.verify(&op).unwrap();
         let [ours, theirs] = [facts, self.reference.apply_now(&op)].map(|facts| decide(&op, facts));
         let seen = |decision: &Decision| {
-            let receipt = decision.receipt().map(|receipt| (receipt.at(), receipt.window()));
-            (decision.allowed(), decision.at(), decision.retry_after(), decision.limits(), decision.appended(), receipt)
+            let receipt = decision
+                .receipt()
+                .map(|receipt| (receipt.at(), receipt.window()));
+            (
+                decision.allowed(),
+                decision.at(),
+                decision.retry_after(),
+                decision.limits(),
+                decision.appended(),
+                receipt,
+            )
         };
         assert_eq!(seen(&ours), seen(&theirs), "{op:?}");
-        self.receipts.extend(ours.receipt().zip(theirs.receipt()).map(<[_; 2]>::from));
+        self.receipts
+            .extend(ours.receipt().zip(theirs.receipt()).map(<[_; 2]>::from));
         self.compare(op);
         ours
     }
 
     fn settle(&mut self, receipt: usize, policy: &Policy, cost: u64, at: Timestamp) {
-        let Some(receipts) = self.receipts.get(receipt % self.receipts.len().max(1)) else { return };
+        let Some(receipts) = self.receipts.get(receipt % self.receipts.len().max(1)) else {
+            return;
+        };
         let op = Op::acquire("", policy);
-        let [ours, theirs] = receipts.map(|receipt| Settlement::new(op.log, policy, receipt, cost).at(at));
+        let [ours, theirs] =
+            receipts.map(|receipt| Settlement::new(op.log, policy, receipt, cost).at(at));
         let both = [
             Settled::new(&ours, self.log.settle(&ours, Timestamp::EPOCH)),
             Settled::new(&theirs, self.reference.settle_now(&theirs)),
@@ -56,8 +75,15 @@ impl Pair {
 
     fn compare(&mut self, op: Op<'_>) {
         let entries = self.reference.entries(op.log);
-        let entries: Vec<_> = entries.iter().map(|entry| (entry.at.as_micros(), entry.cost)).collect();
-        assert_eq!(format!("{:?}", self.log), format!("Log {{ entries: {entries:?}, .. }}"), "{op:?}");
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.at.as_micros(), entry.cost))
+            .collect();
+        assert_eq!(
+            format!("{:?}", self.log),
+            format!("Log {{ entries: {entries:?}, .. }}"),
+            "{op:?}"
+        );
     }
 }
 
@@ -66,42 +92,91 @@ fn an_endless_stream_leaves_a_small_log() {
     let (mut log, policy) = (Log::new(), policy!("1000000/1h~1m"));
     for i in 0..200_000 {
         let op = Op::acquire("", &policy).at(time(i * 37_000));
-        log.apply(&if i % 100_000 == 0 { op.with_id(u128::from(i)) } else { op }, Timestamp::EPOCH);
+        log.apply(
+            &if i % 100_000 == 0 {
+                op.with_id(u128::from(i))
+            } else {
+                op
+            },
+            Timestamp::EPOCH,
+        );
         // The cells of an hour; and until the next cell of ten minutes has ended, and ten minutes after that, what lies apart.
         let is_apart = i % 100_000 < 3 * 10 * 60_000 / 37;
-        assert!(log.len() <= 62 + if is_apart { 600_000 / 37 + 1 } else { 0 }, "{} entries", log.len());
+        assert!(
+            log.len() <= 62 + if is_apart { 600_000 / 37 + 1 } else { 0 },
+            "{} entries",
+            log.len()
+        );
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Apply { mode: Mode, policy: usize, limiter: Option<usize>, cost: u64, keep: bool, id: Option<u128> },
-    Settle { receipt: usize, policy: usize, cost: u64 },
+    Apply {
+        mode: Mode,
+        policy: usize,
+        limiter: Option<usize>,
+        cost: u64,
+        keep: bool,
+        id: Option<u128>,
+    },
+    Settle {
+        receipt: usize,
+        policy: usize,
+        cost: u64,
+    },
     Reload,
 }
 
 fn limits() -> impl Strategy<Value = Policy> {
     let minutes = prop_oneof![1..=150_u64, Just(10), Just(60)];
     let resolutions = prop_oneof![Just(0), Just(MINUTE), Just(10 * MINUTE), Just(60 * MINUTE)];
-    let limit = (1..=9_u64, minutes, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
-        let window = Window::from_micros(minutes * MINUTE).unwrap();
-        let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
-        limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
-    });
+    let limit = (1..=9_u64, minutes, resolutions, any::<bool>()).prop_map(
+        |(max, minutes, resolution, is_meter)| {
+            let window = Window::from_micros(minutes * MINUTE).unwrap();
+            let limit =
+                Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
+            limit
+                .with_resolution(Duration::from_micros(resolution))
+                .unwrap_or(limit)
+        },
+    );
     proptest::collection::vec(limit, 1..=3).prop_map(|limits| Policy::new(limits).unwrap())
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let mode = prop_oneof![4 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
+    let mode =
+        prop_oneof![4 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
     let cost = prop_oneof![8 => 1..=3_u64, 1 => Just(MAX_COST)];
-    let apply = (mode, 0..4_usize, proptest::option::of(0..3_usize), cost, any::<bool>(), 0..12_u128).prop_map(
-        |(mode, policy, limiter, cost, keep, id)| {
+    let apply = (
+        mode,
+        0..4_usize,
+        proptest::option::of(0..3_usize),
+        cost,
+        any::<bool>(),
+        0..12_u128,
+    )
+        .prop_map(|(mode, policy, limiter, cost, keep, id)| {
             let (policy, id) = (policy % 3, (id < 3).then_some(id));
-            Step::Apply { mode, policy, limiter, cost: if mode == Mode::Record { cost } else { cost.min(3) }, keep, id }
-        },
-    );
+            Step::Apply {
+                mode,
+                policy,
+                limiter,
+                cost: if mode == Mode::Record {
+                    cost
+                } else {
+                    cost.min(3)
+                },
+                keep,
+                id,
+            }
+        });
     let settle = (any::<usize>(), 0..3_usize, 0..3_u64);
-    let settle = settle.prop_map(|(receipt, policy, cost)| Step::Settle { receipt, policy, cost });
+    let settle = settle.prop_map(|(receipt, policy, cost)| Step::Settle {
+        receipt,
+        policy,
+        cost,
+    });
     prop_oneof![12 => apply, 2 => settle, 1 => Just(Step::Reload)]
 }
 

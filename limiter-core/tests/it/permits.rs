@@ -7,7 +7,8 @@ use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::store::Op;
 use limiter_core::{
-    Clock, Error, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore, WithClock, policy,
+    Clock, Error, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore, WithClock,
+    policy,
 };
 use limiter_testkit::{MockClock, ReferenceStore};
 
@@ -18,7 +19,14 @@ fn chat() -> Limiter<ReferenceStore> {
 }
 
 fn permit<S: SyncStore>(limiter: &Limiter<S>, cost: u64) -> Permit<'_, S> {
-    limiter.acquire("k").cost(cost).permit().now().unwrap().into_result().unwrap()
+    limiter
+        .acquire("k")
+        .cost(cost)
+        .permit()
+        .now()
+        .unwrap()
+        .into_result()
+        .unwrap()
 }
 
 fn used<S: WindowStore>(limiter: &Limiter<S>) -> u64 {
@@ -28,21 +36,35 @@ fn used<S: WindowStore>(limiter: &Limiter<S>) -> u64 {
 /// Whether it applied, whether it recorded instead, and the usage afterwards.
 fn seen(settled: Result<Settled, Error>) -> (bool, bool, u64) {
     let settled = settled.unwrap();
-    (settled.applied(), settled.recorded(), settled.status().used())
+    (
+        settled.applied(),
+        settled.recorded(),
+        settled.status().used(),
+    )
 }
 
 #[test]
 fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() {
     async fn check<S: WindowStore>(store: S) {
         let limiter = Limiter::new("chat", policy!("10/1h"), store);
-        let permit = limiter.acquire("k").cost(8).permit().await.unwrap().into_result().unwrap();
+        let permit = limiter
+            .acquire("k")
+            .cost(8)
+            .permit()
+            .await
+            .unwrap()
+            .into_result()
+            .unwrap();
         assert_eq!((permit.key(), permit.decision().used()), (&b"k"[..], 8));
         let denied = limiter.acquire("k").cost(8).permit().await.unwrap();
         assert!(denied.is_denied() && denied.into_result().unwrap_err().retry_after().is_some());
         for actual in [3, 5, 4] {
             assert_eq!(seen(permit.settle(actual).await), (true, false, actual));
         }
-        assert_eq!([seen(permit.refund().await), seen(permit.refund().await)], [(true, false, 0), (false, false, 0)]);
+        assert_eq!(
+            [seen(permit.refund().await), seen(permit.refund().await)],
+            [(true, false, 0), (false, false, 0)]
+        );
         assert!(limiter.acquire("k").cost(11).permit().await.is_err());
     }
     block_on(check(ReferenceStore::new()));
@@ -55,27 +77,65 @@ fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() 
 #[test]
 fn a_permit_settles_by_the_policy_of_its_acquire() {
     let limiter = chat();
-    let acquire = |cost| limiter.acquire("k").policy(&GOLD).cost(cost).permit().now().unwrap().into_result().unwrap();
+    let acquire = |cost| {
+        limiter
+            .acquire("k")
+            .policy(&GOLD)
+            .cost(cost)
+            .permit()
+            .now()
+            .unwrap()
+            .into_result()
+            .unwrap()
+    };
     let permit = acquire(5);
     assert_eq!(permit.settle(2).now().unwrap().status().remaining(), 98);
     // The default policy counts the entry for an hour, so the receipt is valid for an hour.
-    assert_eq!((used(&limiter), permit.receipt().unwrap().window().to_string()), (2, "1h".to_owned()));
+    assert_eq!(
+        (
+            used(&limiter),
+            permit.receipt().unwrap().window().to_string()
+        ),
+        (2, "1h".to_owned())
+    );
     // Above the default policy, there is no receipt, and the charge stays.
     let permit = acquire(11);
-    assert_eq!((permit.receipt(), permit.decision().receipt()), (None, None));
-    for settlement in [permit.settle(2), permit.refund(), permit.settle_or_record(2)] {
+    assert_eq!(
+        (permit.receipt(), permit.decision().receipt()),
+        (None, None)
+    );
+    for settlement in [
+        permit.settle(2),
+        permit.refund(),
+        permit.settle_or_record(2),
+    ] {
         assert_eq!(seen(settlement.now()), (false, false, 13));
     }
-    assert_eq!(seen(block_on(permit.refund().into_future())), (false, false, 13));
+    assert_eq!(
+        seen(block_on(permit.refund().into_future())),
+        (false, false, 13)
+    );
 }
 
 #[test]
 fn with_a_resolution_permits_and_ids_have_receipts() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("chat", policy!("10/1h~1m"), WithClock::new(ReferenceStore::new(), clock.clone()));
+    let limiter = Limiter::new(
+        "chat",
+        policy!("10/1h~1m"),
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
     let decision = limiter.acquire("k").now().unwrap();
     assert!(decision.appended() && decision.receipt().is_none());
-    assert!(limiter.record("k").idempotency_key(7).now().unwrap().receipt().is_some());
+    assert!(
+        limiter
+            .record("k")
+            .idempotency_key(7)
+            .now()
+            .unwrap()
+            .receipt()
+            .is_some()
+    );
     let permit = permit(&limiter, 3);
     assert_eq!(permit.receipt().unwrap().window().to_string(), "10m");
     assert_eq!(seen(permit.settle(5).now()), (true, false, 7));
@@ -89,11 +149,17 @@ fn with_a_resolution_permits_and_ids_have_receipts() {
 
 #[test]
 fn a_resolution_ends_receipts_after_ten_minutes() {
-    for (policy, is_exact, window) in
-        [(policy!("1/1h"), true, "1h"), (policy!("1/5m~1m"), false, "5m"), (policy!("1/1h, 1/5m~1m"), false, "10m")]
-    {
+    for (policy, is_exact, window) in [
+        (policy!("1/1h"), true, "1h"),
+        (policy!("1/5m~1m"), false, "5m"),
+        (policy!("1/1h, 1/5m~1m"), false, "10m"),
+    ] {
         let limiter = Limiter::new("chat", policy.clone(), ReferenceStore::new());
-        assert_eq!(limiter.acquire("plain").now().unwrap().receipt().is_some(), is_exact, "{policy}");
+        assert_eq!(
+            limiter.acquire("plain").now().unwrap().receipt().is_some(),
+            is_exact,
+            "{policy}"
+        );
         let receipt = permit(&limiter, 1).receipt().unwrap();
         assert_eq!(receipt.window().to_string(), window, "{policy}");
         let mut peek = Op::peek("k", &policy);
@@ -105,10 +171,23 @@ fn a_resolution_ends_receipts_after_ten_minutes() {
 #[test]
 fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
-    let (gold, long) = (GOLD.clone(), "a key that is longer than what is held in place".to_owned());
-    let permit = limiter.acquire(&long).policy(&gold).permit().now().unwrap().into_result().unwrap().to_owned();
+    let (gold, long) = (
+        GOLD.clone(),
+        "a key that is longer than what is held in place".to_owned(),
+    );
+    let permit = limiter
+        .acquire(&long)
+        .policy(&gold)
+        .permit()
+        .now()
+        .unwrap()
+        .into_result()
+        .unwrap()
+        .to_owned();
     drop((gold, long.clone()));
-    std::thread::spawn(move || assert!(permit.settle(4).now().unwrap().applied())).join().unwrap();
+    std::thread::spawn(move || assert!(permit.settle(4).now().unwrap().applied()))
+        .join()
+        .unwrap();
     assert_eq!(limiter.status(&long).now().unwrap().used(), 4);
 }
 
@@ -135,12 +214,25 @@ fn a_guard_refunds_unless_it_is_confirmed() {
 #[test]
 fn settle_or_record_charges_work_that_took_longer_than_the_window() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("chat", policy!("10/1m"), WithClock::new(ReferenceStore::new(), clock.clone()));
+    let limiter = Limiter::new(
+        "chat",
+        policy!("10/1m"),
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
     let late = permit(&limiter, 2);
-    assert_eq!(seen(late.settle_or_record(5).now()), (true, false, 5), "in time, it settles");
+    assert_eq!(
+        seen(late.settle_or_record(5).now()),
+        (true, false, 5),
+        "in time, it settles"
+    );
     clock.advance(Duration::from_secs(60));
     assert_eq!(seen(late.settle(5).now()), (false, false, 0));
-    assert_eq!(seen(block_on(late.settle_or_record(6).at(clock.now()).into_future())), (false, true, 6));
+    assert_eq!(
+        seen(block_on(
+            late.settle_or_record(6).at(clock.now()).into_future()
+        )),
+        (false, true, 6)
+    );
     // A refunded or reset entry stays removed.
     let refunded = permit(&limiter, 2);
     assert!(refunded.refund().now().unwrap().applied());
@@ -149,14 +241,29 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
 
 #[test]
 fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
-    let yesterday = |seconds: u64| Timestamp::from_micros_saturating(1_700_000_000_000_000 + seconds * 1_000_000);
+    let yesterday = |seconds: u64| {
+        Timestamp::from_micros_saturating(1_700_000_000_000_000 + seconds * 1_000_000)
+    };
     let limiter = Limiter::new("chat", policy!("10/1m"), ReferenceStore::new());
     let acquire = limiter.acquire("k").cost(8).at(yesterday(0)).permit();
     let permit = acquire.now().unwrap().into_result().unwrap();
     assert!(permit.settle(5).now().unwrap().applied());
-    assert_eq!(seen(permit.settle_or_record(4).at(yesterday(59)).now()), (true, false, 4));
+    assert_eq!(
+        seen(permit.settle_or_record(4).at(yesterday(59)).now()),
+        (true, false, 4)
+    );
     // A record in place of an expired entry stays in yesterday, too.
-    assert_eq!(seen(permit.settle_or_record(3).at(yesterday(60)).now()), (false, true, 3));
+    assert_eq!(
+        seen(permit.settle_or_record(3).at(yesterday(60)).now()),
+        (false, true, 3)
+    );
     let settled = permit.to_owned().settle_or_record(2).now().unwrap();
-    assert_eq!((settled.recorded(), settled.status().at(), settled.status().used()), (true, yesterday(60), 5));
+    assert_eq!(
+        (
+            settled.recorded(),
+            settled.status().at(),
+            settled.status().used()
+        ),
+        (true, yesterday(60), 5)
+    );
 }

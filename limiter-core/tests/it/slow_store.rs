@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
+};
 use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
 use limiter_testkit::ReferenceStore;
 
@@ -28,7 +30,15 @@ pub(crate) struct SlowStore {
 impl Default for SlowStore {
     fn default() -> Self {
         let (reference, calls) = Default::default();
-        Self { reference, calls, tries: false, waits: [1, 1], fails: false, joins: false, forwards: true }
+        Self {
+            reference,
+            calls,
+            tries: false,
+            waits: [1, 1],
+            fails: false,
+            joins: false,
+            forwards: true,
+        }
     }
 }
 
@@ -37,7 +47,11 @@ impl SlowStore {
     async fn wait(&self, polls: u32) -> Result<(), Error> {
         wait(polls.into()).await;
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if self.fails { Err(Error::new(ErrorKind::Unavailable, "connection refused")) } else { Ok(()) }
+        if self.fails {
+            Err(Error::new(ErrorKind::Unavailable, "connection refused"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -77,10 +91,18 @@ impl WindowStore for SlowStore {
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        if self.joins { self.reference.place(log) } else { LogPlace::default() }
+        if self.joins {
+            self.reference.place(log)
+        } else {
+            LogPlace::default()
+        }
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if self.tries { self.reference.try_decide(op, otherwise) } else { otherwise() }
+        if self.tries {
+            self.reference.try_decide(op, otherwise)
+        } else {
+            otherwise()
+        }
     }
 }

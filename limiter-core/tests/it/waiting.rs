@@ -8,7 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
-use limiter_core::{BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock, policy};
+use limiter_core::{
+    BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock,
+    policy,
+};
 use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,14 +36,21 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
             assert!(limiter.acquire("k").within(SECOND).await.unwrap().allowed());
         }
         assert_eq!(passed(), 0);
-        let impatient = limiter.acquire("k").within(SECOND - Duration::from_micros(1)).await.unwrap();
+        let impatient = limiter
+            .acquire("k")
+            .within(SECOND - Duration::from_micros(1))
+            .await
+            .unwrap();
         assert_eq!((impatient.allowed(), passed()), (false, 0));
         let patient = limiter.acquire("k").cost(2).within(SECOND).await.unwrap();
         assert_eq!((patient.allowed(), passed()), (true, 1_000_000));
     }
     let clock = MockClock::new().auto_advancing();
     let at_once = WithClock::new(ReferenceStore::new(), clock.clone());
-    block_on(check(Limiter::new("search", policy!("2/1s"), at_once), clock));
+    block_on(check(
+        Limiter::new("search", policy!("2/1s"), at_once),
+        clock,
+    ));
     let clock = MockClock::new().auto_advancing();
     let slow = WithClock::new(SlowStore::default(), clock.clone());
     block_on(check(Limiter::new("search", policy!("2/1s"), slow), clock));
@@ -52,12 +62,25 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
     for wait in [Duration::from_nanos(1), SECOND, Duration::MAX] {
         let error = block_on(limiter.acquire("k").within(wait)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
-        assert!(error.to_string().contains("waiting needs a timer"), "{error}");
+        assert!(
+            error.to_string().contains("waiting needs a timer"),
+            "{error}"
+        );
     }
     for allowed in [true, false] {
-        assert_eq!(block_on(limiter.acquire("k").within(Duration::ZERO)).unwrap().allowed(), allowed);
+        assert_eq!(
+            block_on(limiter.acquire("k").within(Duration::ZERO))
+                .unwrap()
+                .allowed(),
+            allowed
+        );
         let at = limiter_core::Timestamp::from_micros(1).unwrap();
-        assert_eq!(block_on(limiter.acquire("given").at(at).within(SECOND)).unwrap().allowed(), allowed);
+        assert_eq!(
+            block_on(limiter.acquire("given").at(at).within(SECOND))
+                .unwrap()
+                .allowed(),
+            allowed
+        );
     }
 }
 
@@ -67,53 +90,104 @@ fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_cou
     let with_clock = WithClock::new(ReferenceStore::new(), clock);
     let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(timer.clone());
     for _ in 0..3 {
-        assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
+        assert!(
+            block_on(limiter.acquire("k").within(SECOND))
+                .unwrap()
+                .allowed()
+        );
     }
     assert_eq!(*timer.0.lock().unwrap(), []);
-    let limiter = Limiter::new("search", policy!("1/20ms"), ReferenceStore::new()).with_timer(timer.clone());
+    let limiter =
+        Limiter::new("search", policy!("1/20ms"), ReferenceStore::new()).with_timer(timer.clone());
     for _ in 0..2 {
-        assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
+        assert!(
+            block_on(limiter.acquire("k").within(SECOND))
+                .unwrap()
+                .allowed()
+        );
     }
     let slept = timer.0.lock().unwrap();
-    assert!(!slept.is_empty() && slept.iter().all(|wait| *wait <= Duration::from_millis(20)), "{slept:?}");
+    assert!(
+        !slept.is_empty() && slept.iter().all(|wait| *wait <= Duration::from_millis(20)),
+        "{slept:?}"
+    );
 }
 
 #[test]
 fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
     let clock = MockClock::new().auto_advancing();
     let attempts = policy!("1/1s, 9/1h").with_counting(Counting::Attempts);
-    let limiter = Limiter::new("search", attempts, WithClock::new(ReferenceStore::new(), clock.clone()));
+    let limiter = Limiter::new(
+        "search",
+        attempts,
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
     let start = clock.now();
     assert!(limiter.acquire("k").now().unwrap().allowed());
-    assert!(!block_on(limiter.acquire("k").at(start).within(Duration::MAX)).unwrap().allowed());
+    assert!(
+        !block_on(limiter.acquire("k").at(start).within(Duration::MAX))
+            .unwrap()
+            .allowed()
+    );
     // The first try is in the log under this id, so a second try would only repeat the verdict.
-    assert!(!block_on(limiter.acquire("k").idempotency_key(7).within(Duration::MAX)).unwrap().allowed());
+    assert!(
+        !block_on(
+            limiter
+                .acquire("k")
+                .idempotency_key(7)
+                .within(Duration::MAX)
+        )
+        .unwrap()
+        .allowed()
+    );
     assert_eq!(clock.now().micros_since(start), 1_000_000);
 }
 
 #[test]
 fn a_waiter_that_is_dropped_has_consumed_nothing() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
+    let limiter = Limiter::new(
+        "search",
+        policy!("1/1s"),
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
     assert!(limiter.acquire("k").now().unwrap().allowed());
     {
         let mut waiting = pin!(limiter.acquire("k").within(SECOND));
-        assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+        assert!(matches!(
+            waiting
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop())),
+            Poll::Pending
+        ));
         assert_eq!(clock.sleepers(), 1);
     }
     clock.advance(SECOND);
-    assert_eq!((clock.sleepers(), limiter.status("k").now().unwrap().used()), (0, 0));
+    assert_eq!(
+        (clock.sleepers(), limiter.status("k").now().unwrap().used()),
+        (0, 0)
+    );
 }
 
 #[test]
 #[cfg(feature = "tokio")]
 fn in_a_tokio_runtime_tokio_is_the_timer() {
     let limiter = Limiter::new("search", policy!("1/20ms"), SlowStore::default());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let start = Instant::now();
         for _ in 0..3 {
-            assert!(limiter.acquire("k").within(20 * SECOND).await.unwrap().allowed());
+            assert!(
+                limiter
+                    .acquire("k")
+                    .within(20 * SECOND)
+                    .await
+                    .unwrap()
+                    .allowed()
+            );
         }
         assert!(start.elapsed() >= Duration::from_millis(40));
     });
@@ -122,17 +196,41 @@ fn in_a_tokio_runtime_tokio_is_the_timer() {
 /// A clock that stepped back leaves entries in its future, which hold up the log's time.
 #[test]
 fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
-    let (wait, limiter) = (Duration::from_millis(200), Limiter::new("n", policy!("1/90ms"), ReferenceStore::new()));
+    let (wait, limiter) = (
+        Duration::from_millis(200),
+        Limiter::new("n", policy!("1/90ms"), ReferenceStore::new()),
+    );
     let limiter = limiter.with_timer(ThreadTimer::default());
-    let ahead = Timestamp::try_from(SystemTime::now()).unwrap().saturating_add(3600 * SECOND);
+    let ahead = Timestamp::try_from(SystemTime::now())
+        .unwrap()
+        .saturating_add(3600 * SECOND);
     assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
     // It ends, although the log's time stands still for an hour.
-    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert!(
+        !block_on(limiter.acquire("k").within(wait))
+            .unwrap()
+            .allowed()
+    );
     // The same holds with a clock that has a timer.
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(ReferenceStore::new(), clock.clone()));
-    assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());
+    let limiter = Limiter::new(
+        "n",
+        policy!("1/90ms"),
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
+    assert!(
+        limiter
+            .acquire("k")
+            .at(clock.now().saturating_add(3600 * SECOND))
+            .now()
+            .unwrap()
+            .allowed()
+    );
     let start = clock.now();
-    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert!(
+        !block_on(limiter.acquire("k").within(wait))
+            .unwrap()
+            .allowed()
+    );
     assert_eq!(clock.now().micros_since(start), 180_000);
 }

@@ -9,7 +9,11 @@ use limiter_core::{Decision, Error, Limit};
 /// A result, written where the caller wants it. Moving a decision would cost more than making it.
 pub(crate) trait Answer {
     /// Returns the result for facts on `LIMITS` limits.
-    fn from_fast<const LIMITS: usize>(op: &Op<'_>, limits: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self;
+    fn from_fast<const LIMITS: usize>(
+        op: &Op<'_>,
+        limits: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self;
 
     /// Returns the answer for any facts. The operation comes by value: letting a pointer to it escape would force it out of
     /// registers.
@@ -18,7 +22,11 @@ pub(crate) trait Answer {
 
 impl Answer for Facts {
     #[inline(always)]
-    fn from_fast<const LIMITS: usize>(_: &Op<'_>, _: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self {
+    fn from_fast<const LIMITS: usize>(
+        _: &Op<'_>,
+        _: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self {
         facts.into()
     }
 
@@ -51,4 +59,6 @@ macro_rules! wrapped_decision {
 }
 
 wrapped_decision!(Result<Decision, Error>, Ok);
-wrapped_decision!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(decision)));
+wrapped_decision!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(
+    decision
+)));

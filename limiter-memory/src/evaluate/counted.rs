@@ -21,7 +21,12 @@ pub(super) struct Counted<'a, const LIMITS: usize> {
 
 impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
     #[inline(always)]
-    pub(super) fn new(limits: &'a [Limit], entries: &mut View<'_, impl Encoding>, op: &Op<'_>, now: Timestamp) -> Self {
+    pub(super) fn new(
+        limits: &'a [Limit],
+        entries: &mut View<'_, impl Encoding>,
+        op: &Op<'_>,
+        now: Timestamp,
+    ) -> Self {
         let now = entries.clamp(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
         for (i, limit) in limits.iter().enumerate() {
@@ -35,12 +40,20 @@ impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
         // After the loop, so that the compiler knows that nothing changes within it.
         let oldest = usage.iter().map(|usage| usage.oldest);
         entries.remember_starts(starts.iter().copied().zip(oldest).take(limits.len()));
-        Self { limits, admitted, now, starts, usage }
+        Self {
+            limits,
+            admitted,
+            now,
+            starts,
+            usage,
+        }
     }
 
     /// Returns how many entries no limit counts.
     #[inline(always)]
     pub(super) fn expired(&self) -> usize {
-        self.starts[..self.limits.len()].iter().fold(usize::MAX, |first, start| first.min(*start))
+        self.starts[..self.limits.len()]
+            .iter()
+            .fold(usize::MAX, |first, start| first.min(*start))
     }
 }

@@ -18,24 +18,38 @@ pub(super) struct Fast<'a, const LIMITS: usize> {
 impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
     /// Evaluates the limits. Returns `None` if the operation is not a common one.
     #[inline(always)]
-    pub(super) fn new(entries: &mut View<'_, impl Encoding>, op: &Op<'a>, now: Timestamp) -> Option<Self> {
+    pub(super) fn new(
+        entries: &mut View<'_, impl Encoding>,
+        op: &Op<'a>,
+        now: Timestamp,
+    ) -> Option<Self> {
         let limits = internal::limits_array(op.policy)?;
         if op.id.is_some() || op.limiter_policy.is_some() {
             return None;
         }
-        Some(Self { limits, counted: Counted::new(limits, entries, op, now) })
+        Some(Self {
+            limits,
+            counted: Counted::new(limits, entries, op, now),
+        })
     }
 
     /// Appends the entry of an admitted operation.
     #[inline(always)]
-    pub(super) fn append(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> SizedFacts<LIMITS> {
+    pub(super) fn append(
+        mut self,
+        entries: &mut View<'_, impl Encoding>,
+        op: &Op<'_>,
+    ) -> SizedFacts<LIMITS> {
         let now = self.counted.now;
         let number = entries.push(self.counted.expired(), op, now);
         for usage in &mut self.counted.usage {
             usage.used += op.cost;
             usage.blocker = usage.oldest;
         }
-        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
+        let entry = Entry {
+            id: EntryId::from_u128(u128::from(number)),
+            at: now,
+        };
         SizedFacts {
             admitted: true,
             outcome: Outcome::Appended(entry),
@@ -47,7 +61,11 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
 
     /// Returns the facts about an operation that appends nothing, or `None` if usage exceeds a maximum.
     #[inline(always)]
-    pub(super) fn facts(mut self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> Option<SizedFacts<LIMITS>> {
+    pub(super) fn facts(
+        mut self,
+        entries: &View<'_, impl Encoding>,
+        op: &Op<'_>,
+    ) -> Option<SizedFacts<LIMITS>> {
         for (i, usage) in self.counted.usage.iter_mut().enumerate() {
             let max = self.limits[i].max();
             if usage.used > max {
@@ -61,8 +79,19 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
                 entries.at(entries.reaching(self.counted.starts[i], missing))
             };
         }
-        let Counted { now, admitted, usage, .. } = self.counted;
-        Some(SizedFacts { admitted, outcome: Outcome::Nothing, now, newest: entries.newest(), usage })
+        let Counted {
+            now,
+            admitted,
+            usage,
+            ..
+        } = self.counted;
+        Some(SizedFacts {
+            admitted,
+            outcome: Outcome::Nothing,
+            now,
+            newest: entries.newest(),
+            usage,
+        })
     }
 }
 

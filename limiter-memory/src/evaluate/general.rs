@@ -1,6 +1,8 @@
 //! The general version: every operation, on every form of a log.
 
-use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::store::{
+    Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+};
 use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
 
 use super::counted::Counted;
@@ -26,7 +28,11 @@ pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
 }
 
 /// Sets the cost of the entry that a receipt names, or removes the entry.
-pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
+pub(crate) fn settle(
+    log: &mut Log,
+    settlement: &Settlement<'_>,
+    now: Timestamp,
+) -> SettlementFacts {
     let unchanged = with_entries!(log, entries => {
         let (now, receipt) = (entries.clamp(now), &settlement.receipt);
         let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(now));
@@ -51,9 +57,17 @@ impl<'a> General<'a> {
     /// Applies the operation to a log that [needs no conversion](Self::needs_conversion).
     fn apply(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> Facts {
         let admitted = self.admitted;
-        let refundable = admitted && op.limiter_policy.is_none_or(|policy| self.fits(entries, policy, op.cost));
+        let refundable = admitted
+            && op
+                .limiter_policy
+                .is_none_or(|policy| self.fits(entries, policy, op.cost));
         if !op.appends(admitted) {
-            return Facts { admitted, refundable, outcome: Outcome::Nothing, log: self.log_facts(entries, op.cost) };
+            return Facts {
+                admitted,
+                refundable,
+                outcome: Outcome::Nothing,
+                log: self.log_facts(entries, op.cost),
+            };
         }
         let expired = self.expired_for_all(entries, op);
         let number = entries.push(expired, op, self.now);
@@ -61,19 +75,29 @@ impl<'a> General<'a> {
             self.starts[i] -= expired;
             self.usage[i].used += op.cost;
         }
-        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
+        let entry = Entry {
+            id: EntryId::from_u128(u128::from(number)),
+            at: self.now,
+        };
         let (outcome, log) = (Outcome::Appended(entry), self.log_facts(entries, op.cost));
         if !admitted || op.limiter_policy.is_some() {
             // With one policy, admissions never take a log beyond the largest maximum.
             entries.drop_beyond(op.retention().max);
         }
-        Facts { admitted, refundable, outcome, log }
+        Facts {
+            admitted,
+            refundable,
+            outcome,
+            log,
+        }
     }
 
     /// Whether an operation of this cost fits every limit of a policy other than its own.
     fn fits(&self, entries: &View<'_, impl Encoding>, policy: &Policy, cost: u64) -> bool {
         policy.limits().iter().all(|limit| {
-            let start = internal::gallop(0, entries.len(), |i| !limit.window().counts(entries.at(i), self.now));
+            let start = internal::gallop(0, entries.len(), |i| {
+                !limit.window().counts(entries.at(i), self.now)
+            });
             entries.cost_from(start).saturating_add(cost) <= limit.max()
         })
     }
@@ -89,7 +113,9 @@ impl<'a> General<'a> {
     fn expired_for_all(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> usize {
         match op.limiter_policy {
             None => self.expired(),
-            Some(_) => internal::gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
+            Some(_) => internal::gallop(0, self.expired(), |i| {
+                !op.retention().window.counts(entries.at(i), self.now)
+            }),
         }
     }
 
@@ -103,7 +129,11 @@ impl<'a> General<'a> {
             if used > 0 {
                 let excess = used.saturating_sub(max);
                 // No entry costs less than 1, so the first one releases a unit.
-                let first = if excess == 0 { start } else { entries.reaching(start, excess + 1) };
+                let first = if excess == 0 {
+                    start
+                } else {
+                    entries.reaching(start, excess + 1)
+                };
                 usage.oldest = entries.at(first);
                 usage.blocker = usage.oldest;
                 if used + cost > max + excess + 1 {
@@ -113,8 +143,13 @@ impl<'a> General<'a> {
                 }
             }
         }
-        let usage = PerLimit::from_slice(&usage[..self.limits.len()]).unwrap_or_else(|| PerLimit::from([usage[0]]));
-        LogFacts { now: self.now, newest: entries.newest(), usage }
+        let usage = PerLimit::from_slice(&usage[..self.limits.len()])
+            .unwrap_or_else(|| PerLimit::from([usage[0]]));
+        LogFacts {
+            now: self.now,
+            newest: entries.newest(),
+            usage,
+        }
     }
 }
 
@@ -135,15 +170,25 @@ mod tests {
         for i in 0..len {
             let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
-            let Outcome::Appended(entry) = facts.outcome else { panic!("not appended") };
+            let Outcome::Appended(entry) = facts.outcome else {
+                panic!("not appended")
+            };
             receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
             // The ring is full before it is converted.
-            assert_eq!(matches!(log, Log::Ring(_)), (4..MAX_LEN as u64).contains(&i), "after {i}");
+            assert_eq!(
+                matches!(log, Log::Ring(_)),
+                (4..MAX_LEN as u64).contains(&i),
+                "after {i}"
+            );
         }
         assert!(!apply(&mut log, Op::acquire("", &policy).at(at(len)), at(len)).admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);
-            assert_eq!([at(len); 2].map(|now| settle(&mut log, &refund, now).applied), [true, false], "entry {i}");
+            assert_eq!(
+                [at(len); 2].map(|now| settle(&mut log, &refund, now).applied),
+                [true, false],
+                "entry {i}"
+            );
         }
         assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
     }

@@ -17,7 +17,11 @@ pub(crate) trait Encoding {
     /// Whether entries have costs. Otherwise each costs 1.
     const COSTS: bool = Self::WORDS > Self::TIME;
     /// The largest age and the largest total cost.
-    const RANGE: u64 = if Self::TIME == 1 { u32::MAX as u64 } else { u64::MAX };
+    const RANGE: u64 = if Self::TIME == 1 {
+        u32::MAX as u64
+    } else {
+        u64::MAX
+    };
     /// How many words behind the entries are hints.
     const HINTS: usize;
 
@@ -66,16 +70,24 @@ pub(crate) trait Header {
 }
 
 /// An entry of `WORDS` words. The first `TIME` hold the time, the rest, if any, the total.
-pub(crate) struct Words<const WORDS: usize, const TIME: usize, const HINTS: usize, H>(PhantomData<H>);
+pub(crate) struct Words<const WORDS: usize, const TIME: usize, const HINTS: usize, H>(
+    PhantomData<H>,
+);
 
 /// Whether this encoding can express the operation's entry next to entries that cost `held`.
 #[inline(always)]
 pub(crate) fn can_encode<E: Encoding>(op: &Op<'_>, held: u64) -> bool {
-    let cost = if E::COSTS { held.saturating_add(op.cost) <= E::RANGE } else { op.cost == 1 };
+    let cost = if E::COSTS {
+        held.saturating_add(op.cost) <= E::RANGE
+    } else {
+        op.cost == 1
+    };
     cost && u32::from(retention_zeros(op)) >= E::RANGE.leading_zeros()
 }
 
-impl<const WORDS: usize, const TIME: usize, const HINTS: usize, H: Header> Encoding for Words<WORDS, TIME, HINTS, H> {
+impl<const WORDS: usize, const TIME: usize, const HINTS: usize, H: Header> Encoding
+    for Words<WORDS, TIME, HINTS, H>
+{
     type Entry = [u32; WORDS];
     type Header = H;
     const TIME: usize = TIME;
@@ -96,5 +108,8 @@ fn write(words: &mut [u32], number: u64) {
 
 #[inline(always)]
 fn read(words: &[u32]) -> u64 {
-    words.iter().rev().fold(0, |number, word| number << 32 | u64::from(*word))
+    words
+        .iter()
+        .rev()
+        .fold(0, |number, word| number << 32 | u64::from(*word))
 }

@@ -34,7 +34,11 @@ impl Format {
 
     #[inline(always)]
     pub(crate) const fn of<E: Encoding>() -> Self {
-        Self { wide: E::RANGE == u64::MAX, costs: E::COSTS, hints: E::HINTS > 0 }
+        Self {
+            wide: E::RANGE == u64::MAX,
+            costs: E::COSTS,
+            hints: E::HINTS > 0,
+        }
     }
 
     #[inline(always)]
@@ -43,7 +47,11 @@ impl Format {
     }
 
     pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self { costs: bits & 1 > 0, wide: bits & 2 > 0, hints: bits & 4 > 0 }
+        Self {
+            costs: bits & 1 > 0,
+            wide: bits & 2 > 0,
+            hints: bits & 4 > 0,
+        }
     }
 }
 
@@ -80,7 +88,9 @@ const APPENDS_PER_CHECK: usize = 256;
 
 const FORMAT_SHIFT: u32 = 53;
 const LIFETIME_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
-const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u64::BITS);
+const _: () = assert!(
+    Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u64::BITS
+);
 
 /// A ring's part of a slot, besides the pointer to its block.
 pub(crate) struct RingHeader {
@@ -93,8 +103,17 @@ pub(crate) struct RingHeader {
 
 impl RingHeader {
     #[inline(always)]
-    pub(super) fn new<E: Encoding>(first: u32, len: usize, newest: Timestamp, kept: Lifetime) -> Self {
-        Self { newest: Self::pack::<E>(newest, kept), number: first, len: len as u32 }
+    pub(super) fn new<E: Encoding>(
+        first: u32,
+        len: usize,
+        newest: Timestamp,
+        kept: Lifetime,
+    ) -> Self {
+        Self {
+            newest: Self::pack::<E>(newest, kept),
+            number: first,
+            len: len as u32,
+        }
     }
 
     #[inline(always)]
@@ -110,7 +129,8 @@ impl RingHeader {
     /// Whether the ring has this encoding.
     #[inline(always)]
     pub(crate) fn is<E: Encoding>(&self) -> bool {
-        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1) == const { Format::of::<E>().to_bits() }
+        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1)
+            == const { Format::of::<E>().to_bits() }
     }
 
     pub(crate) fn lifetime(&self) -> Lifetime {
@@ -156,7 +176,8 @@ impl Header for RingHeader {
     fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool {
         let next = self.number.wrapping_add(self.len) as usize;
         let is_check = next & (capacity.wrapping_sub(1) | (APPENDS_PER_CHECK - 1)) == 0;
-        !(is_check && Self::should_shrink(capacity, len)) && (E::HINTS > 0 || op.policy.limits().len() == 1)
+        !(is_check && Self::should_shrink(capacity, len))
+            && (E::HINTS > 0 || op.policy.limits().len() == 1)
     }
 }
 
@@ -172,6 +193,9 @@ pub(crate) struct Oldest {
 impl Oldest {
     /// Names no entry of a log whose first entry has this number.
     pub(crate) fn none(first: u32) -> Self {
-        Self { number: first.wrapping_sub(1), low: 0 }
+        Self {
+            number: first.wrapping_sub(1),
+            low: 0,
+        }
     }
 }

@@ -29,15 +29,23 @@ const CAPACITY: usize = 4;
 pub(crate) const NUMBERS: u32 = 1 << 24;
 
 const LIFETIME_SHIFT: u32 = 24;
-const _: () =
-    assert!(Timestamp::MAX.as_micros() >> 32 < 1 << LIFETIME_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u32::BITS);
+const _: () = assert!(
+    Timestamp::MAX.as_micros() >> 32 < 1 << LIFETIME_SHIFT
+        && LIFETIME_SHIFT + Lifetime::BITS <= u32::BITS
+);
 
 impl Inline {
     /// Returns an empty log whose first entry will have this number of 24 bits.
     pub(crate) fn new(first: u32) -> Self {
-        let mut header = InlineHeader { state: NonZero::<u32>::MIN, high: 0 };
+        let mut header = InlineHeader {
+            state: NonZero::<u32>::MIN,
+            high: 0,
+        };
         header.set_range(first, 0);
-        Self { header, low: [0; CAPACITY] }
+        Self {
+            header,
+            low: [0; CAPACITY],
+        }
     }
 
     #[inline(always)]
@@ -56,7 +64,11 @@ impl Inline {
 
     #[inline(always)]
     pub(crate) fn newest(&self) -> Timestamp {
-        let last = self.header.first().wrapping_add(self.header.len() as u32).wrapping_sub(1);
+        let last = self
+            .header
+            .first()
+            .wrapping_add(self.header.len() as u32)
+            .wrapping_sub(1);
         let low = self.low[last as usize % CAPACITY];
         internal::timestamp_from_low_bits(
             u64::from(self.header.high & ((1 << LIFETIME_SHIFT) - 1)) << 32 | u64::from(low),

@@ -21,7 +21,14 @@ impl Lifetime {
 
     #[inline]
     pub(crate) fn after_append(op: &Op<'_>) -> Self {
-        Self(retention_zeros(op) | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+        Self(
+            retention_zeros(op)
+                | if op.at == At::StoreClock {
+                    0
+                } else {
+                    Self::GIVEN
+                },
+        )
     }
 
     /// Returns a duration longer than the window and at most twice as long, in microseconds.

@@ -18,7 +18,10 @@ pub(crate) struct Sparse {
 impl Sparse {
     pub(crate) fn copy_of(log: &View<'_, impl Encoding>, lifetime: Lifetime) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
-        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), lifetime }
+        Self {
+            log: internal::numbered_log(u64::from(log.number(0)), entries),
+            lifetime,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -50,7 +53,11 @@ impl Sparse {
         }
     }
 
-    pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
+    pub(crate) fn settle(
+        &mut self,
+        settlement: &Settlement<'_>,
+        now: Timestamp,
+    ) -> SettlementFacts {
         let facts = self.log.settle(settlement, now);
         if facts.applied {
             return facts;

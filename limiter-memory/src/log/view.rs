@@ -29,7 +29,13 @@ impl<'a, E: Encoding> View<'a, E> {
         oldest: Option<&'a mut Oldest>,
     ) -> Self {
         let (entries, hints) = words.split_at_mut(words.len().saturating_sub(E::HINTS));
-        Self { entries: E::entries(entries), hints, header, newest: newest.as_micros(), oldest }
+        Self {
+            entries: E::entries(entries),
+            hints,
+            header,
+            newest: newest.as_micros(),
+            oldest,
+        }
     }
 
     const KEEPS_OLDEST: bool = E::HINTS == 0 && !E::COSTS && E::RANGE == u32::MAX as u64;
@@ -49,7 +55,9 @@ impl<'a, E: Encoding> View<'a, E> {
     /// Returns the age of the entry with this number, relative to the newest entry.
     #[inline(always)]
     fn age(&self, number: u32) -> u64 {
-        self.entries.get(self.index(number)).map_or(0, |entry| E::age(entry, self.newest))
+        self.entries
+            .get(self.index(number))
+            .map_or(0, |entry| E::age(entry, self.newest))
     }
 
     #[inline(always)]
@@ -59,7 +67,9 @@ impl<'a, E: Encoding> View<'a, E> {
 
     #[inline(always)]
     fn total_before(&self, i: usize) -> u64 {
-        self.entries.get(self.index(self.number(i))).map_or(0, E::total_before)
+        self.entries
+            .get(self.index(self.number(i)))
+            .map_or(0, E::total_before)
     }
 
     #[inline(always)]
@@ -104,7 +114,12 @@ impl<'a, E: Encoding> View<'a, E> {
     /// Returns the index and the time of the first entry that counts in the window of limit `limit` at `now`. If none counts,
     /// the index is the length, and the time is unspecified.
     #[inline(always)]
-    pub(crate) fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
+    pub(crate) fn window_start(
+        &self,
+        limit: usize,
+        window: Window,
+        now: Timestamp,
+    ) -> (usize, Timestamp) {
         let (len, first, newest) = (self.len(), self.number(0), self.newest);
         let since = now.as_micros().wrapping_sub(newest);
         if since >= window.as_micros() {
@@ -121,7 +136,11 @@ impl<'a, E: Encoding> View<'a, E> {
             if start < len && before >= expired_age && age < expired_age {
                 return (start, self.at_age(age));
             }
-            let start = search(if start < len && age >= expired_age { start } else { 0 });
+            let start = search(if start < len && age >= expired_age {
+                start
+            } else {
+                0
+            });
             return (start, self.at(start));
         }
         if Self::KEEPS_OLDEST
@@ -155,7 +174,10 @@ impl<'a, E: Encoding> View<'a, E> {
             && let Some(oldest) = &mut self.oldest
         {
             **oldest = if start < self.header.len() {
-                Oldest { number: first.wrapping_add(start as u32), low: at.as_micros() as u32 }
+                Oldest {
+                    number: first.wrapping_add(start as u32),
+                    low: at.as_micros() as u32,
+                }
             } else {
                 Oldest::none(first)
             };
@@ -169,7 +191,9 @@ impl<'a, E: Encoding> View<'a, E> {
     #[inline(always)]
     pub(crate) fn cost_from(&self, start: usize) -> u64 {
         if E::COSTS {
-            self.total_before(self.len()).wrapping_sub(self.total_before(start)) & E::RANGE
+            self.total_before(self.len())
+                .wrapping_sub(self.total_before(start))
+                & E::RANGE
         } else {
             (self.len() - start) as u64
         }
@@ -183,7 +207,10 @@ impl<'a, E: Encoding> View<'a, E> {
             let all = self.cost_from(start);
             gallop(start, last, |i| all - self.cost_from(i + 1) < cost)
         } else {
-            start.saturating_add(cost as usize).saturating_sub(1).min(last)
+            start
+                .saturating_add(cost as usize)
+                .saturating_sub(1)
+                .min(last)
         }
     }
 
@@ -193,7 +220,8 @@ impl<'a, E: Encoding> View<'a, E> {
         if excess > 0 {
             // The entry that reaches excess + 1 stays: without it, the others would cost less than `max`.
             let count = self.reaching(0, excess + 1);
-            self.header.set_range(self.number(count), self.len() - count);
+            self.header
+                .set_range(self.number(count), self.len() - count);
         }
     }
 
@@ -211,12 +239,17 @@ impl<'a, E: Encoding> View<'a, E> {
     #[inline(always)]
     pub(crate) fn push(&mut self, expired: usize, op: &Op<'_>, at: Timestamp) -> u32 {
         let len = self.len();
-        let total = if E::COSTS { self.total_before(len).wrapping_add(op.cost) } else { 0 };
+        let total = if E::COSTS {
+            self.total_before(len).wrapping_add(op.cost)
+        } else {
+            0
+        };
         let number = self.number(len);
         self.write(len, at, total);
         self.newest = at.as_micros();
         self.header.set_newest::<E>(at, Lifetime::after_append(op));
-        self.header.set_range(self.number(expired), len - expired + 1);
+        self.header
+            .set_range(self.number(expired), len - expired + 1);
         number
     }
 
@@ -247,7 +280,11 @@ fn search<E: Encoding>(
     from: usize,
 ) -> usize {
     let index = |i: usize| (first as usize).wrapping_add(i) & entries.len().wrapping_sub(1);
-    gallop(from, len as usize, |i| entries.get(index(i)).is_some_and(|entry| E::age(entry, newest) >= expired_age))
+    gallop(from, len as usize, |i| {
+        entries
+            .get(index(i))
+            .is_some_and(|entry| E::age(entry, newest) >= expired_age)
+    })
 }
 
 /// Marks the branch it is called in as unlikely.

@@ -10,9 +10,16 @@ use crate::log::Log;
 const SAMPLE: usize = 8;
 
 /// Evicts the logs for which `is_over` holds, frees their memory, and returns how many there were.
-pub(super) fn sweep(table: &mut Table, rehash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
+pub(super) fn sweep(
+    table: &mut Table,
+    rehash: impl Fn(&Key) -> u64,
+    is_over: impl Fn(&Log) -> bool,
+) -> usize {
     let before = table.len();
-    let keys = table.logs_from(0).filter(|(_, keyed)| !is_over(&keyed.log)).count();
+    let keys = table
+        .logs_from(0)
+        .filter(|(_, keyed)| !is_over(&keyed.log))
+        .count();
     if keys < before {
         table.rebuild(keys, rehash, |keyed| !is_over(&keyed.log));
     }
@@ -42,7 +49,11 @@ pub(super) fn insert(
 fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
     let alive = |keyed: &KeyedLog| !keyed.log.has_expired(now);
     let keys = table.logs_from(0).filter(|(_, keyed)| alive(keyed)).count();
-    table.rebuild((keys + keys / 2 + 1).min(max_keys).max(keys + 1), rehash, alive);
+    table.rebuild(
+        (keys + keys / 2 + 1).min(max_keys).max(keys + 1),
+        rehash,
+        alive,
+    );
 }
 
 /// Evicts a log from a table that holds as many as it may, for a key with this hash. It examines the next [`SAMPLE`] logs in
@@ -53,10 +64,21 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
     if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
         return;
     }
-    let worth = |log: &Log| (if log.has_expired(now) { 0 } else { log.weight() }, log.newest());
-    let least =
-        |logs: &mut dyn Iterator<Item = (usize, &KeyedLog)>| logs.map(|(at, keyed)| (worth(&keyed.log), at)).min();
-    let sampled = least(&mut table.logs_from(hash).take(SAMPLE)).filter(|((entries, _), _)| *entries <= 1);
+    let worth = |log: &Log| {
+        (
+            if log.has_expired(now) {
+                0
+            } else {
+                log.weight()
+            },
+            log.newest(),
+        )
+    };
+    let least = |logs: &mut dyn Iterator<Item = (usize, &KeyedLog)>| {
+        logs.map(|(at, keyed)| (worth(&keyed.log), at)).min()
+    };
+    let sampled =
+        least(&mut table.logs_from(hash).take(SAMPLE)).filter(|((entries, _), _)| *entries <= 1);
     if let Some((_, at)) = sampled.or_else(|| least(&mut table.logs_from(hash))) {
         table.remove_at(at, rehash);
     }
@@ -84,15 +106,27 @@ mod tests {
     }
 
     /// Inserts keys with this many entries. The table never holds too many keys, and always the last one.
-    fn fill(table: &mut Table, hash: impl Fn(&Key) -> u64, keys: Range<u32>, entries: u64, max_keys: usize) {
+    fn fill(
+        table: &mut Table,
+        hash: impl Fn(&Key) -> u64,
+        keys: Range<u32>,
+        entries: u64,
+        max_keys: usize,
+    ) {
         for key in keys {
             let mut log = Log::new(0);
             for i in 0..entries {
                 general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
             }
-            let keyed = KeyedLog { key: Key::new(0, &key.to_le_bytes()), log };
+            let keyed = KeyedLog {
+                key: Key::new(0, &key.to_le_bytes()),
+                log,
+            };
             insert(table, &hash, keyed, || at(1_000_000), max_keys);
-            assert!(table.len() <= max_keys && holds(table, &hash, key), "{key} of {max_keys}");
+            assert!(
+                table.len() <= max_keys && holds(table, &hash, key),
+                "{key} of {max_keys}"
+            );
         }
     }
 

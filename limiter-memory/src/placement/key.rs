@@ -15,8 +15,15 @@ const INLINE: usize = 18;
 
 /// A name's number, and a key's bytes. An inline key saves an allocation, and a cache miss in every comparison.
 pub(crate) enum Key {
-    Inline { len: u8, bytes: [u8; INLINE], name: u32 },
-    Heap { name: u32, bytes: Box<[u8]> },
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE],
+        name: u32,
+    },
+    Heap {
+        name: u32,
+        bytes: Box<[u8]>,
+    },
 }
 
 impl Key {
@@ -24,9 +31,16 @@ impl Key {
         if key.len() <= INLINE {
             let mut bytes = [0; INLINE];
             bytes[..key.len()].copy_from_slice(key);
-            Self::Inline { len: key.len() as u8, bytes, name }
+            Self::Inline {
+                len: key.len() as u8,
+                bytes,
+                name,
+            }
         } else {
-            Self::Heap { name, bytes: key.into() }
+            Self::Heap {
+                name,
+                bytes: key.into(),
+            }
         }
     }
 
@@ -43,9 +57,11 @@ impl Key {
     #[inline(always)]
     pub(crate) fn is(&self, name: u32, key: &[u8]) -> bool {
         match self {
-            Self::Inline { len, bytes, name: own } => {
-                *own == name && usize::from(*len) == key.len() && is_prefix(key, bytes)
-            }
+            Self::Inline {
+                len,
+                bytes,
+                name: own,
+            } => *own == name && usize::from(*len) == key.len() && is_prefix(key, bytes),
             Self::Heap { .. } => self.parts() == (name, key),
         }
     }
@@ -64,7 +80,9 @@ fn is_prefix(key: &[u8], bytes: &[u8; INLINE]) -> bool {
     if key.len() > 16 {
         return ends::<16>(key, bytes) == Some(true);
     }
-    ends::<8>(key, bytes).or_else(|| ends::<4>(key, bytes)).unwrap_or_else(|| key.iter().eq(&bytes[..key.len().min(3)]))
+    ends::<8>(key, bytes)
+        .or_else(|| ends::<4>(key, bytes))
+        .unwrap_or_else(|| key.iter().eq(&bytes[..key.len().min(3)]))
 }
 
 #[cfg(test)]

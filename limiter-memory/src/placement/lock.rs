@@ -41,9 +41,13 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
-        let pauses = PAUSES.iter().map(|pauses| (0..*pauses).for_each(|_| hint::spin_loop()));
+        let pauses = PAUSES
+            .iter()
+            .map(|pauses| (0..*pauses).for_each(|_| hint::spin_loop()));
         let yields = iter::repeat_with(thread::yield_now).take(YIELDS);
-        let mut waits = pauses.chain(yields).chain(iter::repeat_with(|| thread::sleep(SLEEP)));
+        let mut waits = pauses
+            .chain(yields)
+            .chain(iter::repeat_with(|| thread::sleep(SLEEP)));
         loop {
             waits.next();
             if let Some(guard) = self.0.try_lock() {

@@ -47,7 +47,11 @@ fn capacity(buckets: usize) -> usize {
 
 /// Returns the fewest buckets for this many keys.
 fn buckets_for(keys: usize) -> usize {
-    if keys == 0 { 0 } else { (keys + (keys - 1) / 3).max(SMALLEST) }
+    if keys == 0 {
+        0
+    } else {
+        (keys + (keys - 1) / 3).max(SMALLEST)
+    }
 }
 
 impl Table {
@@ -65,7 +69,11 @@ impl Table {
     }
 
     fn next(&self, at: usize) -> usize {
-        if at + 1 < self.buckets.len() { at + 1 } else { 0 }
+        if at + 1 < self.buckets.len() {
+            at + 1
+        } else {
+            0
+        }
     }
 
     /// Returns a key's log. Fastest for a key at home.
@@ -75,7 +83,11 @@ impl Table {
         let (before, from_home) = self.buckets.split_at_mut_checked(home)?;
         let (bucket, after) = from_home.split_first_mut()?;
         let log = bucket.0.as_mut()?;
-        if log.keyed.key.is(name, key) { Some(log) } else { not_at_home(after, before, name, key) }
+        if log.keyed.key.is(name, key) {
+            Some(log)
+        } else {
+            not_at_home(after, before, name, key)
+        }
     }
 
     /// Inserts a key that is not in the table. Requires two vacant buckets.
@@ -102,8 +114,15 @@ impl Table {
     }
 
     /// Keeps the logs for which `keeps` holds, and makes the table the smallest that can hold `keys` keys, at least those kept.
-    pub(crate) fn rebuild(&mut self, keys: usize, rehash: impl Fn(&Key) -> u64, keeps: impl Fn(&KeyedLog) -> bool) {
-        let buckets: Box<_> = iter::repeat_with(Bucket::default).take(buckets_for(keys)).collect();
+    pub(crate) fn rebuild(
+        &mut self,
+        keys: usize,
+        rehash: impl Fn(&Key) -> u64,
+        keeps: impl Fn(&KeyedLog) -> bool,
+    ) {
+        let buckets: Box<_> = iter::repeat_with(Bucket::default)
+            .take(buckets_for(keys))
+            .collect();
         for bucket in mem::replace(self, Self { buckets, len: 0 }).buckets {
             if let Some(log) = bucket.0
                 && keeps(&log.keyed)
@@ -128,7 +147,11 @@ impl Table {
     }
 
     /// Removes the log in this bucket.
-    pub(crate) fn remove_at(&mut self, mut at: usize, rehash: impl Fn(&Key) -> u64) -> Option<KeyedLog> {
+    pub(crate) fn remove_at(
+        &mut self,
+        mut at: usize,
+        rehash: impl Fn(&Key) -> u64,
+    ) -> Option<KeyedLog> {
         let removed = self.take(at).map(|log| log.keyed);
         // The keys up to the next vacant bucket may have been displaced by this one.
         at = self.next(at);
@@ -172,7 +195,10 @@ mod tests {
     use super::*;
 
     fn keyed(key: u8) -> KeyedLog {
-        KeyedLog { key: Key::new(0, &[key]), log: Log::new(u32::from(key)) }
+        KeyedLog {
+            key: Key::new(0, &[key]),
+            log: Log::new(u32::from(key)),
+        }
     }
 
     fn byte(key: &Key) -> u8 {
@@ -224,7 +250,10 @@ mod tests {
         for keys in 1..5000 {
             let buckets = buckets_for(keys);
             assert!(capacity(buckets) >= keys && buckets > keys, "{keys} keys");
-            assert!(buckets == SMALLEST || capacity(buckets - 1) < keys, "{keys} keys");
+            assert!(
+                buckets == SMALLEST || capacity(buckets - 1) < keys,
+                "{keys} keys"
+            );
         }
     }
 }

@@ -18,7 +18,9 @@ fn test_all() -> bool {
 /// `LIMITER_SEQUENCES` of them. Default: 4,000, or 20,000 with `LIMITER_TEST_ALL`.
 fn sequences() -> u32 {
     match std::env::var("LIMITER_SEQUENCES") {
-        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
         Err(_) if test_all() => 20_000,
         Err(_) => 4_000,
     }
@@ -43,14 +45,18 @@ conformance_tests!(
     async |suite| {
         let store = Arc::new(MemoryStore::new());
         let handle = || Arc::new(Arc::clone(&store));
-        suite.run_handles(vec![handle(), handle(), handle()], async { handle() }).await
+        suite
+            .run_handles(vec![handle(), handle(), handle()], async { handle() })
+            .await
     },
     handles
 );
 
 #[test]
 fn every_sequence_of_three_conforms() {
-    let suite = Suite::new().sizes(|sizes| sizes.depth = 3).phases(&[Phase::Exhaustive]);
+    let suite = Suite::new()
+        .sizes(|sizes| sizes.depth = 3)
+        .phases(&[Phase::Exhaustive]);
     let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
     assert_eq!(report.checks_of(Phase::Exhaustive), 246_856);
 }
@@ -58,10 +64,15 @@ fn every_sequence_of_three_conforms() {
 #[test]
 fn many_tasks_on_a_key_conform() {
     for tasks in [2, 4, 8] {
-        let size = |sizes: &mut Sizes| (sizes.tasks, sizes.tries, sizes.rounds) = (tasks, 2_000 / tasks, 2);
+        let size = |sizes: &mut Sizes| {
+            (sizes.tasks, sizes.tries, sizes.rounds) = (tasks, 2_000 / tasks, 2)
+        };
         let suite = Suite::new().sizes(size).phases(&[Phase::Contention]);
         let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-        assert!(report.checks_of(Phase::Contention) >= 5 * 5 * 2_000, "{report:?}");
+        assert!(
+            report.checks_of(Phase::Contention) >= 5 * 5 * 2_000,
+            "{report:?}"
+        );
     }
 }
 
@@ -86,7 +97,13 @@ fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) 
     let store = Arc::new(MemoryStore::new());
     let limiter = Limiter::new("others", policy!("1/1h"), Arc::clone(&store));
     for other in 0..others {
-        assert!(limiter.acquire(other.to_le_bytes()).now().unwrap().allowed());
+        assert!(
+            limiter
+                .acquire(other.to_le_bytes())
+                .now()
+                .unwrap()
+                .allowed()
+        );
     }
     let tried = AtomicU64::new(0);
     let mut runner = TestRunner::new(Config {
@@ -97,9 +114,14 @@ fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) 
     });
     let result = runner.run(&cases(steps), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
-        replay_blocking(&store, &case, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+        replay_blocking(&store, &case, &prefix)
+            .map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     result.unwrap_or_else(|e| panic!("{e}"));
     assert!(tried.into_inner() >= u64::from(count));
-    assert_eq!(store.len(), others as usize, "every sequence ends with a reset of its keys");
+    assert_eq!(
+        store.len(),
+        others as usize,
+        "every sequence ends with a reset of its keys"
+    );
 }

@@ -21,18 +21,32 @@ fn limiter(policy: impl IntoPolicy) -> Limiter<MemoryStore> {
 }
 
 fn entries(limiter: &Limiter<MemoryStore>, key: impl Key) -> usize {
-    limiter.store().entries(LogKey::new(limiter.name(), key.to_key().as_ref()))
+    limiter
+        .store()
+        .entries(LogKey::new(limiter.name(), key.to_key().as_ref()))
 }
 
 #[test]
 fn a_hit_of_a_known_key_does_not_allocate() {
     let three = "100/1h, 200/2h, 300/3h";
-    for (policy, cost, seconds) in
-        [("3/1h", 1, 1200), ("100/1h", 1, 36), (three, 1, 36), ("100/1h", 2, 72), ("60/1h~1m", 1, 60)]
-    {
+    for (policy, cost, seconds) in [
+        ("3/1h", 1, 1200),
+        ("100/1h", 1, 36),
+        (three, 1, 36),
+        ("100/1h", 2, 72),
+        ("60/1h~1m", 1, 60),
+    ] {
         let policy: Policy = policy.parse().unwrap();
         let limiter = limiter(policy.clone());
-        let acquire = |micros| limiter.acquire("key").cost(cost).at(at(micros)).now().unwrap().allowed();
+        let acquire = |micros| {
+            limiter
+                .acquire("key")
+                .cost(cost)
+                .at(at(micros))
+                .now()
+                .unwrap()
+                .allowed()
+        };
         // One leaves as one comes.
         let mut now = 1 << 50;
         let mut slide = || {
@@ -49,10 +63,15 @@ fn a_hit_of_a_known_key_does_not_allocate() {
 
 #[test]
 fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
-    let (limiter, wall) = (limiter(policy!("1/1s")), || Timestamp::try_from(SystemTime::now()).unwrap().as_micros());
+    let (limiter, wall) = (limiter(policy!("1/1s")), || {
+        Timestamp::try_from(SystemTime::now()).unwrap().as_micros()
+    });
     let now = || limiter.peek("key").now().unwrap().at();
     let (before, first, after) = (wall(), now(), wall());
-    assert!((before - 100_000..after + 100_000).contains(&first.as_micros()), "{first:?} vs. {before}");
+    assert!(
+        (before - 100_000..after + 100_000).contains(&first.as_micros()),
+        "{first:?} vs. {before}"
+    );
     std::thread::sleep(Duration::from_millis(50));
     let passed = now().micros_since(first);
     assert!((50_000..5_000_000).contains(&passed), "{passed} µs");
@@ -62,10 +81,11 @@ fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
 fn nor_does_one_over_a_store_chosen_at_run_time() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let limiter = Limiter::new("test", policy!("10/1h"), store);
-    let acquire = || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(decision) => decision.unwrap().allowed(),
-        Poll::Pending => panic!("the store is in memory"),
-    };
+    let acquire =
+        || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision.unwrap().allowed(),
+            Poll::Pending => panic!("the store is in memory"),
+        };
     assert!((0..9).all(|_| acquire()));
     let more = measure(|| assert!(acquire() && (0..100).all(|_| !acquire())));
     assert_eq!(more.count_total, 0);
@@ -76,7 +96,11 @@ fn a_log_that_counts_attempts_is_bounded_by_its_largest_maximum() {
     let limiter = limiter(policy!("5/1s, 50/1h").with_counting(Counting::Attempts));
     for (name, step) in [("frozen", 0), ("moving", 1)] {
         for i in 0..10_000 {
-            let decision = limiter.acquire(name).at(at((1 << 50) + i * step)).now().unwrap();
+            let decision = limiter
+                .acquire(name)
+                .at(at((1 << 50) + i * step))
+                .now()
+                .unwrap();
             assert_eq!(decision.allowed(), i < 5);
             assert!(entries(&limiter, name) <= 50, "{name}");
         }
@@ -105,7 +129,14 @@ fn idle_keys_are_swept_and_their_memory_returned() {
 #[test]
 fn a_key_keeps_its_log_when_it_is_moved() {
     let limiter = limiter(policy!("2/1h"));
-    let acquire = |key: u32| limiter.acquire(key.to_le_bytes()).at(at(1 << 50)).now().unwrap().allowed();
+    let acquire = |key: u32| {
+        limiter
+            .acquire(key.to_le_bytes())
+            .at(at(1 << 50))
+            .now()
+            .unwrap()
+            .allowed()
+    };
     let len = || limiter.store().len();
     assert!((0..6_000).all(acquire));
     // Of keys that shared a place the first is gone, and the others move there.
@@ -119,7 +150,10 @@ fn a_key_keeps_its_log_when_it_is_moved() {
     assert!((6_000..40_000).all(acquire));
     assert!(!(3_000..40_000).any(acquire));
     assert_eq!(len(), 37_000);
-    assert!((0..40_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now().unwrap() == (key >= 3_000)));
+    assert!(
+        (0..40_000_u32)
+            .all(|key| limiter.reset(key.to_le_bytes()).now().unwrap() == (key >= 3_000))
+    );
     assert!(limiter.store().is_empty());
 }
 
@@ -128,20 +162,42 @@ fn a_fresh_key_takes_the_place_of_an_expired_one() {
     let limiter = limiter(policy!("1/1ms"));
     for round in 0..30_u32 {
         for key in 0..3_000_u32 {
-            assert!(limiter.acquire((round << 16 | key).to_le_bytes()).now().unwrap().allowed());
+            assert!(
+                limiter
+                    .acquire((round << 16 | key).to_le_bytes())
+                    .now()
+                    .unwrap()
+                    .allowed()
+            );
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(limiter.store().len() < 10_000, "{}", limiter.store().len());
-    let of_the_first_round = (0..3_000_u32).filter(|key| entries(&limiter, key.to_le_bytes()) > 0).count();
+    let of_the_first_round = (0..3_000_u32)
+        .filter(|key| entries(&limiter, key.to_le_bytes()) > 0)
+        .count();
     assert!(of_the_first_round < 300, "{of_the_first_round}");
     assert!(limiter.store().sweep() > 1_000 && limiter.store().is_empty());
     let given = Limiter::new("given", policy!("1/1ms"), MemoryStore::new());
     for (i, key) in (0..20_000_u32).map(u32::to_le_bytes).enumerate() {
-        assert!(given.acquire(key).at(at((i as u64) << 10)).now().unwrap().allowed());
+        assert!(
+            given
+                .acquire(key)
+                .at(at((i as u64) << 10))
+                .now()
+                .unwrap()
+                .allowed()
+        );
     }
-    assert_eq!(given.store().sweep(), 0, "given times say nothing about the store's clock");
-    assert_eq!((given.store().len(), given.store().sweep_at(at(1 << 50))), (20_000, 20_000));
+    assert_eq!(
+        given.store().sweep(),
+        0,
+        "given times say nothing about the store's clock"
+    );
+    assert_eq!(
+        (given.store().len(), given.store().sweep_at(at(1 << 50))),
+        (20_000, 20_000)
+    );
 }
 
 #[test]
@@ -153,7 +209,14 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
             let store = store.insert(limiter(policy.clone()));
             for key in (0..keys).map(u32::to_le_bytes) {
                 for i in 0..entries {
-                    assert!(store.acquire(key).at(at((1 << 50) + i)).now().unwrap().allowed());
+                    assert!(
+                        store
+                            .acquire(key)
+                            .at(at((1 << 50) + i))
+                            .now()
+                            .unwrap()
+                            .allowed()
+                    );
                 }
             }
         });
@@ -161,7 +224,10 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
     };
     let (one, hundred) = (taken(100_000, 1), taken(10_000, 100));
     assert!(one < 150.0, "{one} bytes a key");
-    assert!((hundred - one) / 99.0 <= 8.5, "{hundred} bytes for a hundred entries, {one} for one");
+    assert!(
+        (hundred - one) / 99.0 <= 8.5,
+        "{hundred} bytes for a hundred entries, {one} for one"
+    );
 }
 
 /// Returns the bytes that logs take, without those of an empty store.
@@ -180,7 +246,14 @@ fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
     let bytes = bytes_of(&mut None, &policy!("100000/1d"), |limiter| {
         // Spread over a day.
         for i in 0..100_000 {
-            assert!(limiter.acquire("key").at(at((1 << 50) + 863_999 * i)).now().unwrap().allowed());
+            assert!(
+                limiter
+                    .acquire("key")
+                    .at(at((1 << 50) + 863_999 * i))
+                    .now()
+                    .unwrap()
+                    .allowed()
+            );
         }
     });
     assert!((800_000..1_100_000).contains(&bytes), "{bytes} bytes");
@@ -188,25 +261,43 @@ fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
 
 #[test]
 fn a_log_with_a_resolution_takes_memory_by_its_cells() {
-    for (text, cells, at_most) in
-        [("1000000/30d~1h", 720, 40_000), ("1000000/30d~6h", 120, 8_000), ("1000/1h~1m", 60, 4_000)]
-    {
+    for (text, cells, at_most) in [
+        ("1000000/30d~1h", 720, 40_000),
+        ("1000000/30d~6h", 120, 8_000),
+        ("1000/1h~1m", 60, 4_000),
+    ] {
         let policy: Policy = text.parse().unwrap();
-        let (max, window) = (policy.limits()[0].max(), policy.longest_window().as_micros());
+        let (max, window) = (
+            policy.limits()[0].max(),
+            policy.longest_window().as_micros(),
+        );
         let mut filled = None;
         let bytes = bytes_of(&mut filled, &policy, |limiter| {
             // Ten acquires in each cell, for two windows. A unit is released up to a cell late.
             for i in 0..20 * cells {
                 let at = at((1 << 50) + i * (window / (10 * cells)));
-                let decision = limiter.acquire("key").cost(max / (10 * cells + 10)).at(at).now().unwrap();
+                let decision = limiter
+                    .acquire("key")
+                    .cost(max / (10 * cells + 10))
+                    .at(at)
+                    .now()
+                    .unwrap();
                 assert!(decision.allowed(), "{text}: {i}");
             }
         });
         let limiter = filled.unwrap();
-        let used = limiter.status("key").at(at((1 << 50) + 2 * window)).now().unwrap().used();
+        let used = limiter
+            .status("key")
+            .at(at((1 << 50) + 2 * window))
+            .now()
+            .unwrap()
+            .used();
         assert!(used > max / 2, "{text}: {used} are in use");
         let entries = entries(&limiter, "key") as u64;
-        assert!((cells..=cells + 2).contains(&entries), "{text}: {entries} entries");
+        assert!(
+            (cells..=cells + 2).contains(&entries),
+            "{text}: {entries} entries"
+        );
         assert!((1..=at_most).contains(&bytes), "{text}: {bytes} bytes");
     }
 }
@@ -226,19 +317,30 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
         for i in 0..fresh {
             assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
             if i % check_every == 0 {
-                assert!(limiter.store().len() <= max_keys, "{policy}: {} after key {i}", limiter.store().len());
+                assert!(
+                    limiter.store().len() <= max_keys,
+                    "{policy}: {} after key {i}",
+                    limiter.store().len()
+                );
                 let decision = limiter.acquire("over its limit").now().unwrap();
                 assert!(!decision.allowed(), "{policy}: freed by fresh key {i}");
             }
         }
-        assert!(limiter.store().len() > max_keys / 2, "{policy}: {}", limiter.store().len());
+        assert!(
+            limiter.store().len() > max_keys / 2,
+            "{policy}: {}",
+            limiter.store().len()
+        );
     }
 }
 
 #[test]
 fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
-    let limiter =
-        Limiter::new("test", policy!("3/1h").with_counting(Counting::Attempts), MemoryStore::with_max_keys(8));
+    let limiter = Limiter::new(
+        "test",
+        policy!("3/1h").with_counting(Counting::Attempts),
+        MemoryStore::with_max_keys(8),
+    );
     let mut key = vec![b'k'; 1 << 20];
     for _ in 0..100 {
         assert!(limiter.acquire("victim").now().is_ok());
@@ -256,18 +358,32 @@ fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
 #[test]
 fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
     let store = Arc::new(MemoryStore::new());
-    let limiters: Vec<_> =
-        ["search", "login", ""].map(|name| Limiter::new(name, policy!("3/1h"), Arc::clone(&store))).into();
-    for key in ["a", "a key of 18 bytes.", "a key that is longer than what fits in a slot"] {
+    let limiters: Vec<_> = ["search", "login", ""]
+        .map(|name| Limiter::new(name, policy!("3/1h"), Arc::clone(&store)))
+        .into();
+    for key in [
+        "a",
+        "a key of 18 bytes.",
+        "a key that is longer than what fits in a slot",
+    ] {
         for (i, limiter) in limiters.iter().enumerate() {
             for used in 1..=i as u64 + 1 {
                 assert_eq!(limiter.acquire(key).now().unwrap().used(), used, "{key}");
             }
         }
-        let more = measure(|| assert!(limiters.iter().all(|limiter| limiter.peek(key).now().is_ok())));
+        let more = measure(|| {
+            assert!(
+                limiters
+                    .iter()
+                    .all(|limiter| limiter.peek(key).now().is_ok())
+            )
+        });
         assert_eq!(more.count_total, 0, "{key}");
         assert!(limiters[1].reset(key).now().unwrap());
-        let used: Vec<u64> = limiters.iter().map(|limiter| limiter.status(key).now().unwrap().used()).collect();
+        let used: Vec<u64> = limiters
+            .iter()
+            .map(|limiter| limiter.status(key).now().unwrap().used())
+            .collect();
         assert_eq!(used, [1, 0, 3], "{key}");
     }
     assert_eq!(store.len(), 6);

@@ -17,10 +17,15 @@ fn at_a_frozen_time_they_admit_exactly_the_maximum() {
         let admitted: usize = thread::scope(|scope| {
             let acquire = || {
                 barrier.wait();
-                (0..1000).filter(|_| limiter.acquire("key").at(at).now().unwrap().allowed()).count()
+                (0..1000)
+                    .filter(|_| limiter.acquire("key").at(at).now().unwrap().allowed())
+                    .count()
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(acquire)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert_eq!(admitted, 1000, "{threads} threads");
     }
@@ -29,7 +34,11 @@ fn at_a_frozen_time_they_admit_exactly_the_maximum() {
 #[test]
 fn while_time_runs_no_window_admits_more_than_the_maximum() {
     let (max, window) = (50, Duration::from_millis(2));
-    let limiter = Limiter::new("test", Limit::new(max as u64, window).unwrap(), MemoryStore::new());
+    let limiter = Limiter::new(
+        "test",
+        Limit::new(max as u64, window).unwrap(),
+        MemoryStore::new(),
+    );
     let mut admitted: Vec<u64> = thread::scope(|scope| {
         let acquire = || {
             let decisions = (0..100_000).map(|_| limiter.acquire("key").now().unwrap());
@@ -39,7 +48,10 @@ fn while_time_runs_no_window_admits_more_than_the_maximum() {
                 .collect::<Vec<_>>()
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(acquire)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     });
     admitted.sort_unstable();
     assert!(admitted.len() > max, "{}", admitted.len());
@@ -62,7 +74,8 @@ fn a_key_has_one_log_while_others_come_and_go() {
         let stay = || {
             barrier.wait();
             let keys = (0..keys).map(|i| format!("{round}: stays {i}"));
-            keys.map(|key| (0..15).filter(|second| acquire(&key, *second)).count()).sum::<usize>()
+            keys.map(|key| (0..15).filter(|second| acquire(&key, *second)).count())
+                .sum::<usize>()
         };
         let go = || {
             barrier.wait();
@@ -70,18 +83,32 @@ fn a_key_has_one_log_while_others_come_and_go() {
                 let keys = (0..100).map(|i| format!("{round}: goes {turn} {i}"));
                 assert!(keys.clone().all(|key| acquire(&key, 0)));
                 assert!(keys.clone().all(|key| limiter.reset(&key).now().unwrap()));
-                assert!(keys.clone().all(|key| !limiter.reset(key).now().unwrap()), "a key had two logs");
+                assert!(
+                    keys.clone().all(|key| !limiter.reset(key).now().unwrap()),
+                    "a key had two logs"
+                );
             }
         };
         let admitted: usize = thread::scope(|scope| {
             scope.spawn(go);
             let threads = [0, 1].map(|_| scope.spawn(stay));
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
-        assert_eq!(admitted, 20 * keys, "two threads have asked 15 times each for 20 of every key");
+        assert_eq!(
+            admitted,
+            20 * keys,
+            "two threads have asked 15 times each for 20 of every key"
+        );
     }
     assert_eq!(limiter.store().len(), 37_000);
     for key in (0..6_000).map(|i| format!("1: stays {i}")) {
-        assert_eq!(limiter.store().entries(LogKey::new(limiter.name(), &key)), 20, "{key}");
+        assert_eq!(
+            limiter.store().entries(LogKey::new(limiter.name(), &key)),
+            20,
+            "{key}"
+        );
     }
 }

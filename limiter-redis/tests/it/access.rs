@@ -23,7 +23,10 @@ const GENERAL_RULES: &str = "+pttl +zcard +zcount +zlexcount +zrank +zrem +zscor
 const INSPECT_RULES: &str = "+scan +memory|usage";
 
 fn allow(server: &Server, user: &str, rules: &str) {
-    let command: Vec<&str> = ["ACL", "SETUSER", user].into_iter().chain(rules.split_whitespace()).collect();
+    let command: Vec<&str> = ["ACL", "SETUSER", user]
+        .into_iter()
+        .chain(rules.split_whitespace())
+        .collect();
     server.command::<()>(&command).unwrap();
 }
 
@@ -35,8 +38,14 @@ fn as_user(url: &str, user: &str) -> String {
 async fn a_user_with_the_documented_rules_can_do_everything() {
     let readme = include_str!("../../README.md");
     for rules in [BASIC_RULES, GENERAL_RULES, INSPECT_RULES] {
-        let listed = rules.split_whitespace().filter(|rule| !["on", ">secret"].contains(rule)).collect::<Vec<_>>();
-        assert!(readme.contains(&format!("\n{}\n", listed.join(" "))), "{listed:?}");
+        let listed = rules
+            .split_whitespace()
+            .filter(|rule| !["on", ">secret"].contains(rule))
+            .collect::<Vec<_>>();
+        assert!(
+            readme.contains(&format!("\n{}\n", listed.join(" "))),
+            "{listed:?}"
+        );
     }
     let server = Server::start().unwrap();
     allow(&server, "shop", BASIC_RULES);
@@ -52,18 +61,43 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for id in 0..6_u128 {
         for _ in 0..2 {
-            let decision = limiter.acquire("k").policy(&attempts).idempotency_key(id).await.unwrap();
+            let decision = limiter
+                .acquire("k")
+                .policy(&attempts)
+                .idempotency_key(id)
+                .await
+                .unwrap();
             assert_eq!(decision.allowed(), id < 3);
         }
     }
-    let receipt = limiter.record("metered").cost(3).await.unwrap().receipt().unwrap();
-    assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
+    let receipt = limiter
+        .record("metered")
+        .cost(3)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
+    assert!(
+        limiter
+            .settle("metered", receipt, 2)
+            .await
+            .unwrap()
+            .applied()
+    );
     assert_eq!(limiter.status("metered").await.unwrap().used(), 2);
     assert!(limiter.refund("metered", receipt).await.unwrap().applied());
     // An operation with another policy, which takes the general form once it has something to drop.
     let gold = policy!("50/1ms");
     for _ in 0..150 {
-        assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().appended());
+        assert!(
+            limiter
+                .record("gold")
+                .policy(&gold)
+                .cost(7)
+                .await
+                .unwrap()
+                .appended()
+        );
     }
 
     allow(&server, "shop", INSPECT_RULES);
@@ -77,12 +111,25 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
     let server = Server::start().unwrap();
-    allow(&server, "searcher", &BASIC_RULES.replace("{*}", "{search:*}"));
+    allow(
+        &server,
+        "searcher",
+        &BASIC_RULES.replace("{*}", "{search:*}"),
+    );
     let store = Arc::new(connect(&as_user(&server.url(), "searcher")).await);
     for key in ["customer 7", "", "}", "a:{b}"] {
-        assert!(search(policy!("3/1h"), store.clone()).acquire(key).await.unwrap().allowed());
+        assert!(
+            search(policy!("3/1h"), store.clone())
+                .acquire(key)
+                .await
+                .unwrap()
+                .allowed()
+        );
         for name in ["login", "", "search2", "search:", "Search", "*"] {
-            let error = Limiter::new(name, policy!("3/1h"), store.clone()).acquire(key).await.unwrap_err();
+            let error = Limiter::new(name, policy!("3/1h"), store.clone())
+                .acquire(key)
+                .await
+                .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Configuration, "{name}: {error:?}");
         }
     }
@@ -94,14 +141,26 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     allow(&server, "shop", BASIC_RULES);
     let url = as_user(&server.url(), "shop");
     let elsewhere = builder().prefix("elsewhere").connect(&url).await.unwrap();
-    let errors = [search(policy!("3/1h"), elsewhere).acquire("k").await.unwrap_err(), {
-        allow(&server, "shop", "-zadd");
-        search(policy!("3/1h"), connect(&url).await).acquire("k").await.unwrap_err()
-    }];
+    let errors = [
+        search(policy!("3/1h"), elsewhere)
+            .acquire("k")
+            .await
+            .unwrap_err(),
+        {
+            allow(&server, "shop", "-zadd");
+            search(policy!("3/1h"), connect(&url).await)
+                .acquire("k")
+                .await
+                .unwrap_err()
+        },
+    ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     }
-    let error = builder().connect(&url.replace("secret", "guess")).await.unwrap_err();
+    let error = builder()
+        .connect(&url.replace("secret", "guess"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
 }
@@ -110,21 +169,38 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
 #[tokio::test]
 async fn a_server_that_refused_to_reconnect_is_asked_again() {
     let (server, cluster) = (Server::start().unwrap(), Cluster::start().unwrap());
-    for (url, nodes) in [(server.url(), std::slice::from_ref(&server)), (cluster.url(), cluster.nodes())] {
+    for (url, nodes) in [
+        (server.url(), std::slice::from_ref(&server)),
+        (cluster.url(), cluster.nodes()),
+    ] {
         let rules = |rules: &str| nodes.iter().for_each(|node| allow(node, "shop", rules));
         rules(&format!("{BASIC_RULES} +cluster"));
         let limiter = search(policy!("9/1h"), connect(&as_user(&url, "shop")).await);
         assert_eq!(limiter.acquire("k").await.unwrap().used(), 1);
         rules("resetpass >other");
         for node in nodes {
-            assert!(node.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap() > 0);
+            assert!(
+                node.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])
+                    .unwrap()
+                    > 0
+            );
         }
         let refused = |error: limiter_core::Error| error.kind() == ErrorKind::Configuration;
-        until("a refusal", async || limiter.acquire("k").await.is_err_and(refused)).await;
-        assert!(limiter.acquire("k").await.is_err_and(refused), "the server is not asked again so soon");
+        until("a refusal", async || {
+            limiter.acquire("k").await.is_err_and(refused)
+        })
+        .await;
+        assert!(
+            limiter.acquire("k").await.is_err_and(refused),
+            "the server is not asked again so soon"
+        );
         rules(">secret");
         tokio::time::sleep(Duration::from_millis(101)).await;
-        assert_eq!(limiter.acquire("k").await.unwrap().used(), 2, "an old refusal");
+        assert_eq!(
+            limiter.acquire("k").await.unwrap().used(),
+            2,
+            "an old refusal"
+        );
     }
 }
 
@@ -134,12 +210,24 @@ async fn every_kind_of_connection_will_do() {
     let client = redis::Client::open(server.url()).unwrap();
     let stores = [
         connect(&format!("redis+unix://{}", server.socket().display())).await,
-        builder().with_connection(Connection::new(client.get_multiplexed_async_connection().await.unwrap())).unwrap(),
-        builder().with_connection(Connection::new(client.get_connection_manager().await.unwrap())).unwrap(),
+        builder()
+            .with_connection(Connection::new(
+                client.get_multiplexed_async_connection().await.unwrap(),
+            ))
+            .unwrap(),
+        builder()
+            .with_connection(Connection::new(
+                client.get_connection_manager().await.unwrap(),
+            ))
+            .unwrap(),
         connect(&shared_cluster().url()).await,
     ];
     for (number, store) in stores.into_iter().enumerate() {
-        let limiter = Limiter::new(format!("connection {number}").as_str(), policy!("1/1h"), store);
+        let limiter = Limiter::new(
+            format!("connection {number}").as_str(),
+            policy!("1/1h"),
+            store,
+        );
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             assert!(limiter.acquire(key).await.unwrap().allowed());
             assert!(!limiter.acquire(key).await.unwrap().allowed());
@@ -153,7 +241,10 @@ async fn every_kind_of_connection_will_do() {
 async fn a_store_starts_while_redis_is_away() {
     let mut server = Server::start().unwrap();
     server.kill();
-    let limiter = search(policy!("1/1h"), RedisStore::builder().connect_lazy(&server.url()).unwrap());
+    let limiter = search(
+        policy!("1/1h"),
+        RedisStore::builder().connect_lazy(&server.url()).unwrap(),
+    );
     assert!(limiter.acquire("k").await.unwrap_err().is_retryable());
     server.restart().unwrap();
     until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
@@ -163,15 +254,23 @@ async fn a_store_starts_while_redis_is_away() {
 #[tokio::test]
 async fn the_longest_durations_are_timeouts_too() {
     let server = Server::start().unwrap();
-    let builder =
-        RedisStore::builder().connect_timeout(Duration::MAX).response_timeout(Duration::MAX).retries(u32::MAX);
+    let builder = RedisStore::builder()
+        .connect_timeout(Duration::MAX)
+        .response_timeout(Duration::MAX)
+        .retries(u32::MAX);
     for url in [server.url(), shared_cluster().url()] {
-        for store in [builder.clone().connect(&url).await.unwrap(), builder.clone().connect_lazy(&url).unwrap()] {
+        for store in [
+            builder.clone().connect(&url).await.unwrap(),
+            builder.clone().connect_lazy(&url).unwrap(),
+        ] {
             let limiter = Limiter::new("longest", policy!("9/1h"), store);
             for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
                 assert!(answer.unwrap().used() > 0);
             }
-            assert!(limiter.store().scan(None, None, 10).await.is_ok() && limiter.status("k").await.is_ok());
+            assert!(
+                limiter.store().scan(None, None, 10).await.is_ok()
+                    && limiter.status("k").await.is_ok()
+            );
             limiter.reset("k").await.unwrap();
         }
     }
@@ -184,8 +283,15 @@ async fn an_acquire_waits_on_tokio() {
     let limiter = search(policy!("1/300ms"), connect(&server.url()).await);
     assert!(limiter.acquire("k").await.unwrap().allowed());
     let begun = tokio::time::Instant::now();
-    let decision = limiter.acquire("k").within(Duration::from_secs(10)).await.unwrap();
-    assert!(decision.allowed() && begun.elapsed() > Duration::from_millis(1), "{decision:?}");
+    let decision = limiter
+        .acquire("k")
+        .within(Duration::from_secs(10))
+        .await
+        .unwrap();
+    assert!(
+        decision.allowed() && begun.elapsed() > Duration::from_millis(1),
+        "{decision:?}"
+    );
 }
 
 #[tokio::test]
@@ -202,17 +308,25 @@ async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
             reply
         })
     });
-    let stores: [(u64, RedisStore); 2] =
-        [(1_200, builder().with_connection(connection.await).unwrap()), (300, connect(&shared_cluster().url()).await)];
+    let stores: [(u64, RedisStore); 2] = [
+        (1_200, builder().with_connection(connection.await).unwrap()),
+        (300, connect(&shared_cluster().url()).await),
+    ];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
         // The units tell the replies of different keys apart. Then nine more, which never fit.
         let cost = |key: u64| 1 + key % 9;
         for (allowed, more) in [(true, 0), (false, 9)] {
-            let calls = join_all((0..keys).map(|key| limiter.acquire(key).cost((cost(key) + more).min(9)))).await;
+            let calls =
+                join_all((0..keys).map(|key| limiter.acquire(key).cost((cost(key) + more).min(9))))
+                    .await;
             for (key, decision) in (0..).zip(calls) {
                 let decision = decision.unwrap();
-                assert_eq!((decision.allowed(), decision.used()), (allowed, cost(key)), "{number}, {key}");
+                assert_eq!(
+                    (decision.allowed(), decision.used()),
+                    (allowed, cost(key)),
+                    "{number}, {key}"
+                );
             }
         }
     }

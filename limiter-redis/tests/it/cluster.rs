@@ -24,14 +24,17 @@ pub(crate) fn slot(cluster: &Cluster, key: &str) -> u16 {
 }
 
 fn slot_of(cluster: &Cluster, tag: &str) -> u16 {
-    cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", tag]).unwrap()
+    cluster.nodes()[0]
+        .command(&["CLUSTER", "KEYSLOT", tag])
+        .unwrap()
 }
 
 /// Begins to move a slot: the node that imports it answers for keys that the other one does not hold.
 pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
     let id = |node: &Server| node.command::<String>(&["CLUSTER", "MYID"]).unwrap();
     for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
-        node.command::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).unwrap();
+        node.command::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id])
+            .unwrap();
     }
 }
 
@@ -39,7 +42,12 @@ pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
 async fn operations_on_slots_that_move_count_once() {
     let cluster = Cluster::start().unwrap();
     let store = Arc::new(RedisStore::connect(&cluster.url()).await.unwrap());
-    let subjects = [Subject { name: "URL", store, bound: BOUND, most: Some(1) }];
+    let subjects = [Subject {
+        name: "URL",
+        store,
+        bound: BOUND,
+        most: Some(1),
+    }];
     let migrate = |during: &mut dyn FnMut()| {
         ClusterFault::Migration.inject(&cluster, during)?;
         Ok(cluster.url())
@@ -50,7 +58,10 @@ async fn operations_on_slots_that_move_count_once() {
     }
     for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
         let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
-        assert!(cluster.nodes().iter().all(seen), "{redirection} nothing was redirected");
+        assert!(
+            cluster.nodes().iter().all(seen),
+            "{redirection} nothing was redirected"
+        );
     }
 }
 
@@ -58,7 +69,12 @@ async fn operations_on_slots_that_move_count_once() {
 #[tokio::test]
 async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     let cluster = Cluster::start().unwrap();
-    let endpoints = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+    let endpoints = [
+        "CONFIG",
+        "SET",
+        "cluster-preferred-endpoint-type",
+        "unknown-endpoint",
+    ];
     for node in cluster.nodes() {
         let reply = node.command::<()>(&endpoints);
         let is_old = node.info("server").unwrap().contains("redis_version:6.");
@@ -67,33 +83,67 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     let limiter = search(policy!("5/1h"), connect(&cluster.url()).await);
     let moving = slot(&cluster, "key");
     let from = cluster.owner(moving).unwrap();
-    let to = cluster.nodes().iter().position(|node| node.port() != from.port()).unwrap();
+    let to = cluster
+        .nodes()
+        .iter()
+        .position(|node| node.port() != from.port())
+        .unwrap();
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     begin_migration(from, &cluster.nodes()[to], moving);
     for used in 1..=3 {
-        assert_eq!(within(TIMEOUT, limiter.acquire("key")).await.unwrap().used(), used, "after ASK");
+        assert_eq!(
+            within(TIMEOUT, limiter.acquire("key"))
+                .await
+                .unwrap()
+                .used(),
+            used,
+            "after ASK"
+        );
     }
     cluster.migrate(moving, to).unwrap();
-    assert_eq!(within(TIMEOUT, limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
+    assert_eq!(
+        within(TIMEOUT, limiter.acquire("key"))
+            .await
+            .unwrap()
+            .used(),
+        4,
+        "after MOVED"
+    );
 }
 
 /// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one.
 #[tokio::test]
 async fn calls_with_several_keys_follow_a_slot_that_moves() {
     let cluster = Cluster::start().unwrap();
-    let store = builder().hash_tag(|_| b"tenant").connect(&cluster.url()).await.unwrap();
+    let store = builder()
+        .hash_tag(|_| b"tenant")
+        .connect(&cluster.url())
+        .await
+        .unwrap();
     let limiter = search(policy!("9/1h"), Arc::new(store) as SharedStore);
     let moving = slot_of(&cluster, "tenant");
     let from = cluster.owner(moving).unwrap();
-    let to = cluster.nodes().iter().position(|node| node.port() != from.port()).unwrap();
+    let to = cluster
+        .nodes()
+        .iter()
+        .position(|node| node.port() != from.port())
+        .unwrap();
     let move_key = |key: &str| {
-        let (port, stored) = (cluster.nodes()[to].port().to_string(), format!("limiter:{{tenant}}search:{key}"));
-        from.command::<()>(&["MIGRATE", "127.0.0.1", &port, &stored, "0", "5000"]).unwrap();
+        let (port, stored) = (
+            cluster.nodes()[to].port().to_string(),
+            format!("limiter:{{tenant}}search:{key}"),
+        );
+        from.command::<()>(&["MIGRATE", "127.0.0.1", &port, &stored, "0", "5000"])
+            .unwrap();
     };
     let policy = limiter.policy();
-    for (used, (state, joint)) in
-        (1..).zip([("all here", true), ("TRYAGAIN", false), ("ASK", true), ("MOVED", true), ("all there", true)])
-    {
+    for (used, (state, joint)) in (1..).zip([
+        ("all here", true),
+        ("TRYAGAIN", false),
+        ("ASK", true),
+        ("MOVED", true),
+        ("all there", true),
+    ]) {
         match state {
             "TRYAGAIN" => {
                 begin_migration(from, &cluster.nodes()[to], moving);
@@ -104,17 +154,35 @@ async fn calls_with_several_keys_follow_a_slot_that_moves() {
             _ => {}
         }
         let seen = || {
-            cluster.nodes().iter().any(|node| node.info("errorstats").unwrap().contains(&format!("errorstat_{state}:")))
+            cluster.nodes().iter().any(|node| {
+                node.info("errorstats")
+                    .unwrap()
+                    .contains(&format!("errorstat_{state}:"))
+            })
         };
-        let ops = ["a", "b"].map(|key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name())));
-        assert_eq!(within(TIMEOUT, limiter.store().apply_all(&ops)).await.unwrap().is_some(), joint, "{state}");
+        let ops =
+            ["a", "b"].map(|key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name())));
+        assert_eq!(
+            within(TIMEOUT, limiter.store().apply_all(&ops))
+                .await
+                .unwrap()
+                .is_some(),
+            joint,
+            "{state}"
+        );
         assert!(seen() || state.starts_with("all"), "{state}");
         if !joint {
-            let mut all = AllOf::new().with(limiter.acquire("a")).with(limiter.acquire("b"));
+            let mut all = AllOf::new()
+                .with(limiter.acquire("a"))
+                .with(limiter.acquire("b"));
             assert!(within(TIMEOUT, all.decide()).await.unwrap(), "{state}");
         }
         for key in ["a", "b"] {
-            assert_eq!(limiter.status(key).await.unwrap().used(), used, "{state}, {key}");
+            assert_eq!(
+                limiter.status(key).await.unwrap().used(),
+                used,
+                "{state}, {key}"
+            );
         }
     }
 }
@@ -125,19 +193,27 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
         // Otherwise all slots are refused as soon as one is not served.
-        node.command::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+        node.command::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"])
+            .unwrap();
     }
     let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
     let owned_by = |port: u16| {
         let mut keys = (0..).map(|i| format!("key {i}"));
-        keys.find(|key| cluster.owner(slot(&cluster, key)).unwrap().port() == port).unwrap()
+        keys.find(|key| cluster.owner(slot(&cluster, key)).unwrap().port() == port)
+            .unwrap()
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store);
+    let limiter = search(
+        Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(),
+        store,
+    );
     let over = AtomicBool::new(false);
     for key in &keys {
-        until("every node serves", async || limiter.record(key).await.is_ok()).await;
+        until("every node serves", async || {
+            limiter.record(key).await.is_ok()
+        })
+        .await;
         limiter.reset(key).await.unwrap();
     }
     let (lost, live) = keys.split_first().unwrap();
@@ -156,11 +232,15 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     };
     let lose_and_restart = async {
         cluster.nodes_mut()[0].kill();
-        let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
+        let stand_in =
+            silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
         // The others notice it after the node timeout of 2 s.
         until("the others notice", async || {
             assert_temporary(&call(lost).await.expect_err("a dead master answered"));
-            cluster.nodes()[1].command::<String>(&["CLUSTER", "NODES"]).unwrap().contains("fail")
+            cluster.nodes()[1]
+                .command::<String>(&["CLUSTER", "NODES"])
+                .unwrap()
+                .contains("fail")
         })
         .await;
         for _ in 0..size(5, 15) {
@@ -169,48 +249,81 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
         }
         drop(stand_in);
         cluster.nodes_mut()[0].restart().unwrap();
-        until("the restarted master is used again", async || call(lost).await.is_ok()).await;
+        until("the restarted master is used again", async || {
+            call(lost).await.is_ok()
+        })
+        .await;
         for _ in 0..100 {
             assert!(call(lost).await.is_ok(), "it is there again");
         }
         over.store(true, Ordering::Relaxed);
     };
-    tokio::join!(lose_and_restart, join_all(live.iter().map(|key| use_live(key))));
+    tokio::join!(
+        lose_and_restart,
+        join_all(live.iter().map(|key| use_live(key)))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_or_silent_master_fails_its_own_slots_only() {
-    tokio::join!(a_lost_master_fails_its_own_slots_only(false), a_lost_master_fails_its_own_slots_only(true));
+    tokio::join!(
+        a_lost_master_fails_its_own_slots_only(false),
+        a_lost_master_fails_its_own_slots_only(true)
+    );
 }
 
 /// Connects a store on a runtime that ends.
 async fn connect_and_end(url: String) -> RedisStore {
     let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(RedisStore::connect(&url)).unwrap()
     });
-    tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(|| thread.join().unwrap())
+        .await
+        .unwrap()
 }
 
 /// A master that hangs keeps its connections open. The store must ask other nodes all the same, and wherever it was connected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let cluster = Cluster::start().unwrap();
-    let stores = [RedisStore::connect(&cluster.url()).await.unwrap(), connect_and_end(cluster.url()).await];
+    let stores = [
+        RedisStore::connect(&cluster.url()).await.unwrap(),
+        connect_and_end(cluster.url()).await,
+    ];
     let [limiter, orphan] = stores.map(|store| search(policy!("100/1m"), store));
     let lost = slot(&cluster, "key");
     let owner = cluster.owner(lost).unwrap();
-    let place = |limiter: &Limiter<RedisStore>| limiter.store().place(LogKey::new(limiter.name(), "key")).node;
-    assert_eq!(place(&limiter).as_deref(), Some(format!("127.0.0.1:{}", owner.port()).as_str()));
-    let others: Vec<&Server> = cluster.nodes().iter().filter(|node| node.port() != owner.port()).collect();
+    let place = |limiter: &Limiter<RedisStore>| {
+        limiter
+            .store()
+            .place(LogKey::new(limiter.name(), "key"))
+            .node
+    };
+    assert_eq!(
+        place(&limiter).as_deref(),
+        Some(format!("127.0.0.1:{}", owner.port()).as_str())
+    );
+    let others: Vec<&Server> = cluster
+        .nodes()
+        .iter()
+        .filter(|node| node.port() != owner.port())
+        .collect();
     for limiter in [&limiter, &orphan] {
-        until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
+        until("the cluster serves", async || {
+            limiter.acquire("key").await.is_ok()
+        })
+        .await;
     }
 
     owner.pause().unwrap();
     let heir = others[0].command::<String>(&["CLUSTER", "MYID"]).unwrap();
     for node in &others {
-        node.command::<()>(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
+        node.command::<()>(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir])
+            .unwrap();
     }
     for (limiter, used) in [(&limiter, 1), (&orphan, 2)] {
         let decision = within(TIMEOUT, async {
@@ -221,7 +334,14 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
                 }
             }
         });
-        assert_eq!(decision.await.used(), used, "the log was lost with the master");
-        assert_eq!(place(limiter).as_deref(), Some(format!("127.0.0.1:{}", others[0].port()).as_str()));
+        assert_eq!(
+            decision.await.used(),
+            used,
+            "the log was lost with the master"
+        );
+        assert_eq!(
+            place(limiter).as_deref(),
+            Some(format!("127.0.0.1:{}", others[0].port()).as_str())
+        );
     }
 }

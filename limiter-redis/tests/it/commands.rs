@@ -14,19 +14,39 @@ async fn a_decision_is_one_command() {
     let limiter = search(policy!("5/1h, 50/1d"), connect(&server.url()).await);
     let gold = policy!("50/1s");
     assert!(limiter.acquire("warm").await.unwrap().allowed());
-    let receipt = limiter.record("settled").cost(3).await.unwrap().receipt().unwrap();
+    let receipt = limiter
+        .record("settled")
+        .cost(3)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     let settled = limiter.settle("settled", receipt, 2).await.unwrap();
     assert_eq!((settled.applied(), settled.status().used()), (true, 2));
     let before = calls(&server);
     for n in 0..300_u64 {
         let key = format!("k{}", n % 7);
         match n % 5 {
-            0 => limiter.acquire(&key).cost(1 + n % 5).await.map(drop).unwrap(),
+            0 => limiter
+                .acquire(&key)
+                .cost(1 + n % 5)
+                .await
+                .map(drop)
+                .unwrap(),
             1 => limiter.status(&key).await.map(drop).unwrap(),
             2 => limiter.acquire(&key).policy(&gold).await.map(drop).unwrap(),
             3 => limiter.record(&key).cost(n).await.map(drop).unwrap(),
             _ => {
-                assert_eq!(limiter.settle("settled", receipt, n).await.unwrap().status().limits()[1].used(), n.min(50));
+                assert_eq!(
+                    limiter
+                        .settle("settled", receipt, n)
+                        .await
+                        .unwrap()
+                        .status()
+                        .limits()[1]
+                        .used(),
+                    n.min(50)
+                );
             }
         }
     }
@@ -42,8 +62,15 @@ async fn denials_and_peeks_write_nothing() {
     let _replica = master.start_replica().unwrap();
     let limiter = search(policy!("5/1h"), connect(&master.url()).await);
     let mark = || {
-        let offset = master.info_number("replication", "master_repl_offset").unwrap();
-        (offset, master.info_number("persistence", "rdb_changes_since_last_save").unwrap())
+        let offset = master
+            .info_number("replication", "master_repl_offset")
+            .unwrap();
+        (
+            offset,
+            master
+                .info_number("persistence", "rdb_changes_since_last_save")
+                .unwrap(),
+        )
     };
     let empty = mark();
     for _ in 0..5 {
@@ -52,7 +79,10 @@ async fn denials_and_peeks_write_nothing() {
     let gone = limiter.record("gone").await.unwrap().receipt().unwrap();
     assert!(limiter.refund("gone", gone).await.unwrap().applied());
     let full = mark();
-    assert!(full.0 > empty.0 && full.1 > empty.1, "what is admitted is replicated: {empty:?}, {full:?}");
+    assert!(
+        full.0 > empty.0 && full.1 > empty.1,
+        "what is admitted is replicated: {empty:?}, {full:?}"
+    );
     for n in 0..size(2_000, 10_000) {
         assert!(!limiter.acquire("k").await.unwrap().allowed());
         if n % 10 == 0 {
@@ -70,7 +100,9 @@ const SECOND: u64 = 1_000_000;
 /// How often the scripts called each command.
 fn script_calls(server: &Server) -> BTreeMap<String, u64> {
     let mut calls = calls(server);
-    calls.retain(|name, _| ["time", "pttl"].contains(&&**name) || name.starts_with('z') || name.starts_with("pexpire"));
+    calls.retain(|name, _| {
+        ["time", "pttl"].contains(&&**name) || name.starts_with('z') || name.starts_with("pexpire")
+    });
     calls
 }
 
@@ -80,7 +112,10 @@ fn expect(server: &Server, what: &str, expected: &[(&str, u64)]) {
     let mut found = script_calls(server);
     // At the server's time, one append in many sets the expiry.
     found.remove("pexpireat");
-    let expected: BTreeMap<String, u64> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    let expected: BTreeMap<String, u64> = expected
+        .iter()
+        .map(|(name, n)| ((*name).to_owned(), *n))
+        .collect();
     assert_eq!(found, expected, "{what}");
     reset_calls(server);
 }
@@ -88,29 +123,59 @@ fn expect(server: &Server, what: &str, expected: &[(&str, u64)]) {
 #[tokio::test]
 async fn the_common_operations_take_few_commands() {
     let server = Server::start().unwrap();
-    let limiter =
-        search(Limit::new(CALLS, std::time::Duration::from_secs(3600)).unwrap(), connect(&server.url()).await);
+    let limiter = search(
+        Limit::new(CALLS, std::time::Duration::from_secs(3600)).unwrap(),
+        connect(&server.url()).await,
+    );
     let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     let two = policy!("100/1h, 1000/1d");
     // As many calls as fit, and then as many that do not.
     for (name, policy, cost, admitted, denied) in [
-        ("acquires", limiter.policy(), 1, &[][..], &[("time", CALLS), ("zrange", CALLS)][..]),
-        ("five units each", limiter.policy(), 5, &[], &[("time", CALLS), ("zrange", 2 * CALLS)]),
-        ("two limits", &two, 1, &[], &[("time", CALLS), ("zrange", CALLS)]),
+        (
+            "acquires",
+            limiter.policy(),
+            1,
+            &[][..],
+            &[("time", CALLS), ("zrange", CALLS)][..],
+        ),
+        (
+            "five units each",
+            limiter.policy(),
+            5,
+            &[],
+            &[("time", CALLS), ("zrange", 2 * CALLS)],
+        ),
+        (
+            "two limits",
+            &two,
+            1,
+            &[],
+            &[("time", CALLS), ("zrange", CALLS)],
+        ),
         (
             "attempts",
             &attempts,
             1,
             &[],
-            &[("time", CALLS), ("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS)],
+            &[
+                ("time", CALLS),
+                ("zrange", 2 * CALLS),
+                ("zadd", CALLS),
+                ("zremrangebyrank", CALLS),
+            ],
         ),
         (
             "records",
             limiter.policy(),
             1,
             &[],
-            &[("time", CALLS), ("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS)],
+            &[
+                ("time", CALLS),
+                ("zrange", 2 * CALLS),
+                ("zadd", CALLS),
+                ("zremrangebyrank", CALLS),
+            ],
         ),
     ] {
         let n = CALLS / cost;
@@ -124,7 +189,10 @@ async fn the_common_operations_take_few_commands() {
         for _ in 0..n {
             assert!(is_allowed().await);
         }
-        expect(name, &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat());
+        expect(
+            name,
+            &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat(),
+        );
         for _ in 0..CALLS {
             assert!(!is_allowed().await);
         }
@@ -137,10 +205,17 @@ async fn the_common_operations_take_few_commands() {
         if time == 10 {
             reset_calls(&server);
         }
-        let decision = run(limiter.store(), Op::acquire("steady", &policy).at(at(time))).await.unwrap();
+        let decision = run(limiter.store(), Op::acquire("steady", &policy).at(at(time)))
+            .await
+            .unwrap();
         assert_eq!(decision.used(), 10.min(time + 1));
     }
-    let steady = [("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS), ("pexpire", CALLS)];
+    let steady = [
+        ("zrange", 2 * CALLS),
+        ("zadd", CALLS),
+        ("zremrangebyrank", CALLS),
+        ("pexpire", CALLS),
+    ];
     expect("steady", &steady);
 }
 
@@ -153,7 +228,12 @@ async fn operations_under_another_policy_take_few_commands() {
     let (gold, long) = (policy!("50/10us"), policy!("3/10us, 100/100us"));
     let limiter = search(long, connect(&server.url()).await);
     let acquire = async |key, time| {
-        let decision = limiter.acquire(key).policy(&gold).at(at(time)).await.unwrap();
+        let decision = limiter
+            .acquire(key)
+            .policy(&gold)
+            .at(at(time))
+            .await
+            .unwrap();
         assert!(decision.allowed(), "{key}, {time}");
         decision.used()
     };
@@ -162,7 +242,15 @@ async fn operations_under_another_policy_take_few_commands() {
             10 => reset_calls(&server),
             CALLS => {
                 let n = CALLS - 10;
-                expect("growing", &[("zrange", n), ("zrangebylex", 2 * n), ("zadd", n), ("pexpire", n)]);
+                expect(
+                    "growing",
+                    &[
+                        ("zrange", n),
+                        ("zrangebylex", 2 * n),
+                        ("zadd", n),
+                        ("pexpire", n),
+                    ],
+                );
             }
             _ => {}
         }
@@ -170,7 +258,13 @@ async fn operations_under_another_policy_take_few_commands() {
     }
     // From then on, an entry leaves the longest window with each new one.
     let n = CALLS;
-    let leaving = [("zrange", n), ("zrangebylex", 3 * n), ("zadd", n), ("zremrangebylex", n), ("pexpire", n)];
+    let leaving = [
+        ("zrange", n),
+        ("zrangebylex", 3 * n),
+        ("zadd", n),
+        ("zremrangebylex", n),
+        ("pexpire", n),
+    ];
     expect("one leaves the longest window", &leaving);
 
     // Two in a microsecond: what the limiter's policy can see, the newest 100, is half as long as its window.
@@ -180,9 +274,20 @@ async fn operations_under_another_policy_take_few_commands() {
         }
         acquire("two", n / 2).await;
     }
-    let beyond = [("zrange", 2 * n), ("zrangebylex", 2 * n), ("zadd", n), ("zremrangebyrank", n), ("pexpire", n)];
+    let beyond = [
+        ("zrange", 2 * n),
+        ("zrangebylex", 2 * n),
+        ("zadd", n),
+        ("zremrangebyrank", n),
+        ("pexpire", n),
+    ];
     expect("one is beyond the largest maximum", &beyond);
-    let log = limiter.store().inspect(LogKey::new(limiter.name(), "two")).await.unwrap().unwrap();
+    let log = limiter
+        .store()
+        .inspect(LogKey::new(limiter.name(), "two"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((log.entries, log.cost), (100, 100));
 }
 
@@ -194,16 +299,33 @@ async fn an_acquire_that_merges_takes_few_commands() {
     let limiter = search(coarse, store);
     for n in 0..=2 * CALLS {
         // The entry is that of the newest admitted acquire.
-        let decision = limiter.acquire("k").cost(1000 / CALLS).at(at(n)).await.unwrap();
+        let decision = limiter
+            .acquire("k")
+            .cost(1000 / CALLS)
+            .at(at(n))
+            .await
+            .unwrap();
         assert_eq!(
             (decision.allowed(), decision.refill_after().as_micros()),
-            (n < CALLS, 3_600_000_000 - u128::from(n.saturating_sub(CALLS - 1)))
+            (
+                n < CALLS,
+                3_600_000_000 - u128::from(n.saturating_sub(CALLS - 1))
+            )
         );
         match n {
             0 => reset_calls(&server),
             n if n == CALLS - 1 => {
                 let n = CALLS - 1;
-                expect(&server, "merging", &[("zrange", n), ("zadd", n), ("zremrangebylex", n), ("pexpire", n)]);
+                expect(
+                    &server,
+                    "merging",
+                    &[
+                        ("zrange", n),
+                        ("zadd", n),
+                        ("zremrangebylex", n),
+                        ("pexpire", n),
+                    ],
+                );
             }
             _ => {}
         }
@@ -215,7 +337,10 @@ async fn an_acquire_that_merges_takes_few_commands() {
 #[tokio::test]
 async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
     let server = Server::start().unwrap();
-    let limiter = search(policy!("1000/1s, 1000000/1h~1m"), connect(&server.url()).await);
+    let limiter = search(
+        policy!("1000/1s, 1000000/1h~1m"),
+        connect(&server.url()).await,
+    );
     for (key, leaving) in [("one", 1), ("three", 3)] {
         // As many entries at each time as leave the window.
         for n in 0..3 * CALLS {
@@ -223,8 +348,15 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
                 reset_calls(&server);
             }
             for _ in 0..leaving {
-                let decision = limiter.acquire(key).at(at(n * SECOND / CALLS)).await.unwrap();
-                assert!(decision.allowed() && decision.limits()[0].used() <= leaving * CALLS, "{key}, {n}");
+                let decision = limiter
+                    .acquire(key)
+                    .at(at(n * SECOND / CALLS))
+                    .await
+                    .unwrap();
+                assert!(
+                    decision.allowed() && decision.limits()[0].used() <= leaving * CALLS,
+                    "{key}, {n}"
+                );
             }
         }
         let (n, all) = (2 * CALLS - 1, leaving * (2 * CALLS - 1));
@@ -237,8 +369,17 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
             ("pexpire", all),
         ];
         expect(&server, key, &merging);
-        let log = limiter.store().inspect(LogKey::new(limiter.name(), key)).await.unwrap().unwrap();
-        assert_eq!((log.entries, log.cost), (leaving * CALLS + 1, 3 * leaving * CALLS), "{key}");
+        let log = limiter
+            .store()
+            .inspect(LogKey::new(limiter.name(), key))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (log.entries, log.cost),
+            (leaving * CALLS + 1, 3 * leaving * CALLS),
+            "{key}"
+        );
     }
 }
 
@@ -246,7 +387,11 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
 #[tokio::test]
 async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("1000000/1h, 2000000/1d"), connect(&server.url()).await);
+    let limiter = Limiter::new(
+        "search",
+        policy!("1000000/1h, 2000000/1d"),
+        connect(&server.url()).await,
+    );
     for entries in [2, 500] {
         let key = format!("log of {entries}");
         for _ in 1..entries {
@@ -258,13 +403,26 @@ async fn a_settlement_of_the_newest_entry_takes_few_commands() {
         for cost in 3..3 + CALLS {
             let settled = limiter.settle(&key, receipt, cost).await.unwrap();
             assert!(settled.applied() && settled.status().at() >= receipt.at());
-            assert!(settled.status().limits().iter().all(|limit| limit.used() == entries - 1 + cost));
+            assert!(
+                settled
+                    .status()
+                    .limits()
+                    .iter()
+                    .all(|limit| limit.used() == entries - 1 + cost)
+            );
         }
         let calls = script_calls(&server);
-        assert_eq!((calls["zadd"], calls["zrem"]), (CALLS, CALLS), "one entry is rewritten");
+        assert_eq!(
+            (calls["zadd"], calls["zrem"]),
+            (CALLS, CALLS),
+            "one entry is rewritten"
+        );
         assert_eq!(calls["zrangebylex"], CALLS, "one search finds it");
         // The newest entry, the one to rewrite, the oldest, and afterwards the newest and the two oldest.
-        assert!(calls["zrange"] <= 5 * CALLS && calls.values().sum::<u64>() <= 12 * CALLS, "{calls:?}");
+        assert!(
+            calls["zrange"] <= 5 * CALLS && calls.values().sum::<u64>() <= 12 * CALLS,
+            "{calls:?}"
+        );
 
         let mut refunds = 0;
         for _ in 0..CALLS {
@@ -277,5 +435,9 @@ async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     }
     let last = limiter.record("last").await.unwrap().receipt().unwrap();
     assert!(limiter.refund("last", last).await.unwrap().applied());
-    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 2, "a log without entries is no key");
+    assert_eq!(
+        server.command::<i64>(&["DBSIZE"]).unwrap(),
+        2,
+        "a log without entries is no key"
+    );
 }

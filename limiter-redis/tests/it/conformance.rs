@@ -43,7 +43,10 @@ conformance_tests!(
 async fn every_pair_of_operations_conforms_and_no_key_remains() {
     let server = Server::start().unwrap();
     let suite = Suite::new().phases(&[Phase::Exhaustive]);
-    let report = suite.run(Arc::new(connect(&server.url()).await)).await.unwrap();
+    let report = suite
+        .run(Arc::new(connect(&server.url()).await))
+        .await
+        .unwrap();
     assert_eq!(report.checks_of(Phase::Exhaustive), 3_234);
     assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
 }

@@ -23,7 +23,11 @@ struct Log {
 impl Log {
     async fn new() -> Self {
         let server = Server::start().unwrap();
-        Self { store: connect(&server.url()).await, server, meter: limit(MAX_COST, WINDOW).into() }
+        Self {
+            store: connect(&server.url()).await,
+            server,
+            meter: limit(MAX_COST, WINDOW).into(),
+        }
     }
 
     fn key(&self) -> LogKey<'static> {
@@ -35,7 +39,9 @@ impl Log {
     }
 
     async fn record(&self, cost: u64, time: u64) -> Receipt {
-        let decision = self.run(Op::record("k", &self.meter).with_cost(cost), time).await;
+        let decision = self
+            .run(Op::record("k", &self.meter).with_cost(cost), time)
+            .await;
         decision.receipt().unwrap()
     }
 
@@ -48,7 +54,11 @@ impl Log {
     /// The form and the length of each entry, oldest first: `true` is short.
     fn forms(&self) -> Vec<(bool, usize)> {
         let members = members(&self.server, &self.store, self.key());
-        members.iter().filter(|bytes| bytes[0] != b'i').map(|bytes| (bytes[7] < 128, bytes.len())).collect()
+        members
+            .iter()
+            .filter(|bytes| bytes[0] != b'i')
+            .map(|bytes| (bytes[7] < 128, bytes.len()))
+            .collect()
     }
 }
 
@@ -76,11 +86,19 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
     // A denied attempt, and what follows at the same time.
     let attempts = Policy::from(limit(3, WINDOW)).with_counting(Counting::Attempts);
     for allowed in [true, false] {
-        assert_eq!(log.run(Op::acquire("k", &attempts), 2 * WINDOW + 2).await.allowed(), allowed);
+        assert_eq!(
+            log.run(Op::acquire("k", &attempts), 2 * WINDOW + 2)
+                .await
+                .allowed(),
+            allowed
+        );
     }
     log.record(1, 2 * WINDOW + 2).await;
     log.record(1, 2 * WINDOW + 3).await;
-    assert_eq!(log.forms()[1..], [(true, 26), (true, 26), (true, 26), (true, 26)]);
+    assert_eq!(
+        log.forms()[1..],
+        [(true, 26), (true, 26), (true, 26), (true, 26)]
+    );
 }
 
 #[tokio::test]
@@ -90,7 +108,10 @@ async fn an_entry_is_long_beyond_a_running_total_or_beside_one_of_a_great_age() 
     log.record(1, 0).await;
     log.record(1, 0).await;
     log.record(1, 1).await;
-    assert_eq!(log.forms(), [(true, 33), (true, 26), (false, 23), (false, 23)]);
+    assert_eq!(
+        log.forms(),
+        [(true, 33), (true, 26), (false, 23), (false, 23)]
+    );
     // Until the log is empty.
     log.record(1, WINDOW + 1).await;
     log.record(1, WINDOW + 1).await;
@@ -103,15 +124,26 @@ async fn an_entry_is_long_beyond_a_running_total_or_beside_one_of_a_great_age() 
     }
     assert_eq!(log.forms(), [(true, 26), (true, 26), (false, 23)]);
     let decision = log.run(Op::peek("k", &policy), AGE).await;
-    assert_eq!((decision.used(), decision.refill_after().as_micros()), (3, u128::from(AGE)));
+    assert_eq!(
+        (decision.used(), decision.refill_after().as_micros()),
+        (3, u128::from(AGE))
+    );
 }
 
 #[tokio::test]
 async fn after_a_settlement_the_newest_entry_is_long() {
     let log = Log::new().await;
-    let receipts = [log.record(1, 0).await, log.record(1, 1).await, log.record(1, 2).await, log.record(1, 3).await];
+    let receipts = [
+        log.record(1, 0).await,
+        log.record(1, 1).await,
+        log.record(1, 2).await,
+        log.record(1, 3).await,
+    ];
     assert!(log.settle(receipts[2], 5).await);
-    assert_eq!(log.forms(), [(true, 26), (true, 26), (false, 30), (false, 23)]);
+    assert_eq!(
+        log.forms(),
+        [(true, 26), (true, 26), (false, 30), (false, 23)]
+    );
     assert!(log.settle(receipts[3], 0).await);
     assert!(log.settle(receipts[2], 0).await);
     assert_eq!(log.forms(), [(true, 26), (false, 23)]);
@@ -143,9 +175,17 @@ async fn a_log_of_denied_attempts_holds_the_maximum_in_short_entries() {
 #[tokio::test]
 async fn a_meter_counts_on_beyond_the_largest_total() {
     // Little is left to the end, to the number from which the total falls, and to the one to which it falls.
-    for (place, high) in [(0, (1_u64 << 22) - 4), (1, (1 << 23) - 4), (2, (1 << 22) + (1 << 21) - 4)] {
+    for (place, high) in [
+        (0, (1_u64 << 22) - 4),
+        (1, (1 << 23) - 4),
+        (2, (1 << 22) + (1 << 21) - 4),
+    ] {
         let (log, reference) = (Log::new().await, ReferenceStore::new());
-        let policies = [log.meter.clone(), policy!("4503599627370496/1ms, 9/300us"), policy!("4503599627370496/200us")];
+        let policies = [
+            log.meter.clone(),
+            policy!("4503599627370496/1ms, 9/300us"),
+            policy!("4503599627370496/200us"),
+        ];
         let mut pick = random_below(place);
         let (mut time, mut receipts) = (0, Vec::new());
         for n in 0..400_u128 {
@@ -156,36 +196,61 @@ async fn a_meter_counts_on_beyond_the_largest_total() {
                     let total = u64::from_be_bytes([0, 0, 0, 0, 0, moved[7], moved[8], moved[9]]);
                     moved[7..10].copy_from_slice(&(total + high).to_be_bytes()[5..]);
                     let stored = log.store.redis_key(log.key());
-                    log.server.command::<()>(&[b"ZADD".as_slice(), &stored, b"0", &moved]).unwrap();
-                    log.server.command::<()>(&[b"ZREM".as_slice(), &stored, &member]).unwrap();
+                    log.server
+                        .command::<()>(&[b"ZADD".as_slice(), &stored, b"0", &moved])
+                        .unwrap();
+                    log.server
+                        .command::<()>(&[b"ZREM".as_slice(), &stored, &member])
+                        .unwrap();
                 }
             }
             // At first, so much that the entries are long; then half a period of 2^48 at a time.
-            let cost = if n < 4 || pick(4) == 0 { 1 << 47 } else { 1 + pick(3) };
+            let cost = if n < 4 || pick(4) == 0 {
+                1 << 47
+            } else {
+                1 + pick(3)
+            };
             time += if n < 4 { 1 } else { pick(4) };
-            let mut op = Op::record("k", &policies[if n < 4 { 0 } else { pick(3) as usize }]).with_cost(cost);
+            let mut op = Op::record("k", &policies[if n < 4 { 0 } else { pick(3) as usize }])
+                .with_cost(cost);
             if pick(4) == 0 && n > 4 {
                 op = op.with_id(n);
             }
             let op = op.at(at(time)).with_limiter_policy(&log.meter);
-            let (got, expected) = (run(&log.store, op).await.unwrap(), run(&reference, op).await.unwrap());
-            assert_eq!(Answer::from(&got), Answer::from(&expected), "{place}, {n}: {op:?}");
+            let (got, expected) = (
+                run(&log.store, op).await.unwrap(),
+                run(&reference, op).await.unwrap(),
+            );
+            assert_eq!(
+                Answer::from(&got),
+                Answer::from(&expected),
+                "{place}, {n}: {op:?}"
+            );
             receipts.extend(got.receipt().zip(expected.receipt()));
             if pick(3) == 0 && n > 4 {
                 let back = receipts.len() - 1 - pick(8.min(receipts.len() as u64)) as usize;
                 let cost = pick(2);
-                let settle = |receipt| Settlement::new(log.key(), &policies[1], receipt, cost).at(at(time));
+                let settle =
+                    |receipt| Settlement::new(log.key(), &policies[1], receipt, cost).at(at(time));
                 let got = log.store.settle(settle(receipts[back].0)).await.unwrap();
                 let expected = reference.settle(settle(receipts[back].1)).await.unwrap();
                 let used = |facts: &limiter_core::store::SettlementFacts| {
-                    (facts.applied, facts.log.newest, facts.log.usage.map(|usage| usage.used))
+                    (
+                        facts.applied,
+                        facts.log.newest,
+                        facts.log.usage.map(|usage| usage.used),
+                    )
                 };
                 assert_eq!(used(&got), used(&expected), "{place}, {n}");
             }
             let held = reference.entries(log.key());
             let info = log.store.inspect(log.key()).await.unwrap().unwrap();
             let cost = held.iter().map(|entry| entry.cost).sum::<u64>();
-            assert_eq!((info.entries, info.cost), (held.len() as u64, cost), "{place}, {n}");
+            assert_eq!(
+                (info.entries, info.cost),
+                (held.len() as u64, cost),
+                "{place}, {n}"
+            );
         }
     }
 }

@@ -14,7 +14,10 @@ use crate::support::{Hooked, at, builder, calls, connect, random_below, run, ttl
 async fn every_key_expires_and_nothing_stays() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
-    let policies = [policy!("3/300ms"), policy!("2/100ms, 3/400ms").with_counting(Counting::Attempts)];
+    let policies = [
+        policy!("3/300ms"),
+        policy!("2/100ms, 3/400ms").with_counting(Counting::Attempts),
+    ];
     let mut pick = random_below(7);
     for n in 0..2_000_u64 {
         let (key, policy) = (format!("k{}", pick(50)), &policies[pick(2) as usize]);
@@ -28,16 +31,31 @@ async fn every_key_expires_and_nothing_stays() {
         let decision = run(&store, op).await.unwrap();
         if let Some(receipt) = decision.receipt().filter(|_| n % 5 == 0) {
             let settlement = Settlement::new(op.log, policy, receipt, pick(8));
-            store.settle(settlement).await.unwrap().verify(&settlement).unwrap();
+            store
+                .settle(settlement)
+                .await
+                .unwrap()
+                .verify(&settlement)
+                .unwrap();
         }
         if n % 500 == 0 {
             for k in 0..50 {
                 // -1 is a key without a time to live; -2 is none.
-                assert_ne!(ttl(&server, &store, LogKey::new(Name::default(), &format!("k{k}"))), -1);
+                assert_ne!(
+                    ttl(
+                        &server,
+                        &store,
+                        LogKey::new(Name::default(), &format!("k{k}"))
+                    ),
+                    -1
+                );
             }
         }
     }
-    until("all keys expire", async || server.command::<i64>(&["DBSIZE"]).unwrap() == 0).await;
+    until("all keys expire", async || {
+        server.command::<i64>(&["DBSIZE"]).unwrap() == 0
+    })
+    .await;
 }
 
 /// Not every append sets the time to live. It must be long enough after each, whatever was appended or refunded before.
@@ -47,7 +65,10 @@ async fn a_key_lives_as_long_as_its_log_counts() {
     let store = connect(&server.url()).await;
     let policies = ["30ms", "1s", "1001ms", "60s", "1h", "60s~100ms", "1h~1m"].map(|window| {
         let policy: Policy = format!("1000000/{window}").parse().unwrap();
-        (Duration::from_micros(policy.longest_window().as_micros()), policy)
+        (
+            Duration::from_micros(policy.longest_window().as_micros()),
+            policy,
+        )
     });
     let mut random = random_below(11);
     let mut pick = |below: usize| random(below as u64) as usize;
@@ -56,7 +77,11 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         let log = LogKey::new(Name::default(), ["one", "other"][pick(2)]);
         // Mostly the same policy again.
         let same = 3 + (n / 500) as usize;
-        let (window, policy) = &policies[if pick(3) == 0 { pick(policies.len()) } else { same }];
+        let (window, policy) = &policies[if pick(3) == 0 {
+            pick(policies.len())
+        } else {
+            same
+        }];
         let mut op = Op::acquire(log.key, policy).with_cost(1 + pick(2) as u64);
         if pick(8) == 0 {
             op = op.with_id(n);
@@ -73,20 +98,31 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         let ttl = ttl(&server, &store, log);
         let least = i64::try_from(longest.saturating_sub(begun.elapsed()).as_millis()).unwrap() - 1;
         // A log may have expired in the meantime.
-        assert!(ttl >= least || (least < 0 && ttl == -2), "{n}: {ttl} ms, expected at least {least} ms");
+        assert!(
+            ttl >= least || (least < 0 && ttl == -2),
+            "{n}: {ttl} ms, expected at least {least} ms"
+        );
         assert_ne!(ttl, -1);
         receipts.extend(decision.receipt().map(|receipt| (log, receipt)));
         // The newest entry, or the two newest.
         for _ in 0..pick(3) {
             if let Some((log, receipt)) = receipts.pop() {
-                store.settle(Settlement::new(log, policy, receipt, 0)).await.unwrap();
+                store
+                    .settle(Settlement::new(log, policy, receipt, 0))
+                    .await
+                    .unwrap();
             }
         }
     }
     let set = || calls(&server)["pexpireat"];
     let (begun, before) = (Instant::now(), set());
     for _ in 0..200 {
-        assert!(run(&store, Op::acquire("third", &policies[3].1)).await.unwrap().allowed());
+        assert!(
+            run(&store, Op::acquire("third", &policies[3].1))
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
     // A cell of this window has 2 s.
     let most = 2 + begun.elapsed().as_secs();
@@ -99,21 +135,44 @@ async fn a_key_lives_as_long_as_its_log_counts() {
 async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
     const HOUR: i64 = 3_600_000;
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("3/1s, 100/1h"), connect(&server.url()).await);
+    let limiter = Limiter::new(
+        "search",
+        policy!("3/1s, 100/1h"),
+        connect(&server.url()).await,
+    );
     // An eighth more at most, less what a slow machine takes to ask. At a given time, a minute more than the window.
     let expect = |key: &str, least: i64, most: i64| {
         let ttl = ttl(&server, limiter.store(), LogKey::new(limiter.name(), key));
-        assert!((least - 20_000..=most).contains(&ttl), "{key}: {ttl}, expected {least} to {most}");
+        assert!(
+            (least - 20_000..=most).contains(&ttl),
+            "{key}: {ttl}, expected {least} to {most}"
+        );
     };
     let (second, short, day) = (policy!("1/1s"), policy!("50/1s"), policy!("1000/1d"));
-    let receipt = limiter.acquire("new").policy(&short).await.unwrap().receipt().unwrap();
+    let receipt = limiter
+        .acquire("new")
+        .policy(&short)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
     assert_eq!(receipt.window(), limiter.policy().longest_window());
     expect("new", HOUR, HOUR * 9 / 8);
     assert!(limiter.acquire("day").policy(&day).await.unwrap().allowed());
     expect("day", 24 * HOUR, 27 * HOUR);
-    assert!(limiter.acquire("given").policy(&short).at(at(0)).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire("given")
+            .policy(&short)
+            .at(at(0))
+            .await
+            .unwrap()
+            .allowed()
+    );
     expect("given", HOUR + 60_000, HOUR + 60_001);
-    let op = Op::acquire("given", &second).at(at(0)).with_name(limiter.name());
+    let op = Op::acquire("given", &second)
+        .at(at(0))
+        .with_name(limiter.name());
     limiter.reset("given").await.unwrap();
     limiter.store().apply(op).await.unwrap();
     expect("given", 61_000, 61_001);
@@ -129,7 +188,11 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
             assert!(decision.appended());
         }
         expect(key, HOUR, HOUR * 9 / 8);
-        assert_eq!(limiter.status(key).await.unwrap().limits()[1].used(), 31, "{key}");
+        assert_eq!(
+            limiter.status(key).await.unwrap().limits()[1].used(),
+            31,
+            "{key}"
+        );
     }
 }
 
@@ -144,13 +207,24 @@ async fn an_append_that_outlasts_its_window_decides() {
         let op = Op::record("k", &long);
         for first in (0..ENTRIES).step_by(1_000) {
             let records = (first..first + 1_000).map(|n| run(&store, op.with_id(u128::from(n))));
-            assert!(join_all(records).await.into_iter().all(|done| done.unwrap().appended()));
+            assert!(
+                join_all(records)
+                    .await
+                    .into_iter()
+                    .all(|done| done.unwrap().appended())
+            );
         }
         let mut op = Op::acquire("k", &short);
         op.id = id.map(EntryId::from_u128);
         let decision = run(&store, op).await.unwrap();
-        assert!((decision.allowed(), decision.used()) == (true, 1), "{decision:?}");
-        until("the key expires", async || server.command::<i64>(&["DBSIZE"]).unwrap() == 0).await;
+        assert!(
+            (decision.allowed(), decision.used()) == (true, 1),
+            "{decision:?}"
+        );
+        until("the key expires", async || {
+            server.command::<i64>(&["DBSIZE"]).unwrap() == 0
+        })
+        .await;
     }
 }
 
@@ -165,7 +239,9 @@ async fn a_refund_that_outlasts_the_expiry_reports_the_log() {
     let connection = Hooked::connect(&server, |inner, cmd| {
         let mut stalling = redis::Cmd::new();
         for arg in cmd.args_iter() {
-            let redis::Arg::Simple(bytes) = arg else { panic!("a cursor") };
+            let redis::Arg::Simple(bytes) = arg else {
+                panic!("a cursor")
+            };
             let text = str::from_utf8(bytes).unwrap_or_default();
             match text.contains(SET) {
                 true => stalling.arg(text.replace(SET, &format!("{STALL}{SET}"))),
@@ -176,15 +252,25 @@ async fn a_refund_that_outlasts_the_expiry_reports_the_log() {
     });
     let store = builder().with_connection(connection.await).unwrap();
     let (log, hour) = (LogKey::new(Name::default(), "k"), policy!("9/1h"));
-    until("a refund before the log expires, with a stall", async || {
-        let (first, second) = (policy!("9/100ms"), policy!("9/50ms"));
-        let _ = run(&store, Op::record("k", &first)).await.unwrap();
-        let receipt = run(&store, Op::record("k", &second)).await.unwrap().receipt().unwrap();
-        let facts = store.settle(Settlement::new(log, &hour, receipt, 0)).await.unwrap();
-        if facts.applied {
-            assert_eq!(facts.log.usage[0].used, 1, "{facts:?}");
-        }
-        facts.applied && ttl(&server, &store, log) == -2
-    })
+    until(
+        "a refund before the log expires, with a stall",
+        async || {
+            let (first, second) = (policy!("9/100ms"), policy!("9/50ms"));
+            let _ = run(&store, Op::record("k", &first)).await.unwrap();
+            let receipt = run(&store, Op::record("k", &second))
+                .await
+                .unwrap()
+                .receipt()
+                .unwrap();
+            let facts = store
+                .settle(Settlement::new(log, &hour, receipt, 0))
+                .await
+                .unwrap();
+            if facts.applied {
+                assert_eq!(facts.log.usage[0].used, 1, "{facts:?}");
+            }
+            facts.applied && ttl(&server, &store, log) == -2
+        },
+    )
     .await;
 }

@@ -22,7 +22,9 @@ const BOUND: Duration = Duration::from_millis(2 * 270 + 700);
 
 /// The timeouts that these tests are about. The first connection may take long while other tests start servers.
 fn builder() -> RedisStoreBuilder {
-    RedisStore::builder().connect_timeout(TIMEOUT).response_timeout(RESPONSE)
+    RedisStore::builder()
+        .connect_timeout(TIMEOUT)
+        .response_timeout(RESPONSE)
 }
 
 /// A limiter that has been answered in time.
@@ -44,7 +46,12 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
     for used in 1..=8 {
         match used % 2 {
             0 => server.command::<()>(&["SCRIPT", "FLUSH"]).unwrap(),
-            _ => assert!(server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap() > 0),
+            _ => assert!(
+                server
+                    .command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])
+                    .unwrap()
+                    > 0
+            ),
         }
         let decision = limiter.acquire("k").await.unwrap();
         assert_eq!((decision.allowed(), decision.used()), (true, used));
@@ -72,10 +79,24 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, policy: Policy) {
     for result in results {
         assert_temporary(&result.unwrap_err());
     }
-    if dies { server.restart() } else { server.resume() }.unwrap();
-    until("a recovery", async || limiter.acquire("other").await.is_ok()).await;
     if dies {
-        until("an answer", async || limiter.status("k").await.is_ok_and(|status| status.used() == 0)).await;
+        server.restart()
+    } else {
+        server.resume()
+    }
+    .unwrap();
+    until("a recovery", async || {
+        limiter.acquire("other").await.is_ok()
+    })
+    .await;
+    if dies {
+        until("an answer", async || {
+            limiter
+                .status("k")
+                .await
+                .is_ok_and(|status| status.used() == 0)
+        })
+        .await;
     }
 }
 
@@ -83,7 +104,8 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, policy: Policy) {
 async fn a_server_that_stops_or_dies_ends_every_call_in_time_and_is_found_again() {
     for policy in [policy!("50/1h"), policy!("50/1h~1m")] {
         let faults = [(false, true), (true, true), (true, false)];
-        join_all(faults.map(|(stops, dies)| every_call_ends_in_time(stops, dies, policy.clone()))).await;
+        join_all(faults.map(|(stops, dies)| every_call_ends_in_time(stops, dies, policy.clone())))
+            .await;
     }
 }
 
@@ -92,11 +114,22 @@ async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32) {
     let server = Server::start().unwrap();
     let limiter = limiter(builder().retries(retries), &server.url(), policy).await;
     // This one arrived before.
-    until("an answer", async || limiter.acquire("k").idempotency_key(1_000_u128).await.is_ok()).await;
+    until("an answer", async || {
+        limiter
+            .acquire("k")
+            .idempotency_key(1_000_u128)
+            .await
+            .is_ok()
+    })
+    .await;
     server.pause().unwrap();
     let acquires = (0..100_u128).map(|n| {
         let acquire = limiter.acquire("k");
-        if n % 3 == 0 { acquire.idempotency_key(n).into_future() } else { acquire.into_future() }
+        if n % 3 == 0 {
+            acquire.idempotency_key(n).into_future()
+        } else {
+            acquire.into_future()
+        }
     });
     for done in join_all(acquires).await {
         assert_eq!(done.unwrap_err().kind(), ErrorKind::Timeout);
@@ -104,7 +137,12 @@ async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32) {
     // The deadline is late by no more than the time of the slowest reply, which the response timeout bounds.
     tokio::time::sleep(RESPONSE).await;
     server.resume().unwrap();
-    let used = async || limiter.peek("k").await.is_ok_and(|decision| decision.used() == 1);
+    let used = async || {
+        limiter
+            .peek("k")
+            .await
+            .is_ok_and(|decision| decision.used() == 1)
+    };
     until("one counts", used).await;
 }
 
@@ -114,7 +152,10 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
     let attempts = plain.clone().with_counting(Counting::Attempts);
     let coarse = policy!("20/1h~1m");
     let cases = [(&plain, 0), (&plain, 1), (&attempts, 0), (&coarse, 1)];
-    join_all(cases.map(|(policy, retries)| abandoned_acquires_do_not_count(policy.clone(), retries))).await;
+    join_all(
+        cases.map(|(policy, retries)| abandoned_acquires_do_not_count(policy.clone(), retries)),
+    )
+    .await;
 }
 
 /// As if the server's clock had been set forward since its first reply to a decision.
@@ -138,7 +179,9 @@ async fn a_clock_that_is_set_forward_costs_one_round_trip() {
             Ok(reply)
         })
     });
-    let store = crate::support::builder().with_connection(connection.await).unwrap();
+    let store = crate::support::builder()
+        .with_connection(connection.await)
+        .unwrap();
     let limiter = search(policy!("5/1h"), store);
     for used in 1..=4 {
         let decision = limiter.acquire("k").await.unwrap();
@@ -167,7 +210,10 @@ impl Held {
     /// How many operations and resets the server has executed.
     fn executed(&self) -> u64 {
         let calls = calls(&self.server);
-        ["evalsha", "unlink"].iter().filter_map(|name| calls.get(*name)).sum()
+        ["evalsha", "unlink"]
+            .iter()
+            .filter_map(|name| calls.get(*name))
+            .sum()
     }
 
     /// Runs a call whose answer is held until the server has executed it twice.
@@ -187,23 +233,55 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     let held = Held::start();
     // More attempts than it takes, for a busy test machine.
     let limiter = limiter(builder().retries(50), &held.url(), policy!("5/1h")).await;
-    let decision = held.repeated(limiter.acquire("k").into_future()).await.unwrap();
+    let decision = held
+        .repeated(limiter.acquire("k").into_future())
+        .await
+        .unwrap();
     let entry = decision.receipt().unwrap();
     assert_eq!((decision.allowed(), decision.used()), (true, 1));
     // A repetition is decided later than its entry: a window is exact by the times of its entries.
-    assert!(decision.at().micros_since(entry.at()) > 200_000, "{decision:?}");
+    assert!(
+        decision.at().micros_since(entry.at()) > 200_000,
+        "{decision:?}"
+    );
 
     // With a policy other than the limiter's, whose window the repetition must find.
     let gold = policy!("50/1ms");
-    assert!(limiter.acquire("gold").policy(&gold).await.unwrap().allowed());
-    let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
-    assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
+    assert!(
+        limiter
+            .acquire("gold")
+            .policy(&gold)
+            .await
+            .unwrap()
+            .allowed()
+    );
+    let decision = held
+        .repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future())
+        .await
+        .unwrap();
+    assert!(
+        decision.allowed() && decision.receipt().is_some(),
+        "{decision:?}"
+    );
     assert_eq!(limiter.peek("gold").await.unwrap().used(), 4);
     // Above the limiter's policy, the repetition knows that there is no receipt: from a short entry, and from a long one.
     for form in ["short", "long"] {
-        let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
-        assert!(decision.allowed() && decision.appended() && decision.receipt().is_none(), "{form}: {decision:?}");
-        assert!(limiter.record("gold").idempotency_key(7_u128).await.unwrap().appended());
+        let decision = held
+            .repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future())
+            .await
+            .unwrap();
+        assert!(
+            decision.allowed() && decision.appended() && decision.receipt().is_none(),
+            "{form}: {decision:?}"
+        );
+        assert!(
+            limiter
+                .record("gold")
+                .idempotency_key(7_u128)
+                .await
+                .unwrap()
+                .appended()
+        );
     }
 
     // With a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
@@ -213,16 +291,31 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     for (op, receipt) in [(kept, true), (merged, false)] {
         let decision = held.repeated(run(limiter.store(), op)).await.unwrap();
         let expected = (true, true, 1, receipt);
-        let found = (decision.allowed(), decision.appended(), decision.used(), decision.receipt().is_some());
+        let found = (
+            decision.allowed(),
+            decision.appended(),
+            decision.used(),
+            decision.receipt().is_some(),
+        );
         assert_eq!(found, expected);
     }
 
     // A settlement to a cost has the same effect again.
-    let settled = held.repeated(limiter.settle("k", entry, 3).into_future()).await.unwrap();
+    let settled = held
+        .repeated(limiter.settle("k", entry, 3).into_future())
+        .await
+        .unwrap();
     assert_eq!((settled.applied(), settled.status().used()), (true, 3));
     // Between two attempts nobody knows whether the first refund took effect.
-    let error = held.repeated(limiter.refund("k", entry).into_future()).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    let error = held
+        .repeated(limiter.refund("k", entry).into_future())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.is_retryable()),
+        (ErrorKind::Timeout, true),
+        "{error:?}"
+    );
     let again = limiter.refund("k", entry).await.unwrap();
     assert_eq!((again.applied(), again.status().used()), (false, 0));
 }
@@ -241,10 +334,18 @@ async fn a_reset_whose_answer_is_lost_is_an_error_and_is_not_repeated() {
     };
     let (reset, others) = tokio::join!(limiter.reset("k"), others);
     let error = reset.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    assert_eq!(
+        (error.kind(), error.is_retryable()),
+        (ErrorKind::Timeout, true),
+        "{error:?}"
+    );
     held.proxy.set(Network::Healthy);
     assert!(others.allowed(), "the reset took effect");
-    assert_eq!(direct.peek("k").await.unwrap().used(), 10, "others' charges stay");
+    assert_eq!(
+        direct.peek("k").await.unwrap().used(),
+        10,
+        "others' charges stay"
+    );
 }
 
 #[tokio::test]
@@ -258,7 +359,10 @@ async fn retries_are_few_where_no_reply_arrives() {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Timeout);
     }
     let executed = held.executed() - before;
-    assert!((CALLS..=CALLS + 100).contains(&executed), "{executed} attempts of {CALLS} calls");
+    assert!(
+        (CALLS..=CALLS + 100).contains(&executed),
+        "{executed} attempts of {CALLS} calls"
+    );
     // The budget is empty, and the store continues without it.
     held.proxy.set(Network::Healthy);
     until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
@@ -272,31 +376,54 @@ async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
     for _ in 0..5 {
         assert!(limiter.acquire("full").await.unwrap().allowed());
     }
-    for (option, value, normal, text) in
-        [("maxmemory", "100kb", "0", "maxmemory"), ("min-replicas-to-write", "2", "0", "good replicas")]
-    {
-        server.command::<()>(&["CONFIG", "SET", option, value]).unwrap();
+    for (option, value, normal, text) in [
+        ("maxmemory", "100kb", "0", "maxmemory"),
+        ("min-replicas-to-write", "2", "0", "good replicas"),
+    ] {
+        server
+            .command::<()>(&["CONFIG", "SET", option, value])
+            .unwrap();
         let error = within(TIMEOUT, limiter.acquire("new")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains(text), "{error}");
-        assert!(!limiter.acquire("full").await.unwrap().allowed(), "a denial writes nothing");
-        server.command::<()>(&["CONFIG", "SET", option, normal]).unwrap();
+        assert!(
+            !limiter.acquire("full").await.unwrap().allowed(),
+            "a denial writes nothing"
+        );
+        server
+            .command::<()>(&["CONFIG", "SET", option, normal])
+            .unwrap();
         assert_eq!(limiter.acquire(option).await.unwrap().used(), 1);
     }
-    assert_eq!(limiter.acquire("new").await.unwrap().used(), 1, "a refused operation left nothing behind");
+    assert_eq!(
+        limiter.acquire("new").await.unwrap().used(),
+        1,
+        "a refused operation left nothing behind"
+    );
 
-    let store = crate::support::builder().retries(1).connect(&replica.url()).await.unwrap();
+    let store = crate::support::builder()
+        .retries(1)
+        .connect(&replica.url())
+        .await
+        .unwrap();
     let limiter = search(policy!("5/1h"), store);
     let error = limiter.acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("READONLY") || error.to_string().contains("read only"), "{error}");
+    assert!(
+        error.to_string().contains("READONLY") || error.to_string().contains("read only"),
+        "{error}"
+    );
     assert_eq!(limiter.peek("k").await.unwrap().used(), 0);
 }
 
 /// Checks that an error returns the key and prints it nowhere.
 #[track_caller]
 fn assert_private(error: &Error, key: &str) {
-    assert_eq!((error.key(), error.limiter_name()), (Some(key.as_bytes()), Some("search")), "{error:?}");
+    assert_eq!(
+        (error.key(), error.limiter_name()),
+        (Some(key.as_bytes()), Some("search")),
+        "{error:?}"
+    );
     let text = format!("{error} {error:?} {error:#?}");
     assert!(!text.contains(key), "{text}");
 }
@@ -307,9 +434,17 @@ const BEHIND: [(&str, &str, &[u8]); 9] = [
     ("a text with a score", "1.5", b"203.0.113.9"),
     ("a text with an infinite score", "inf", b"203.0.113.9"),
     ("an empty member with a score", "1", b""),
-    ("the length of a short entry, and a time out of range", "1", &[0; 26]),
+    (
+        "the length of a short entry, and a time out of range",
+        "1",
+        &[0; 26],
+    ),
     ("a byte more than a short entry", "0", &[0xff; 27]),
-    ("the length of a long entry, and a tag that no entry has", "0", &[0xff; 23]),
+    (
+        "the length of a long entry, and a tag that no entry has",
+        "0",
+        &[0xff; 23],
+    ),
     (
         "a tag that announces a cost, and none",
         "0",
@@ -325,8 +460,16 @@ const BEHIND: [(&str, &str, &[u8]); 9] = [
 const BEFORE: [(&str, &str, &[u8]); 4] = [
     ("a plain text", "0", b"203.0.113.9"),
     ("an empty member", "0", b""),
-    ("the length of a short entry, and nonsense in it", "0", b"abcdefghijklmnopqrstuvwxyz"),
-    ("the length of a caller's id, and no entry of it", "0", b"i123456789abcdef0123456\xff"),
+    (
+        "the length of a short entry, and nonsense in it",
+        "0",
+        b"abcdefghijklmnopqrstuvwxyz",
+    ),
+    (
+        "the length of a caller's id, and no entry of it",
+        "0",
+        b"i123456789abcdef0123456\xff",
+    ),
 ];
 
 #[tokio::test]
@@ -342,11 +485,15 @@ async fn what_no_limiter_wrote_is_an_error_and_a_reset_removes_it() {
         }
         let log = LogKey::new(limiter.name(), key);
         let stored = limiter.store().redis_key(log);
-        server.command::<()>(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
+        server
+            .command::<()>(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member])
+            .unwrap();
         let mut errors = vec![limiter.acquire(key).await.unwrap_err()];
         if !has_entry && score == "0" && member.is_empty() {
             // A key of another type.
-            server.command::<()>(&[b"SET".as_slice(), &stored, b"something else"]).unwrap();
+            server
+                .command::<()>(&[b"SET".as_slice(), &stored, b"something else"])
+                .unwrap();
             errors.push(limiter.acquire(key).await.unwrap_err());
             errors.push(limiter.peek(key).await.unwrap_err());
             errors.push(limiter.refund(key, receipt).await.unwrap_err());
@@ -370,13 +517,25 @@ async fn no_error_prints_a_key() {
     const KEY: &str = "203.0.113.7";
     let mut server = Server::start().unwrap();
     let limiter = limiter(builder(), &server.url(), policy!("5/1h")).await;
-    let receipt = patient(&server).await.acquire(KEY).await.unwrap().receipt().unwrap();
-    let mut errors =
-        vec![limiter.acquire(KEY).cost(6).await.unwrap_err(), limiter.acquire(KEY).cost(0).await.unwrap_err()];
+    let receipt = patient(&server)
+        .await
+        .acquire(KEY)
+        .await
+        .unwrap()
+        .receipt()
+        .unwrap();
+    let mut errors = vec![
+        limiter.acquire(KEY).cost(6).await.unwrap_err(),
+        limiter.acquire(KEY).cost(0).await.unwrap_err(),
+    ];
     for option in [["maxmemory", "100kb"], ["min-replicas-to-write", "1"]] {
-        server.command::<()>(&["CONFIG", "SET", option[0], option[1]]).unwrap();
+        server
+            .command::<()>(&["CONFIG", "SET", option[0], option[1]])
+            .unwrap();
         errors.push(limiter.acquire(KEY).await.unwrap_err());
-        server.command::<()>(&["CONFIG", "SET", option[0], "0"]).unwrap();
+        server
+            .command::<()>(&["CONFIG", "SET", option[0], "0"])
+            .unwrap();
     }
     server.pause().unwrap();
     errors.push(limiter.acquire(KEY).await.unwrap_err());
@@ -387,22 +546,36 @@ async fn no_error_prints_a_key() {
         limiter.status(KEY).await.unwrap_err(),
         limiter.settle(KEY, receipt, 2).await.unwrap_err(),
         limiter.reset(KEY).await.unwrap_err(),
-        limiter.store().inspect(LogKey::new(limiter.name(), KEY)).await.unwrap_err(),
+        limiter
+            .store()
+            .inspect(LogKey::new(limiter.name(), KEY))
+            .await
+            .unwrap_err(),
     ]);
 
     // A server that does not know a command quotes its arguments, and so the key.
     let without = Server::start_with(&["--rename-command", "EVALSHA", ""]).unwrap();
-    let quoted = without.command::<()>(&["EVALSHA", "0", "1", KEY]).unwrap_err();
+    let quoted = without
+        .command::<()>(&["EVALSHA", "0", "1", KEY])
+        .unwrap_err();
     assert!(format!("{quoted:?}").contains(KEY), "{quoted:?}");
     let error = patient(&without).await.acquire(KEY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
     // Servers quote the name of the command with different characters.
-    assert!(error.to_string().contains("unknown command") && error.to_string().contains("EVALSHA"), "{error}");
+    assert!(
+        error.to_string().contains("unknown command") && error.to_string().contains("EVALSHA"),
+        "{error}"
+    );
     errors.push(error);
     for error in &errors {
         assert_private(error, KEY);
     }
-    let debugged = format!("{:?} {:?} {:?}", limiter, limiter.store(), limiter.acquire(KEY));
+    let debugged = format!(
+        "{:?} {:?} {:?}",
+        limiter,
+        limiter.store(),
+        limiter.acquire(KEY)
+    );
     assert!(!debugged.contains(KEY), "{debugged}");
 }
 
@@ -412,10 +585,15 @@ async fn a_server_that_is_not_there_or_never_answers_is_an_error_in_time() {
     server.kill();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for port in [server.port(), silent.local_addr().unwrap().port()] {
-        let builder = RedisStore::builder().connect_timeout(Duration::from_millis(300)).response_timeout(RESPONSE);
+        let builder = RedisStore::builder()
+            .connect_timeout(Duration::from_millis(300))
+            .response_timeout(RESPONSE);
         let call = async {
             match builder.connect(&format!("redis://127.0.0.1:{port}")).await {
-                Ok(store) => search(policy!("5/1h"), store).acquire("k").await.unwrap_err(),
+                Ok(store) => search(policy!("5/1h"), store)
+                    .acquire("k")
+                    .await
+                    .unwrap_err(),
                 Err(error) => {
                     assert!(error.to_string().contains(&port.to_string()), "{error}");
                     error

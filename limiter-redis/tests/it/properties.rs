@@ -7,7 +7,9 @@ use std::time::Duration;
 use limiter_core::store::Mode;
 use limiter_core::{Counting, MAX_COST, Policy};
 use limiter_memory::MemoryStore;
-use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Step, cases, replay};
+use limiter_testkit::conformance::{
+    Case, CaseId, CaseLimiter, Operation, Place, Step, cases, replay,
+};
 use limiter_testkit::server::Server;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,7 +20,9 @@ use crate::support::{START, connect, limit, size, with_receipts};
 /// The number of sequences of a property, `LIMITER_SEQUENCES`. Default: as many as a test has time for.
 fn sequences(default: u32, full: u32) -> u32 {
     match std::env::var("LIMITER_SEQUENCES") {
-        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
         Err(_) => size(default, full),
     }
 }
@@ -27,8 +31,15 @@ fn sequences(default: u32, full: u32) -> u32 {
 /// failures in a file next to this one.
 fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
     let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (redis, memory) = (Arc::new(runtime.block_on(connect(&server.url()))), Arc::new(MemoryStore::new()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (redis, memory) = (
+        Arc::new(runtime.block_on(connect(&server.url()))),
+        Arc::new(MemoryStore::new()),
+    );
     let tried = Cell::new(0);
     let mut runner = TestRunner::new(Config {
         cases: count,
@@ -40,16 +51,27 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
         tried.set(tried.get() + 1);
         for (number, case) in cases_of(value).iter().enumerate() {
             let key = |key: u8| format!("{}/{number}/{key}", tried.get()).into_bytes();
-            let failed = |store, error| TestCaseError::fail(format!("{store}, case {number}: {error}"));
+            let failed =
+                |store, error| TestCaseError::fail(format!("{store}, case {number}: {error}"));
             // Stores that agree with the reference store agree with each other.
-            runtime.block_on(replay(&memory, case, key)).map_err(|error| failed("memory", error))?;
-            runtime.block_on(replay(&redis, case, key)).map_err(|error| failed("Redis", error))?;
+            runtime
+                .block_on(replay(&memory, case, key))
+                .map_err(|error| failed("memory", error))?;
+            runtime
+                .block_on(replay(&redis, case, key))
+                .map_err(|error| failed("Redis", error))?;
         }
         Ok(())
     };
-    runner.run(values, property).unwrap_or_else(|failure| panic!("{failure}"));
+    runner
+        .run(values, property)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(tried.get() >= count);
-    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0, "every sequence ends with a reset of its keys");
+    assert_eq!(
+        server.command::<i64>(&["DBSIZE"]).unwrap(),
+        0,
+        "every sequence ends with a reset of its keys"
+    );
 }
 
 #[test]
@@ -59,25 +81,48 @@ fn memory_redis_and_the_reference_agree_in_every_field() {
 
 /// The limiters of a case: without one, and with each of the first policies as the default.
 fn limiters(defaults: u8) -> Vec<CaseLimiter> {
-    let with_default = (0..defaults).map(|policy| CaseLimiter { name: 0, policy: Some(policy) });
-    [CaseLimiter::NONE].into_iter().chain(with_default).collect()
+    let with_default = (0..defaults).map(|policy| CaseLimiter {
+        name: 0,
+        policy: Some(policy),
+    });
+    [CaseLimiter::NONE]
+        .into_iter()
+        .chain(with_default)
+        .collect()
 }
 
 fn run(mode: Mode, limiter: u8, policy: u8, cost: u64, id: Option<CaseId>) -> Operation {
-    Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id, keep: false }
+    Operation::Run {
+        mode,
+        on: Place { limiter, key: 0 },
+        policy,
+        cost,
+        id,
+        keep: false,
+    }
 }
 
 fn settle(step: u8, cost: u64, policy: u8) -> Operation {
-    Operation::Settle { step: step.into(), on: None, cost, policy }
+    Operation::Settle {
+        step: step.into(),
+        on: None,
+        cost,
+        policy,
+    }
 }
 
 /// Attempts on one log, most of which are denied. With `ids`, every one has a caller's id and takes the general path.
 fn attempts(limits: &[(u64, u64)], steps: &[(u8, u64, u64, u8)], ids: bool) -> Case {
     let limit = |&(max, window)| limit(max, window);
-    let mut policies: Vec<Policy> =
-        limits.iter().map(|pair| Policy::from(limit(pair)).with_counting(Counting::Attempts)).collect();
+    let mut policies: Vec<Policy> = limits
+        .iter()
+        .map(|pair| Policy::from(limit(pair)).with_counting(Counting::Attempts))
+        .collect();
     if limits.len() > 1 {
-        policies.extend(Policy::new(limits.iter().map(limit)).map(|policy| policy.with_counting(Counting::Attempts)));
+        policies.extend(
+            Policy::new(limits.iter().map(limit))
+                .map(|policy| policy.with_counting(Counting::Attempts)),
+        );
     }
     policies.push(Policy::from(limit(&limits[0])));
     let count = policies.len() as u8;
@@ -90,10 +135,18 @@ fn attempts(limits: &[(u64, u64)], steps: &[(u8, u64, u64, u8)], ids: bool) -> C
             2 | 3 => run(Mode::Peek, limiter, policy, cost, None),
             _ => run(Mode::Acquire, limiter, policy, cost, id),
         };
-        Step { after: after as i64, operation }
+        Step {
+            after: after as i64,
+            operation,
+        }
     };
     let steps = steps.iter().enumerate().map(step).collect();
-    Case { policies, limiters: limiters(1), start: START, steps: with_receipts(steps) }
+    Case {
+        policies,
+        limiters: limiters(1),
+        start: START,
+        steps: with_receipts(steps),
+    }
 }
 
 #[test]
@@ -103,10 +156,15 @@ fn both_paths_decide_alike_on_attempts() {
     let cost = prop_oneof![6 => Just(1_u64), 1 => 2..6_u64];
     // Mostly the first policy.
     let choice = prop_oneof![4 => 0..8_u8, 1 => 0..32_u8];
-    let limits = vec((1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]), 1..=2);
+    let limits = vec(
+        (1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]),
+        1..=2,
+    );
     let strategy = (limits, vec((0..16_u8, after, cost, choice), 1..=60));
     agree(sequences(300, 2_000), &strategy, |(limits, steps)| {
-        [false, true].map(|ids| attempts(&limits, &steps, ids)).into()
+        [false, true]
+            .map(|ids| attempts(&limits, &steps, ids))
+            .into()
     });
 }
 
@@ -117,7 +175,20 @@ const AGE: u64 = 1 << 48;
 /// Costs, times and policies beyond what a short entry can hold.
 fn extremes() -> impl Strategy<Value = Case> {
     const WINDOW: u64 = 1_000;
-    const COSTS: [u64; 12] = [1, 1, 1, 1, 2, 5, 65_533, 65_534, 65_535, TOTAL - 3, TOTAL, MAX_COST];
+    const COSTS: [u64; 12] = [
+        1,
+        1,
+        1,
+        1,
+        2,
+        5,
+        65_533,
+        65_534,
+        65_535,
+        TOTAL - 3,
+        TOTAL,
+        MAX_COST,
+    ];
     const TIMES: [u64; 12] = [0, 0, 0, 1, 1, 9, 10, 11, WINDOW, AGE - 1, AGE, AGE + 1];
     const POLICIES: [(u64, u64); 8] = [
         (3, 10),
@@ -130,21 +201,45 @@ fn extremes() -> impl Strategy<Value = Case> {
         (9, WINDOW),
     ];
     let policy = (vec(0..POLICIES.len(), 1..=2), any::<bool>()).prop_map(|(limits, attempts)| {
-        let policy = Policy::new(limits.into_iter().map(|i| limit(POLICIES[i].0, POLICIES[i].1))).unwrap();
-        if attempts { policy.with_counting(Counting::Attempts) } else { policy }
+        let policy = Policy::new(
+            limits
+                .into_iter()
+                .map(|i| limit(POLICIES[i].0, POLICIES[i].1)),
+        )
+        .unwrap();
+        if attempts {
+            policy.with_counting(Counting::Attempts)
+        } else {
+            policy
+        }
     });
-    let step =
-        (0..16_u8, 0..TIMES.len(), 0..COSTS.len(), any::<u8>(), 0..4_u8).prop_map(|(kind, time, cost, n, policy)| {
+    let step = (
+        0..16_u8,
+        0..TIMES.len(),
+        0..COSTS.len(),
+        any::<u8>(),
+        0..4_u8,
+    )
+        .prop_map(|(kind, time, cost, n, policy)| {
             let cost = COSTS[cost];
             let operation = match kind {
                 0..=2 => settle(n, if kind == 0 { cost } else { 0 }, policy),
                 _ => {
                     let modes = [Mode::Acquire, Mode::Record, Mode::Peek];
                     let mode = modes[usize::from(kind.saturating_sub(10) / 2).min(2)];
-                    run(mode, n / 2, policy, cost, (n > 250).then_some(CaseId::Fresh(n % 2)))
+                    run(
+                        mode,
+                        n / 2,
+                        policy,
+                        cost,
+                        (n > 250).then_some(CaseId::Fresh(n % 2)),
+                    )
                 }
             };
-            Step { after: i64::try_from(TIMES[time]).unwrap(), operation }
+            Step {
+                after: i64::try_from(TIMES[time]).unwrap(),
+                operation,
+            }
         });
     (vec(policy, 1..=3), vec(step, 1..=30)).prop_map(move |(policies, steps)| Case {
         policies,
@@ -181,29 +276,53 @@ fn long_logs() -> impl Strategy<Value = Case> {
             (limit, _) => limit,
         };
         let policy = Policy::new(limits.into_iter().map(limit)).unwrap();
-        if kind % 6 == 0 { policy.with_counting(Counting::Attempts) } else { policy }
+        if kind % 6 == 0 {
+            policy.with_counting(Counting::Attempts)
+        } else {
+            policy
+        }
     });
     // Mostly costs of 1; large ones in half of the cases.
-    let step = (0..40_u8, 0..6_i64, 0..20_usize, 0..4_u8, 0..4_u8, any::<u8>());
-    (vec(policy, 2..=4), vec(step, 200..=400), any::<bool>()).prop_map(|(policies, steps, large)| {
-        let step = |(kind, after, cost, policy, limiter, n): (u8, i64, usize, u8, u8, u8)| {
-            let cost = match (cost, large) {
-                (0..=1, false) => 2 + cost as u64,
-                (0..=4, true) => 500 * (1 + cost as u64),
-                _ => 1,
+    let step = (
+        0..40_u8,
+        0..6_i64,
+        0..20_usize,
+        0..4_u8,
+        0..4_u8,
+        any::<u8>(),
+    );
+    (vec(policy, 2..=4), vec(step, 200..=400), any::<bool>()).prop_map(
+        |(policies, steps, large)| {
+            let step = |(kind, after, cost, policy, limiter, n): (u8, i64, usize, u8, u8, u8)| {
+                let cost = match (cost, large) {
+                    (0..=1, false) => 2 + cost as u64,
+                    (0..=4, true) => 500 * (1 + cost as u64),
+                    _ => 1,
+                };
+                let operation = match kind {
+                    0 => run(Mode::Record, limiter, policy, cost, None),
+                    1 | 2 => run(Mode::Peek, limiter, policy, cost, None),
+                    3 => settle(n, u64::from(n % 4), policy),
+                    _ => run(Mode::Acquire, limiter, policy, cost, None),
+                };
+                Step {
+                    after: after - 1,
+                    operation,
+                }
             };
-            let operation = match kind {
-                0 => run(Mode::Record, limiter, policy, cost, None),
-                1 | 2 => run(Mode::Peek, limiter, policy, cost, None),
-                3 => settle(n, u64::from(n % 4), policy),
-                _ => run(Mode::Acquire, limiter, policy, cost, None),
+            let steps = with_receipts(steps.into_iter().map(step).collect());
+            let first = CaseLimiter {
+                name: 0,
+                policy: Some(0),
             };
-            Step { after: after - 1, operation }
-        };
-        let steps = with_receipts(steps.into_iter().map(step).collect());
-        let first = CaseLimiter { name: 0, policy: Some(0) };
-        Case { policies, limiters: [vec![first], limiters(2)].concat(), start: START, steps }
-    })
+            Case {
+                policies,
+                limiters: [vec![first], limiters(2)].concat(),
+                start: START,
+                steps,
+            }
+        },
+    )
 }
 
 #[test]

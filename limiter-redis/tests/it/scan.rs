@@ -42,7 +42,9 @@ fn keys(found: &[LiveKey]) -> BTreeSet<String> {
 
 /// How often the server found something to read. That is at least once for each round trip.
 fn reads(server: &Server) -> u64 {
-    server.info_number("stats", "total_reads_processed").unwrap()
+    server
+        .info_number("stats", "total_reads_processed")
+        .unwrap()
 }
 
 #[tokio::test]
@@ -59,8 +61,12 @@ async fn a_page_takes_one_round_trip_and_lists_other_types_too() {
     assert_eq!(keys(&page.keys), expected());
     assert_eq!(keys(&scanned(limiter.store(), None, 10).await), expected());
 
-    let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
-    server.command::<()>(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
+    let text = limiter
+        .store()
+        .redis_key(LogKey::new(limiter.name(), "text"));
+    server
+        .command::<()>(&[b"SET".as_slice(), &text, b"no log"])
+        .unwrap();
     assert!(limiter.reset("5").await.unwrap());
     let (mut expected, found) = (expected(), scanned(limiter.store(), None, 100).await);
     assert!(expected.remove("5"));
@@ -79,10 +85,21 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
     let slot = crate::cluster::slot(&cluster, key);
     let from = cluster.owner(slot).unwrap();
-    let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+    let to = cluster
+        .nodes()
+        .iter()
+        .find(|node| node.port() != from.port())
+        .unwrap();
     crate::cluster::begin_migration(from, to, slot);
     let port = to.port().to_string();
-    let migrate = [b"MIGRATE".as_slice(), b"127.0.0.1", port.as_bytes(), &stored, b"0", b"5000"];
+    let migrate = [
+        b"MIGRATE".as_slice(),
+        b"127.0.0.1",
+        port.as_bytes(),
+        &stored,
+        b"0",
+        b"5000",
+    ];
     from.command::<()>(&migrate).unwrap();
     assert_eq!(keys(&scanned(limiter.store(), None, 100).await), expected());
     assert_eq!(limiter.status(key).await.unwrap().used(), 1);
@@ -96,8 +113,13 @@ const SAME_KEYS: [&str; 4] = ["", "customer 7", "search:customer 7", "}"];
 /// Checks that each of these names, and no other, has all keys.
 #[track_caller]
 fn assert_names(found: &[LiveKey], names: &[&str]) {
-    let mut found: Vec<_> = found.iter().map(|live| (live.name.clone(), live.key.to_string())).collect();
-    let expected = names.iter().flat_map(|name| SAME_KEYS.map(|key| ((*name).to_owned(), key.to_owned())));
+    let mut found: Vec<_> = found
+        .iter()
+        .map(|live| (live.name.clone(), live.key.to_string()))
+        .collect();
+    let expected = names
+        .iter()
+        .flat_map(|name| SAME_KEYS.map(|key| ((*name).to_owned(), key.to_owned())));
     let mut expected: Vec<_> = expected.collect();
     expected.sort_unstable();
     found.sort_unstable();
@@ -106,8 +128,16 @@ fn assert_names(found: &[LiveKey], names: &[&str]) {
 
 async fn each_name_is_scanned_alone(store: &RedisStore) {
     let policy = policy!("10/1h");
-    for (name, key) in NAMES.into_iter().flat_map(|name| SAME_KEYS.map(|key| (name, key))) {
-        assert!(run(store, Op::acquire(key, &policy).with_name(Name::new(name))).await.unwrap().allowed());
+    for (name, key) in NAMES
+        .into_iter()
+        .flat_map(|name| SAME_KEYS.map(|key| (name, key)))
+    {
+        assert!(
+            run(store, Op::acquire(key, &policy).with_name(Name::new(name)))
+                .await
+                .unwrap()
+                .allowed()
+        );
     }
     let all = scanned(store, None, 3).await;
     assert_names(&all, &NAMES);
@@ -115,14 +145,22 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
         assert_names(&scanned(store, Some(Name::new(name)), 3).await, &[name]);
     }
     for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
-        assert!(scanned(store, Some(Name::new(name)), 100).await.is_empty(), "{name:?}");
+        assert!(
+            scanned(store, Some(Name::new(name)), 100).await.is_empty(),
+            "{name:?}"
+        );
     }
     let debugged = format!("{:?}", scanned(store, Some(Name::new("login")), 100).await);
-    assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
+    assert!(
+        debugged.contains("login") && !debugged.contains("customer"),
+        "{debugged}"
+    );
 
     // The keys found can be inspected and removed.
     for live in &all {
-        let StoredKey::Known(key) = &live.key else { panic!("{live:?}") };
+        let StoredKey::Known(key) = &live.key else {
+            panic!("{live:?}")
+        };
         let log = LogKey::new(Name::new(&live.name), &**key);
         assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 1);
         assert!(store.reset(log).await.unwrap());
@@ -134,17 +172,28 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
 async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_at_all() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
-    for other in
-        ["limiter:{no name}", "limiter:search:k", "limiter:{%73earch:k}", "other:{search:k}", "limiter:{a b:k}"]
-    {
+    for other in [
+        "limiter:{no name}",
+        "limiter:search:k",
+        "limiter:{%73earch:k}",
+        "other:{search:k}",
+        "limiter:{a b:k}",
+    ] {
         server.command::<()>(&["SET", other, "text"]).unwrap();
     }
     each_name_is_scanned_alone(&store).await;
-    let cluster = builder().prefix("scan").connect(&shared_cluster().url()).await.unwrap();
+    let cluster = builder()
+        .prefix("scan")
+        .connect(&shared_cluster().url())
+        .await
+        .unwrap();
     each_name_is_scanned_alone(&cluster).await;
 
     let limiter = search(policy!("10/1h"), store);
     assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
     let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
-    assert!(matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), .. }] if hex.len() == 64), "{found:?}");
+    assert!(
+        matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), .. }] if hex.len() == 64),
+        "{found:?}"
+    );
 }

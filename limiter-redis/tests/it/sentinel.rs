@@ -28,28 +28,54 @@ struct Sentinel {
 impl Sentinel {
     fn start(master: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let conf = dir.path().join("sentinel.conf");
         let monitor = format!("monitor m 127.0.0.1 {master} 2");
-        let options = [&monitor, "down-after-milliseconds m 500", "failover-timeout m 4000"];
-        let options = options.map(|option| format!("sentinel {option}\n")).concat();
+        let options = [
+            &monitor,
+            "down-after-milliseconds m 500",
+            "failover-timeout m 4000",
+        ];
+        let options = options
+            .map(|option| format!("sentinel {option}\n"))
+            .concat();
         let dir_option = dir.path().display();
-        let text = format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}");
+        let text =
+            format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}");
         std::fs::write(&conf, text).unwrap();
         let mut keeper = Command::new("sh");
-        let keeper = keeper.args(["-c", KEEPER]).arg(conf).stdin(Stdio::piped()).spawn().unwrap();
-        Self { keeper, port, _dir: dir }
+        let keeper = keeper
+            .args(["-c", KEEPER])
+            .arg(conf)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            keeper,
+            port,
+            _dir: dir,
+        }
     }
 
     /// What it says of the master.
     async fn master(&self) -> redis::RedisResult<HashMap<String, String>> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
-        redis::cmd("SENTINEL").arg("MASTER").arg("m").query_async(&mut connection).await
+        redis::cmd("SENTINEL")
+            .arg("MASTER")
+            .arg("m")
+            .query_async(&mut connection)
+            .await
     }
 
     async fn says(&self, field: &str, value: &str) -> bool {
-        self.master().await.is_ok_and(|master| master.get(field).is_some_and(|found| found == value))
+        self.master()
+            .await
+            .is_ok_and(|master| master.get(field).is_some_and(|found| found == value))
     }
 }
 
@@ -66,23 +92,47 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     let replica = master.start_replica().unwrap();
     let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(master.port())).collect();
     for sentinel in &sentinels {
-        for (field, value) in [("num-other-sentinels", "2"), ("num-slaves", "1"), ("flags", "master")] {
+        for (field, value) in [
+            ("num-other-sentinels", "2"),
+            ("num-slaves", "1"),
+            ("flags", "master"),
+        ] {
             until(field, async || sentinel.says(field, value).await).await;
         }
     }
     // One that does not exist, one that never replies, and the others.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let ports = [1, silent.local_addr().unwrap().port()].into_iter().chain(sentinels.iter().map(|one| one.port));
+    let ports = [1, silent.local_addr().unwrap().port()]
+        .into_iter()
+        .chain(sentinels.iter().map(|one| one.port));
     let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redis+sentinel://{}/m", hosts.join(","));
-    assert_temporary(&RedisStore::connect(&format!("{url}other")).await.unwrap_err());
+    assert_temporary(
+        &RedisStore::connect(&format!("{url}other"))
+            .await
+            .unwrap_err(),
+    );
 
-    let new = Arc::new(search(policy!("9/1h"), builder().retries(0).connect_lazy(&url).unwrap()));
+    let new = Arc::new(search(
+        policy!("9/1h"),
+        builder().retries(0).connect_lazy(&url).unwrap(),
+    ));
     let first = join_all((0..16).map(|_| new.status("k"))).await;
-    assert!(first.iter().all(Result::is_ok), "the first calls ask for the master: {first:?}");
+    assert!(
+        first.iter().all(Result::is_ok),
+        "the first calls ask for the master: {first:?}"
+    );
 
-    let stores = [RedisStore::connect(&url).await.unwrap(), RedisStore::builder().connect_lazy(&url).unwrap()];
-    let limiters = stores.map(|store| Arc::new(search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store)));
+    let stores = [
+        RedisStore::connect(&url).await.unwrap(),
+        RedisStore::builder().connect_lazy(&url).unwrap(),
+    ];
+    let limiters = stores.map(|store| {
+        Arc::new(search(
+            Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(),
+            store,
+        ))
+    });
     let over = Arc::new(AtomicBool::new(false));
     let load = limiters.iter().cycle().take(16).map(|limiter| {
         let (limiter, over) = (limiter.clone(), over.clone());
@@ -102,7 +152,12 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     master.kill();
     let port = replica.port().to_string();
     until("two sentinels name the replica", async || {
-        let named = join_all(sentinels.iter().map(|sentinel| sentinel.says("port", &port))).await;
+        let named = join_all(
+            sentinels
+                .iter()
+                .map(|sentinel| sentinel.says("port", &port)),
+        )
+        .await;
         named.iter().filter(|named| **named).count() >= 2
             && replica.info("replication").unwrap().contains("role:master")
     })
@@ -121,13 +176,25 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     // The former master comes back and, ten seconds later, becomes a replica; nobody writes to it.
     master.restart().unwrap();
     if size(false, true) {
-        until("it becomes a replica", async || master.info("replication").unwrap().contains("role:slave")).await;
+        until("it becomes a replica", async || {
+            master.info("replication").unwrap().contains("role:slave")
+        })
+        .await;
     }
     for limiter in &limiters {
         for _ in 0..10 {
             assert!(within(TIMEOUT, limiter.record("k")).await.is_ok());
         }
-        assert_eq!(limiter.store().scan(None, None, 1_000).await.unwrap().keys.len(), 2);
+        assert_eq!(
+            limiter
+                .store()
+                .scan(None, None, 1_000)
+                .await
+                .unwrap()
+                .keys
+                .len(),
+            2
+        );
     }
     over.store(true, Ordering::Relaxed);
     for task in load {

@@ -21,11 +21,16 @@ fn keys(prefix: &str) -> Vec<String> {
 }
 
 fn acquires<'a>(keys: &'a [String], policy: &'a Policy) -> Vec<JointOp<'a>> {
-    keys.iter().map(|key| Op::acquire(key, policy).into()).collect()
+    keys.iter()
+        .map(|key| Op::acquire(key, policy).into())
+        .collect()
 }
 
 async fn used(store: &impl WindowStore, key: &str) -> u64 {
-    run(store, Op::peek(key, &policy!("1000/1h"))).await.unwrap().used()
+    run(store, Op::peek(key, &policy!("1000/1h")))
+        .await
+        .unwrap()
+        .used()
 }
 
 /// Prints the time of five rules compared with that of one behind a network of 3 ms.
@@ -33,24 +38,40 @@ async fn used(store: &impl WindowStore, key: &str) -> u64 {
 async fn five_rules_take_one_round_trip() {
     let server = Server::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).unwrap();
-    let [near, far] =
-        [server.url(), format!("redis://{}", proxy.address())].map(|url| async move { connect(&url).await });
+    let [near, far] = [server.url(), format!("redis://{}", proxy.address())]
+        .map(|url| async move { connect(&url).await });
     let (near, far): (_, SharedStore) = (near.await, Arc::new(far.await));
     proxy.set(Network::Latency(Duration::from_millis(3)));
     let (roomy, full) = (policy!("1000000/1h"), policy!("1/1h"));
     for (name, policy) in [("admitted", &roomy), ("denied", &full)] {
         let keys = keys(name);
-        let _ = run(&near, Op::acquire(&keys[RULES - 1], policy).with_name(Name::new("rule"))).await.unwrap();
+        let _ = run(
+            &near,
+            Op::acquire(&keys[RULES - 1], policy).with_name(Name::new("rule")),
+        )
+        .await
+        .unwrap();
         let limiter = Limiter::new("rule", policy.clone(), far.clone());
         let mut best = [Duration::MAX; 2];
         for turn in 0..20 {
-            let rules = if turn % 2 == 0 { &keys[RULES - 1..] } else { &keys[..] };
-            let mut all = rules.iter().fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
+            let rules = if turn % 2 == 0 {
+                &keys[RULES - 1..]
+            } else {
+                &keys[..]
+            };
+            let mut all = rules
+                .iter()
+                .fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
             let began = Instant::now();
             assert_eq!(all.decide().await.unwrap(), name == "admitted");
             best[turn % 2] = best[turn % 2].min(began.elapsed());
         }
-        println!("{name}: one rule {:?}, five rules {:?}: {:.2}", best[0], best[1], best[1].div_duration_f64(best[0]));
+        println!(
+            "{name}: one rule {:?}, five rules {:?}: {:.2}",
+            best[0],
+            best[1],
+            best[1].div_duration_f64(best[0])
+        );
     }
 }
 
@@ -66,15 +87,27 @@ async fn a_tenant_whose_own_rule_denies_takes_nothing_of_a_shared_rule() {
     let (over, denied) = (AtomicBool::new(false), AtomicU64::new(0));
     let hammer = async || {
         while !over.load(Ordering::Relaxed) {
-            assert!(!AllOf::new().with(shared.acquire("all")).with(own.acquire("hammers")).decide().await.unwrap());
+            assert!(
+                !AllOf::new()
+                    .with(shared.acquire("all"))
+                    .with(own.acquire("hammers"))
+                    .decide()
+                    .await
+                    .unwrap()
+            );
             denied.fetch_add(1, Ordering::Relaxed);
         }
     };
     let other = async {
         for n in 0..MAX {
             let key = format!("other {n}");
-            let mut both = AllOf::new().with(shared.acquire("all")).with(own.acquire(&key));
-            assert!(both.decide().await.unwrap(), "denied after {n} of {MAX}: {both:?}");
+            let mut both = AllOf::new()
+                .with(shared.acquire("all"))
+                .with(own.acquire(&key));
+            assert!(
+                both.decide().await.unwrap(),
+                "denied after {n} of {MAX}: {both:?}"
+            );
         }
         over.store(true, Ordering::Relaxed);
     };
@@ -88,10 +121,15 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     let server = Server::start().unwrap();
     let (store, policy, keys) = (connect(&server.url()).await, policy!("9/1h"), keys("k"));
     let broken = store.redis_key(LogKey::new(Name::default(), &keys[2]));
-    server.command::<()>(&[b"SET".as_slice(), &broken, b"text"]).unwrap();
+    server
+        .command::<()>(&[b"SET".as_slice(), &broken, b"text"])
+        .unwrap();
     let mut ops = acquires(&keys, &policy);
     let error = store.apply_all(&ops).await.unwrap_err();
-    assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(keys[2].as_bytes())));
+    assert_eq!(
+        (error.kind(), error.key()),
+        (ErrorKind::Corrupt, Some(keys[2].as_bytes()))
+    );
     assert!(!error.to_string().contains(&keys[2]), "{error}");
     assert_eq!(used(&store, &keys[0]).await, 0, "all or none");
 
@@ -105,19 +143,34 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     }
     // A decision over all of them names the limiter, looks at the others, and charges none.
     let limiter = search(policy.clone(), Arc::new(store) as SharedStore);
-    let mut all = keys.iter().fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
-    let search_key = limiter.store().reset(LogKey::new(limiter.name(), &keys[2])).await;
+    let mut all = keys
+        .iter()
+        .fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
+    let search_key = limiter
+        .store()
+        .reset(LogKey::new(limiter.name(), &keys[2]))
+        .await;
     assert!(!search_key.unwrap());
     let stored = [b"limiter:{search:".as_slice(), keys[2].as_bytes(), b"}"].concat();
-    server.command::<()>(&[b"SET".as_slice(), &stored, b"text"]).unwrap();
+    server
+        .command::<()>(&[b"SET".as_slice(), &stored, b"text"])
+        .unwrap();
     assert_eq!(all.decide().await.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(all.parts()[4].status().unwrap().used(), 0);
     assert_eq!(limiter.status(&keys[0]).await.unwrap().used(), 0);
 
-    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    let error = limiter.store().apply_all(&acquires(&keys[..2], &policy)).await.unwrap_err();
+    server
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .unwrap();
+    let error = limiter
+        .store()
+        .apply_all(&acquires(&keys[..2], &policy))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    server
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "0"])
+        .unwrap();
     assert_eq!(used(limiter.store(), &keys[0]).await, 1, "all or none");
 }
 
@@ -137,32 +190,71 @@ async fn a_repetition_after_a_lost_reply_finds_all() {
         })
     });
     let store = builder().with_connection(connection.await).unwrap();
-    let (policy, keys, full) = (policy!("9/1h"), keys("k"), policy!("1/1h").with_counting(Counting::Attempts));
-    store.apply_all(&acquires(&keys, &policy)).await.unwrap().unwrap();
+    let (policy, keys, full) = (
+        policy!("9/1h"),
+        keys("k"),
+        policy!("1/1h").with_counting(Counting::Attempts),
+    );
+    store
+        .apply_all(&acquires(&keys, &policy))
+        .await
+        .unwrap()
+        .unwrap();
     lost.store(1, Ordering::Relaxed);
-    let facts = store.apply_all(&acquires(&keys, &policy)).await.unwrap().unwrap();
-    assert!(facts.iter().all(|facts| matches!(facts.as_ref().unwrap().outcome, Outcome::Repeated(_))), "{facts:?}");
+    let facts = store
+        .apply_all(&acquires(&keys, &policy))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        facts
+            .iter()
+            .all(|facts| matches!(facts.as_ref().unwrap().outcome, Outcome::Repeated(_))),
+        "{facts:?}"
+    );
     assert_eq!(used(&store, &keys[0]).await, 2);
     // The first that denies has counted its attempt.
     let mut ops = acquires(&keys, &policy);
-    ops[3] = Op::acquire(&keys[3], &full).with_limiter_policy(&policy).into();
+    ops[3] = Op::acquire(&keys[3], &full)
+        .with_limiter_policy(&policy)
+        .into();
     lost.store(1, Ordering::Relaxed);
     let facts = store.apply_all(&ops).await.unwrap().unwrap();
-    assert!(matches!(facts[3].as_ref().unwrap().outcome, Outcome::Repeated(_)) && facts[4].as_ref().unwrap().admitted);
-    assert_eq!([used(&store, &keys[0]).await, used(&store, &keys[3]).await], [2, 3]);
+    assert!(
+        matches!(facts[3].as_ref().unwrap().outcome, Outcome::Repeated(_))
+            && facts[4].as_ref().unwrap().admitted
+    );
+    assert_eq!(
+        [used(&store, &keys[0]).await, used(&store, &keys[3]).await],
+        [2, 3]
+    );
 }
 
 #[tokio::test]
 async fn logs_of_one_slot_go_together_in_a_cluster_and_others_one_by_one() {
     let cluster = shared_cluster();
     let tagged = builder().hash_tag(|key| key.split(|byte| *byte == b',').next().unwrap_or(key));
-    let stores: [SharedStore; 2] =
-        [Arc::new(tagged.connect(&cluster.url()).await.unwrap()), Arc::new(connect(&cluster.url()).await)];
+    let stores: [SharedStore; 2] = [
+        Arc::new(tagged.connect(&cluster.url()).await.unwrap()),
+        Arc::new(connect(&cluster.url()).await),
+    ];
     for (is_tagged, store) in [true, false].into_iter().zip(stores) {
         let limiter = Limiter::new("tenants", policy!("2/1h"), store.clone());
-        let keys: Vec<(String, u32)> = (0..RULES as u32).map(|rule| (format!("tenant {is_tagged}"), rule)).collect();
-        let total = || cluster.nodes().iter().map(|node| calls(node).get("evalsha").copied().unwrap_or(0)).sum::<u64>();
-        let all = || keys.iter().fold(AllOf::new(), |all, key| all.with(limiter.acquire((&key.0, key.1))));
+        let keys: Vec<(String, u32)> = (0..RULES as u32)
+            .map(|rule| (format!("tenant {is_tagged}"), rule))
+            .collect();
+        let total = || {
+            cluster
+                .nodes()
+                .iter()
+                .map(|node| calls(node).get("evalsha").copied().unwrap_or(0))
+                .sum::<u64>()
+        };
+        let all = || {
+            keys.iter().fold(AllOf::new(), |all, key| {
+                all.with(limiter.acquire((&key.0, key.1)))
+            })
+        };
         assert!(all().decide().await.unwrap());
         let before = total();
         assert!(all().decide().await.unwrap());
@@ -176,6 +268,13 @@ async fn logs_of_one_slot_go_together_in_a_cluster_and_others_one_by_one() {
     // A slot of which some keys are at another node.
     let store = connect(&cluster.url()).await;
     let (policy, keys) = (policy!("9/1h"), keys("far apart"));
-    assert!(store.apply_all(&acquires(&keys, &policy)).await.unwrap().is_none(), "CROSSSLOT");
+    assert!(
+        store
+            .apply_all(&acquires(&keys, &policy))
+            .await
+            .unwrap()
+            .is_none(),
+        "CROSSSLOT"
+    );
     assert_eq!(used(&store, &keys[0]).await, 0);
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode, Op, decide};
-use limiter_core::{Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore};
+use limiter_core::{
+    Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore,
+};
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
 use limiter_testkit::server::{Cluster, Server};
@@ -40,7 +42,9 @@ pub(crate) fn shared_cluster() -> &'static Cluster {
 
 /// Returns a builder whose timeouts a busy test machine does not reach.
 pub(crate) fn builder() -> RedisStoreBuilder {
-    RedisStore::builder().connect_timeout(TIMEOUT).response_timeout(TIMEOUT)
+    RedisStore::builder()
+        .connect_timeout(TIMEOUT)
+        .response_timeout(TIMEOUT)
 }
 
 /// Connects to a URL with timeouts that a busy test machine does not reach.
@@ -56,15 +60,24 @@ pub(crate) fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
 #[derive(Clone)]
 pub(crate) struct Hooked(ConnectionManager, Hook);
 
-type Hook = Arc<dyn for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync>;
+type Hook =
+    Arc<dyn for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync>;
 
 impl Hooked {
     pub(crate) async fn connect(
         server: &Server,
-        hook: impl for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync + 'static,
+        hook: impl for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value>
+        + Send
+        + Sync
+        + 'static,
     ) -> Connection {
-        let (client, config) = (Client::open(server.url()).unwrap(), ConnectionManagerConfig::new());
-        let inner = ConnectionManager::new_with_config(client, config.set_response_timeout(None)).await.unwrap();
+        let (client, config) = (
+            Client::open(server.url()).unwrap(),
+            ConnectionManagerConfig::new(),
+        );
+        let inner = ConnectionManager::new_with_config(client, config.set_response_timeout(None))
+            .await
+            .unwrap();
         Connection::new(Self(inner, Arc::new(hook)))
     }
 }
@@ -74,7 +87,12 @@ impl ConnectionLike for Hooked {
         (self.1)(&mut self.0, cmd)
     }
 
-    fn req_packed_commands<'a>(&'a mut self, all: &'a Pipeline, o: usize, c: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        all: &'a Pipeline,
+        o: usize,
+        c: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         self.0.req_packed_commands(all, o, c)
     }
 
@@ -106,7 +124,9 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(TIMEOUT, wait)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Applies an operation as it is. Without a limiter's policy, its own policy alone says what an append keeps.
@@ -120,7 +140,8 @@ pub(crate) async fn run(store: &impl WindowStore, op: Op<'_>) -> Result<Decision
 /// The only errors that a server in trouble may cause.
 #[track_caller]
 pub(crate) fn assert_temporary(error: &Error) {
-    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
+    let temporary =
+        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
     assert!(temporary, "{error:?}");
 }
 
@@ -140,12 +161,16 @@ pub(crate) fn reset_calls(server: &Server) {
 
 /// Returns the members that Redis holds for a log: callers' ids, and then the entries, oldest first.
 pub(crate) fn members(server: &Server, store: &RedisStore, log: LogKey<'_>) -> Vec<Vec<u8>> {
-    server.command(&[b"ZRANGE".as_slice(), &store.redis_key(log), b"0", b"-1"]).unwrap()
+    server
+        .command(&[b"ZRANGE".as_slice(), &store.redis_key(log), b"0", b"-1"])
+        .unwrap()
 }
 
 /// Returns a key's time to live in milliseconds.
 pub(crate) fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
-    server.command(&[b"PTTL".as_slice(), &store.redis_key(log)]).unwrap()
+    server
+        .command(&[b"PTTL".as_slice(), &store.redis_key(log)])
+        .unwrap()
 }
 
 /// Lets each settlement use the receipt of an earlier acquire or record: of `n` receipts the one of its number modulo `n`.
@@ -154,9 +179,15 @@ pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
     for (number, step) in steps.iter_mut().enumerate() {
         match &mut step.operation {
             Operation::Settle { step, .. } => {
-                *step = appends.get(*step % appends.len().max(1)).copied().unwrap_or(number);
+                *step = appends
+                    .get(*step % appends.len().max(1))
+                    .copied()
+                    .unwrap_or(number);
             }
-            Operation::Run { mode: Mode::Acquire | Mode::Record, .. } => appends.push(number),
+            Operation::Run {
+                mode: Mode::Acquire | Mode::Record,
+                ..
+            } => appends.push(number),
             _ => {}
         }
     }
@@ -167,7 +198,9 @@ pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
 pub(crate) fn random_below(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = seed;
     move |end| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % end
     }
 }

@@ -56,32 +56,50 @@ impl IntoResponse for Refusal {
 
 /// Refuses a body that is not declared as JSON. A browser sends another type for a foreign page without asking the server.
 pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let declared =
-        headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).and_then(|value| value.split(';').next());
+    let declared = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next());
     if declared.is_some_and(|declared| declared.trim().eq_ignore_ascii_case("application/json")) {
         return Ok(());
     }
-    Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected content-type: application/json"))
+    Err(Refusal::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "expected content-type: application/json",
+    ))
 }
 
 /// Reads a body as JSON, whatever its content type.
 pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
-    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("expected at most {MAX_MESSAGE} bytes"));
-    let too_slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("expected the body within {TIMEOUT:?}"));
+    let too_large = || {
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("expected at most {MAX_MESSAGE} bytes"),
+        )
+    };
+    let too_slow = || {
+        Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("expected the body within {TIMEOUT:?}"),
+        )
+    };
     if body.size_hint().lower() > MAX_MESSAGE as u64 {
         return Err(too_large());
     }
     let bytes = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_MESSAGE)).await;
-    let bytes = bytes.map_err(|_| too_slow())?.map_err(|error| match find_status(&error) {
-        Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
-        None => too_large(),
-    })?;
+    let bytes = bytes
+        .map_err(|_| too_slow())?
+        .map_err(|error| match find_status(&error) {
+            Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
+            None => too_large(),
+        })?;
     serde_json::from_slice(&without_zero_fractions(&bytes)).map_err(Refusal::bad)
 }
 
 /// Returns why the [listener](crate::listener) refuses a body.
 fn find_status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
-    std::iter::successors(Some(error), |error| error.source()).find_map(|error| error.downcast_ref())
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| error.downcast_ref())
 }
 
 /// Returns JSON with `2` in place of `2.0`, which is an integer in the JSON form of proto3.
@@ -90,10 +108,13 @@ fn without_zero_fractions(json: &[u8]) -> Vec<u8> {
     while let [byte, after @ ..] = rest {
         let zeros = after.iter().take_while(|byte| **byte == b'0').count();
         let (is_number, next) = (out.last().is_some_and(u8::is_ascii_digit), after.get(zeros));
-        let ends = !next.is_some_and(|next| next.is_ascii_digit() || matches!(next, b'.' | b'e' | b'E'));
+        let ends =
+            !next.is_some_and(|next| next.is_ascii_digit() || matches!(next, b'.' | b'e' | b'E'));
         rest = after;
         match byte {
-            b'.' if !in_text && is_number && zeros > 0 && ends => rest = after.get(zeros..).unwrap_or_default(),
+            b'.' if !in_text && is_number && zeros > 0 && ends => {
+                rest = after.get(zeros..).unwrap_or_default()
+            }
             b'\\' if in_text => {
                 out.push(*byte);
                 if let [escaped, after @ ..] = after {

@@ -4,17 +4,31 @@ use limiter_core::{EntryId, Receipt, Timestamp, Window};
 
 /// Returns a receipt as text: the entry's id, its time, and how long it is kept.
 pub(super) fn to_text(receipt: Receipt) -> String {
-    let (id, at, window) = (receipt.entry().as_u128(), receipt.at().as_micros(), receipt.window().as_micros());
+    let (id, at, window) = (
+        receipt.entry().as_u128(),
+        receipt.at().as_micros(),
+        receipt.window().as_micros(),
+    );
     format!("{id:032x}-{at:x}-{window:x}")
 }
 
 /// Parses the text of a receipt; `None` if it is none.
 pub(super) fn parse(text: &str) -> Option<Receipt> {
-    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let (id, rest) = text.split_once('-').filter(|(id, _)| id.len() == 32 && is_hex(id))?;
-    let (at, window) = rest.split_once('-').filter(|(at, window)| is_hex(at) && is_hex(window))?;
+    let is_hex = |text: &str| {
+        text.bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let (id, rest) = text
+        .split_once('-')
+        .filter(|(id, _)| id.len() == 32 && is_hex(id))?;
+    let (at, window) = rest
+        .split_once('-')
+        .filter(|(at, window)| is_hex(at) && is_hex(window))?;
     let micros = |text: &str| u64::from_str_radix(text, 16).ok();
     let id = EntryId::from_u128(u128::from_str_radix(id, 16).ok()?);
-    let (at, window) = (Timestamp::from_micros(micros(at)?).ok()?, Window::from_micros(micros(window)?).ok()?);
+    let (at, window) = (
+        Timestamp::from_micros(micros(at)?).ok()?,
+        Window::from_micros(micros(window)?).ok()?,
+    );
     Some(Receipt::new(id, at, window))
 }

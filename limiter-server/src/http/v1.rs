@@ -55,8 +55,13 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let request: ApiRequest = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
-    let answer = http.v1.observe(make(&http.service, op, &request, receipt)).await;
-    answer.map(Json).map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
+    let answer = http
+        .v1
+        .observe(make(&http.service, op, &request, receipt))
+        .await;
+    answer
+        .map(Json)
+        .map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
 }
 
 impl ApiRequest {
@@ -64,8 +69,16 @@ impl ApiRequest {
     fn check(&self, op: Op) -> Result<Option<Receipt>, String> {
         let settles = matches!(op, Op::Settle | Op::Refund);
         let fields = [
-            ("cost", self.cost.is_some(), !matches!(op, Op::Status | Op::Refund)),
-            ("id", self.id.is_some(), matches!(op, Op::Acquire | Op::Record)),
+            (
+                "cost",
+                self.cost.is_some(),
+                !matches!(op, Op::Status | Op::Refund),
+            ),
+            (
+                "id",
+                self.id.is_some(),
+                matches!(op, Op::Acquire | Op::Record),
+            ),
             ("wait_ms", self.wait_ms.is_some(), op == Op::Acquire),
             ("receipt", self.receipt.is_some(), settles),
         ];
@@ -95,20 +108,37 @@ impl ApiRequest {
     /// Returns the idempotency key. Texts of any length have one.
     fn id(&self) -> Option<EntryId> {
         let digest = Sha256::digest(self.id.as_ref()?);
-        Some(EntryId::from_u128(u128::from_be_bytes(*digest.first_chunk()?)))
+        Some(EntryId::from_u128(u128::from_be_bytes(
+            *digest.first_chunk()?,
+        )))
     }
 }
 
-async fn make(service: &Service, op: Op, request: &ApiRequest, receipt: Option<Receipt>) -> Result<Value, Failure> {
+async fn make(
+    service: &Service,
+    op: Op,
+    request: &ApiRequest,
+    receipt: Option<Receipt>,
+) -> Result<Value, Failure> {
     let rules = service.rules();
-    let entries: Vec<(&str, &str)> = request.descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let entries: Vec<(&str, &str)> = request
+        .descriptor
+        .iter()
+        .map(|(key, value)| (&**key, &**value))
+        .collect();
     let mut out = empty(op);
     if !matches!(op, Op::Status | Op::Refund) {
         out["cost"] = json!(request.cost());
     }
     let Some(found) = rules.find(&request.domain, &entries) else {
         let allowed = service.allows_unmatched(&rules, &request.domain);
-        set(&mut out, without_limiter(op, allowed.map_err(|text| Failure::Invalid(text.to_owned()))?));
+        set(
+            &mut out,
+            without_limiter(
+                op,
+                allowed.map_err(|text| Failure::Invalid(text.to_owned()))?,
+            ),
+        );
         return Ok(out);
     };
     out["rule"] = json!(found.rule.path);
@@ -139,7 +169,11 @@ async fn ask(
     op: Op,
     request: &ApiRequest,
     receipt: Option<Receipt>,
-    Match { rule, key, detailed }: &Match<'_>,
+    Match {
+        rule,
+        key,
+        detailed,
+    }: &Match<'_>,
 ) -> Result<Value, Error> {
     let cost = request.cost();
     // Returns the client's view.
@@ -156,7 +190,10 @@ async fn ask(
         allowed || rule.shadow
     };
     let Some(limiter) = rule.limiter() else {
-        return Ok(without_limiter(op, count(!matches!(rule.effect, Effect::Deny))));
+        return Ok(without_limiter(
+            op,
+            count(!matches!(rule.effect, Effect::Deny)),
+        ));
     };
     Ok(match (op, receipt) {
         (_, Some(receipt)) => {
@@ -204,15 +241,25 @@ async fn decide(
         Op::Peek => limiter.peek(key).cost(cost).await,
         Op::Record => {
             let record = limiter.record(key).cost(cost);
-            if let Some(id) = request.id() { record.idempotency_key(id).await } else { record.await }
+            if let Some(id) = request.id() {
+                record.idempotency_key(id).await
+            } else {
+                record.await
+            }
         }
         _ => {
             let acquire = || {
                 let acquire = limiter.acquire(key).cost(cost);
-                if let Some(id) = request.id() { acquire.idempotency_key(id) } else { acquire }
+                if let Some(id) = request.id() {
+                    acquire.idempotency_key(id)
+                } else {
+                    acquire
+                }
             };
             // A permit has a receipt with a resolution, too.
-            let waits = acquire().within(Duration::from_millis(request.wait_ms.unwrap_or(0))).permit();
+            let waits = acquire()
+                .within(Duration::from_millis(request.wait_ms.unwrap_or(0)))
+                .permit();
             let permit = tokio::select! {
                 biased;
                 permit = waits => permit?,

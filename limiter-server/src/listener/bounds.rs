@@ -32,7 +32,10 @@ pub(super) struct Seats {
 impl Seats {
     pub(super) fn new(max_connections: usize) -> Self {
         let semaphore = |seats: usize| Arc::new(Semaphore::new(seats.min(Semaphore::MAX_PERMITS)));
-        Self { lasting: semaphore(max_connections), brief: semaphore(BRIEF_SEATS) }
+        Self {
+            lasting: semaphore(max_connections),
+            brief: semaphore(BRIEF_SEATS),
+        }
     }
 
     /// Returns a new connection's seat; `None` if there are too many.
@@ -41,7 +44,12 @@ impl Seats {
             Ok(taken) => (taken, false),
             Err(_) => (Arc::clone(&self.brief).try_acquire_owned().ok()?, true),
         };
-        Some(Seat { _taken: taken, is_brief, began: Instant::now(), last_request: AtomicU64::new(0) })
+        Some(Seat {
+            _taken: taken,
+            is_brief,
+            began: Instant::now(),
+            last_request: AtomicU64::new(0),
+        })
     }
 }
 
@@ -90,15 +98,28 @@ impl Body for Budgeted {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-        match Arc::clone(&self.budget).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)) {
+        let bytes = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref())
+            .map_or(0, Bytes::len);
+        match Arc::clone(&self.budget)
+            .try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX))
+        {
             Ok(more) => match &mut self.taken {
                 Some(taken) => taken.merge(more),
                 None => self.taken = Some(more),
             },
-            Err(_) => return Poll::Ready(Some(Err(Status::resource_exhausted("too many unfinished bodies").into()))),
+            Err(_) => {
+                return Poll::Ready(Some(Err(Status::resource_exhausted(
+                    "too many unfinished bodies",
+                )
+                .into())));
+            }
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

@@ -33,7 +33,11 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, Refusal> {
     let rule = target.rule(&service)?;
     let (limiter, key) = (limiter(&rule)?, &target.key);
-    if service.rules().overrides(&target.domain).is_some_and(|overrides| overrides.path == rule.path) {
+    if service
+        .rules()
+        .overrides(&target.domain)
+        .is_some_and(|overrides| overrides.path == rule.path)
+    {
         // Each request brings its own limit, so there is none to draw the log against.
         return Ok(Json(json!({ "limits": [] })));
     }
@@ -75,7 +79,10 @@ async fn log(
 }
 
 /// Removes the log of a key.
-pub(super) async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<Value>, Refusal> {
+pub(super) async fn reset(
+    State(service): State<Arc<Service>>,
+    body: Body,
+) -> Result<Json<Value>, Refusal> {
     let target: Target = read(body).await?;
     let rule = target.rule(&service)?;
     limiter(&rule)?;
@@ -87,11 +94,16 @@ pub(super) async fn reset(State(service): State<Arc<Service>>, body: Body) -> Re
 impl Target {
     fn rule(&self, service: &Service) -> Result<Arc<Rule>, Refusal> {
         let rules = service.rules();
-        let found = rules.with_overrides().find(|rule| rule.domain == self.domain && rule.path == self.path);
-        found.cloned().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "there is no such rule"))
+        let found = rules
+            .with_overrides()
+            .find(|rule| rule.domain == self.domain && rule.path == self.path);
+        found
+            .cloned()
+            .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "there is no such rule"))
     }
 }
 
 fn limiter(rule: &Rule) -> Result<&Limiter, Refusal> {
-    rule.limiter().ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this rule counts nothing"))
+    rule.limiter()
+        .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this rule counts nothing"))
 }

@@ -18,7 +18,10 @@ use crate::service::Service;
 const DENIED: usize = 100;
 
 pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> Json<Value> {
-    let outage = about.outage.to_possible_value().map(|outage| outage.get_name().to_owned());
+    let outage = about
+        .outage
+        .to_possible_value()
+        .map(|outage| outage.get_name().to_owned());
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "up_ms": about.started.elapsed().as_millis(),

@@ -15,7 +15,11 @@ const BYTES: &str = "bytes:";
 
 /// Returns the key of the values that a rule leaves open. One value is itself, more are a tuple.
 pub(super) fn of_open<B: AsRef<[u8]>>(open: &[usize], entries: &[(B, B)]) -> KeyBuf {
-    let value = |i: &usize| entries.get(*i).map_or(&b""[..], |(_, value)| value.as_ref());
+    let value = |i: &usize| {
+        entries
+            .get(*i)
+            .map_or(&b""[..], |(_, value)| value.as_ref())
+    };
     match open {
         [] => KeyBuf::default(),
         [i] => short(KeyBuf::from(text(value(i)).as_bytes())),
@@ -24,7 +28,9 @@ pub(super) fn of_open<B: AsRef<[u8]>>(open: &[usize], entries: &[(B, B)]) -> Key
 }
 
 pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> KeyBuf {
-    short(KeyBuf::from_parts(parts.map(|part| text(part).into_owned())))
+    short(KeyBuf::from_parts(
+        parts.map(|part| text(part).into_owned()),
+    ))
 }
 
 /// Returns bytes as a text. Different bytes have different texts: what is not UTF-8, or begins like such a text, is `bytes:` and
@@ -37,7 +43,10 @@ pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     let mut out = BYTES.to_owned();
     for chunk in bytes.utf8_chunks() {
         out.push_str(&chunk.valid().replace('%', "%25"));
-        chunk.invalid().iter().for_each(|byte| _ = write!(out, "%{byte:02X}"));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|byte| _ = write!(out, "%{byte:02X}"));
     }
     Cow::Owned(out)
 }
@@ -51,7 +60,9 @@ pub(super) fn hashed(bytes: &[u8]) -> Option<String> {
     let is_kept = bytes.len() <= MAX_KEY_BYTES && !bytes.starts_with(HASHED.as_bytes());
     (!is_kept).then(|| {
         let digest = Sha256::digest(bytes);
-        digest.iter().fold(HASHED.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+        digest.iter().fold(HASHED.to_owned(), |text, byte| {
+            text + &format!("{byte:02x}")
+        })
     })
 }
 

@@ -33,7 +33,9 @@ impl Level {
         let values = self.0.entry(key.into_bytes().into()).or_default();
         match value {
             None => values.any = Some(node),
-            Some(value) if value.contains('*') => values.wildcards.push((Pattern::new(&value), node)),
+            Some(value) if value.contains('*') => {
+                values.wildcards.push((Pattern::new(&value), node))
+            }
             Some(value) => _ = values.exact.insert(value.into_bytes().into(), node),
         }
     }
@@ -51,8 +53,16 @@ impl Level {
 
 impl Values {
     fn find(&self, value: &[u8]) -> Option<&Node> {
-        let wildcard = || self.wildcards.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
-        self.exact.get(value).or_else(wildcard).or(self.any.as_ref())
+        let wildcard = || {
+            self.wildcards
+                .iter()
+                .find(|(pattern, _)| pattern.matches(value))
+                .map(|(_, node)| node)
+        };
+        self.exact
+            .get(value)
+            .or_else(wildcard)
+            .or(self.any.as_ref())
     }
 }
 
@@ -70,18 +80,28 @@ impl Pattern {
         let start = parts.next().unwrap_or_default();
         let mut middle: Vec<Box<[u8]>> = parts.collect();
         let end = middle.pop().unwrap_or_default();
-        Self { start, middle: middle.into(), end }
+        Self {
+            start,
+            middle: middle.into(),
+            end,
+        }
     }
 
     fn matches(&self, value: &[u8]) -> bool {
-        let Some(mut rest) = value.strip_prefix(&*self.start).and_then(|rest| rest.strip_suffix(&*self.end)) else {
+        let Some(mut rest) = value
+            .strip_prefix(&*self.start)
+            .and_then(|rest| rest.strip_suffix(&*self.end))
+        else {
             return false;
         };
-        self.middle.iter().filter(|part| !part.is_empty()).all(|part| {
-            let found = rest.windows(part.len()).position(|found| *found == **part);
-            let after = found.and_then(|start| rest.get(start + part.len()..));
-            rest = after.unwrap_or_default();
-            after.is_some()
-        })
+        self.middle
+            .iter()
+            .filter(|part| !part.is_empty())
+            .all(|part| {
+                let found = rest.windows(part.len()).position(|found| *found == **part);
+                let after = found.and_then(|start| rest.get(start + part.len()..));
+                rest = after.unwrap_or_default();
+                after.is_some()
+            })
     }
 }

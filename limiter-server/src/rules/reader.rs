@@ -57,7 +57,15 @@ const DESCRIPTOR: &[&str] = &[
     "metadata",
     "descriptors",
 ];
-const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces", "policy", "counting"];
+const RATE_LIMIT: &[&str] = &[
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "name",
+    "replaces",
+    "policy",
+    "counting",
+];
 
 /// The path of overrides in lists. No rule has it: a `=` follows a key.
 const OVERRIDES_PATH: &str = "=override";
@@ -77,7 +85,15 @@ impl<'a> Reader<'a> {
         let source = std::str::from_utf8(text).map_err(|_| vec![one(not_utf8(text))])?;
         let tree = Tree::parse(source).map_err(|problem| vec![one(problem)])?;
         let (domain, branch, rules, problems) = Default::default();
-        let mut reader = Reader { file: Arc::clone(&file), source, shared, domain, branch, rules, problems };
+        let mut reader = Reader {
+            file: Arc::clone(&file),
+            source,
+            shared,
+            domain,
+            branch,
+            rules,
+            problems,
+        };
         match reader.domain(&tree) {
             Some(domain) if reader.problems.is_empty() => Ok((domain, reader.rules)),
             _ => {
@@ -89,21 +105,36 @@ impl<'a> Reader<'a> {
 
     fn domain(&mut self, tree: &'a Tree) -> Option<Domain> {
         let fields = self.fields(tree, DOMAIN)?;
-        self.domain = self.required_text(tree, &fields, "domain").unwrap_or_default();
+        self.domain = self
+            .required_text(tree, &fields, "domain")
+            .unwrap_or_default();
         let descriptors = self.list(&fields, "descriptors");
         let top = self.level(descriptors);
-        let mut overrides = self.new_rule(OVERRIDES_PATH.to_owned(), fields.get("domain").unwrap_or(&tree));
+        let mut overrides = self.new_rule(
+            OVERRIDES_PATH.to_owned(),
+            fields.get("domain").unwrap_or(&tree),
+        );
         let name = key::limiter_name(&self.domain, OVERRIDES_PATH);
         overrides.effect = Effect::Limit(Limiter::new(name, ANY_POLICY, self.shared.store.clone()));
-        Some(Domain { top, overrides: Arc::new(overrides) })
+        Some(Domain {
+            top,
+            overrides: Arc::new(overrides),
+        })
     }
 
     fn level(&mut self, descriptors: &'a [Tree]) -> Level {
         let (mut level, mut places) = (Level::default(), HashMap::new());
         for tree in descriptors {
-            let Some((key, value, node)) = self.node(tree) else { continue };
-            if let Some(Tree { line, column, .. }) = places.insert((key.clone(), value.clone()), tree) {
-                self.problem(tree, format!("the descriptor at {line}:{column} has the same key and value"));
+            let Some((key, value, node)) = self.node(tree) else {
+                continue;
+            };
+            if let Some(Tree { line, column, .. }) =
+                places.insert((key.clone(), value.clone()), tree)
+            {
+                self.problem(
+                    tree,
+                    format!("the descriptor at {line}:{column} has the same key and value"),
+                );
             }
             level.add(key, value, node);
         }
@@ -123,12 +154,18 @@ impl<'a> Reader<'a> {
         let is_wildcard = value.as_ref().is_some_and(|value| value.contains('*'));
         let is_shared = self.flag(&fields, "share_threshold");
         if is_shared && !is_wildcard {
-            self.problem(fields.get("share_threshold").unwrap_or(&tree), "`share_threshold` needs a value with `*`");
+            self.problem(
+                fields.get("share_threshold").unwrap_or(&tree),
+                "`share_threshold` needs a value with `*`",
+            );
         }
         if let Some(metadata) = fields.get("metadata") {
             self.mapping(metadata);
         }
-        let (open_key, value_to_metric) = (key.clone().unwrap_or_default(), self.flag(&fields, "value_to_metric"));
+        let (open_key, value_to_metric) = (
+            key.clone().unwrap_or_default(),
+            self.flag(&fields, "value_to_metric"),
+        );
         self.branch.push(Step {
             path: key::path_of(&open_key, value.as_deref()),
             is_open: value.is_none() || (is_wildcard && !is_shared),
@@ -136,7 +173,9 @@ impl<'a> Reader<'a> {
             key: open_key,
         });
         let descriptors = self.list(&fields, "descriptors");
-        let rule = self.rule(tree, &fields, descriptors.is_empty()).map(Arc::new);
+        let rule = self
+            .rule(tree, &fields, descriptors.is_empty())
+            .map(Arc::new);
         self.rules.extend(rule.clone());
         let below = self.level(descriptors);
         self.branch.pop();
@@ -145,9 +184,17 @@ impl<'a> Reader<'a> {
 
     /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts its requests.
     fn rule(&mut self, tree: &'a Tree, fields: &Fields<'a>, is_last: bool) -> Option<Rule> {
-        let path = self.branch.iter().map(|step| &*step.path).collect::<Vec<_>>().join(",");
+        let path = self
+            .branch
+            .iter()
+            .map(|step| &*step.path)
+            .collect::<Vec<_>>()
+            .join(",");
         let mut rule = self.new_rule(path, tree);
-        (rule.shadow, rule.quota) = (self.flag(fields, "shadow_mode"), self.flag(fields, "quota_mode"));
+        (rule.shadow, rule.quota) = (
+            self.flag(fields, "shadow_mode"),
+            self.flag(fields, "quota_mode"),
+        );
         let is_detailed = self.flag(fields, "detailed_metric");
         match fields.get("rate_limit") {
             Some(limit) => self.rate_limit(limit, &mut rule)?,
@@ -159,14 +206,27 @@ impl<'a> Reader<'a> {
             false => Label::Fixed(step.path.clone()),
         };
         let label: Box<[Label]> = self.branch.iter().map(label).collect();
-        rule.label = label.iter().any(|label| matches!(label, Label::Open(_))).then_some(label);
-        rule.open = self.branch.iter().enumerate().filter(|(_, step)| step.is_open).map(|(i, _)| i).collect();
+        rule.label = label
+            .iter()
+            .any(|label| matches!(label, Label::Open(_)))
+            .then_some(label);
+        rule.open = self
+            .branch
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| step.is_open)
+            .map(|(i, _)| i)
+            .collect();
         Some(rule)
     }
 
     /// Returns a rule without a limit.
     fn new_rule(&self, path: String, tree: &Tree) -> Rule {
-        let counts = self.shared.counts.get(&(&*self.domain, &*path)).map(|counts| Arc::clone(counts));
+        let counts = self
+            .shared
+            .counts
+            .get(&(&*self.domain, &*path))
+            .map(|counts| Arc::clone(counts));
         Rule {
             domain: self.domain.clone(),
             path,
@@ -176,7 +236,11 @@ impl<'a> Reader<'a> {
             shadow: false,
             quota: false,
             counts: counts.unwrap_or_default(),
-            place: Place { file: Arc::clone(&self.file), line: tree.line, column: tree.column },
+            place: Place {
+                file: Arc::clone(&self.file),
+                line: tree.line,
+                column: tree.column,
+            },
             own: OnceLock::new(),
             names: OnceLock::new(),
             open: Box::default(),
@@ -189,10 +253,19 @@ impl<'a> Reader<'a> {
         let fields = self.fields(tree, RATE_LIMIT)?;
         rule.name = self.text(&fields, "name");
         for element in self.list(&fields, "replaces") {
-            let Some(replaced) = self.fields(element, &["name"]) else { continue };
-            let Some(other) = self.required_text(element, &replaced, "name") else { continue };
+            let Some(replaced) = self.fields(element, &["name"]) else {
+                continue;
+            };
+            let Some(other) = self.required_text(element, &replaced, "name") else {
+                continue;
+            };
             if Some(&other) == rule.name.as_ref() {
-                self.problem(element, format!("expected the name of another rule, found this rule's name \"{other}\""));
+                self.problem(
+                    element,
+                    format!(
+                        "expected the name of another rule, found this rule's name \"{other}\""
+                    ),
+                );
             }
             rule.replaces.push(other);
         }
@@ -235,17 +308,29 @@ impl<'a> Reader<'a> {
     /// Returns the requests and the window.
     fn requests_per_unit(&mut self, tree: &'a Tree, fields: &Fields<'a>) -> Option<(u64, Window)> {
         let requests = match fields.get("requests_per_unit") {
-            Some(Tree { kind: Kind::Integer(requests), .. }) => Some(*requests),
+            Some(Tree {
+                kind: Kind::Integer(requests),
+                ..
+            }) => Some(*requests),
             Some(other) => self.expected(other, "a whole number"),
             None => {
-                self.problem(tree, "expected `requests_per_unit`, `policy` or `unlimited: true`");
+                self.problem(
+                    tree,
+                    "expected `requests_per_unit`, `policy` or `unlimited: true`",
+                );
                 None
             }
         };
         let unit = self.required_text(tree, fields, "unit")?;
-        match UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known.as_str_name())) {
+        match UNITS
+            .iter()
+            .find(|(known, _)| unit.eq_ignore_ascii_case(known.as_str_name()))
+        {
             Some((_, policy)) => Some((requests?, policy.longest_window())),
-            None => self.expected(fields.get("unit")?, "second, minute, hour, day, week, month or year"),
+            None => self.expected(
+                fields.get("unit")?,
+                "second, minute, hour, day, week, month or year",
+            ),
         }
     }
 
@@ -267,7 +352,9 @@ impl<'a> Reader<'a> {
                         self.problem(key, format!("duplicate field `{name}`"));
                     }
                 }
-                _ => self.expected(key, format!("one of the fields {}", allowed.join(", "))).unwrap_or_default(),
+                _ => self
+                    .expected(key, format!("one of the fields {}", allowed.join(", ")))
+                    .unwrap_or_default(),
             }
         }
         Some(fields)
@@ -283,15 +370,24 @@ impl<'a> Reader<'a> {
     /// Returns a field's elements; none if it is absent.
     fn list(&mut self, fields: &Fields<'a>, name: &str) -> &'a [Tree] {
         match fields.get(name) {
-            None | Some(Tree { kind: Kind::Nothing, .. }) => &[],
-            Some(Tree { kind: Kind::List(elements), .. }) => elements,
+            None
+            | Some(Tree {
+                kind: Kind::Nothing,
+                ..
+            }) => &[],
+            Some(Tree {
+                kind: Kind::List(elements),
+                ..
+            }) => elements,
             Some(other) => self.expected(other, "a list").unwrap_or_default(),
         }
     }
 
     /// Returns a text that is not empty, `None` if it is absent or empty.
     fn text(&mut self, fields: &Fields<'a>, name: &str) -> Option<String> {
-        let tree = fields.get(name).filter(|tree| !matches!(tree.kind, Kind::Nothing))?;
+        let tree = fields
+            .get(name)
+            .filter(|tree| !matches!(tree.kind, Kind::Nothing))?;
         match tree.text(self.source) {
             Some(text) => Some(text.to_owned()).filter(|text| !text.is_empty()),
             None => self.expected(tree, "a text"),
@@ -302,15 +398,25 @@ impl<'a> Reader<'a> {
         let problems = self.problems.len();
         let text = self.text(fields, name);
         if text.is_none() && self.problems.len() == problems {
-            self.problem(fields.get(name).unwrap_or(&tree), format!("expected `{name}` with a text"));
+            self.problem(
+                fields.get(name).unwrap_or(&tree),
+                format!("expected `{name}` with a text"),
+            );
         }
         text
     }
 
     fn flag(&mut self, fields: &Fields<'a>, name: &str) -> bool {
         match fields.get(name) {
-            None | Some(Tree { kind: Kind::Nothing, .. }) => false,
-            Some(Tree { kind: Kind::Bool(value), .. }) => *value,
+            None
+            | Some(Tree {
+                kind: Kind::Nothing,
+                ..
+            }) => false,
+            Some(Tree {
+                kind: Kind::Bool(value),
+                ..
+            }) => *value,
             Some(other) => self.expected(other, "true or false").unwrap_or_default(),
         }
     }
@@ -320,7 +426,9 @@ impl<'a> Reader<'a> {
             (Kind::List(_), _) => "a list".to_owned(),
             (Kind::Mapping(_), _) => "a mapping".to_owned(),
             (_, None) => "nothing".to_owned(),
-            (Kind::Text(_), Some(text)) => format!("{:?}", text.chars().take(100).collect::<String>()),
+            (Kind::Text(_), Some(text)) => {
+                format!("{:?}", text.chars().take(100).collect::<String>())
+            }
             (_, Some(text)) => text.to_owned(),
         };
         self.problem(tree, format!("expected {what}, found {found}"));
@@ -328,13 +436,24 @@ impl<'a> Reader<'a> {
     }
 
     fn problem(&mut self, tree: &Tree, text: impl Display) {
-        self.problems.push((tree.line, tree.column, text.to_string()));
+        self.problems
+            .push((tree.line, tree.column, text.to_string()));
     }
 }
 
 fn not_utf8(text: &[u8]) -> Problem {
     let valid = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let lines = valid.split('\n');
-    let column = lines.clone().next_back().unwrap_or_default().chars().count() + 1;
-    (lines.count() as u64, column as u64, "expected UTF-8".to_owned())
+    let column = lines
+        .clone()
+        .next_back()
+        .unwrap_or_default()
+        .chars()
+        .count()
+        + 1;
+    (
+        lines.count() as u64,
+        column as u64,
+        "expected UTF-8".to_owned(),
+    )
 }

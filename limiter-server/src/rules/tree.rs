@@ -6,7 +6,8 @@ use std::ops::Range;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{
-    DuplicateKeyPolicy, Location, MessageFormatter, NonFiniteFloatPolicy, Spanned, UserMessageFormatter,
+    DuplicateKeyPolicy, Location, MessageFormatter, NonFiniteFloatPolicy, Spanned,
+    UserMessageFormatter,
 };
 
 /// A value, and where it is defined. Aliases and merged mappings are expanded.
@@ -47,8 +48,16 @@ impl Tree {
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 200_000 },
         };
         serde_saphyr::from_str_with_options(source, options).map_err(|error| {
-            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            (line, column, UserMessageFormatter.format_message(error.without_snippet()).into_owned())
+            let (line, column) = error
+                .location()
+                .map_or((1, 1), |at| (at.line(), at.column()));
+            (
+                line,
+                column,
+                UserMessageFormatter
+                    .format_message(error.without_snippet())
+                    .into_owned(),
+            )
         })
     }
 
@@ -65,14 +74,23 @@ impl Tree {
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, defined, .. } = Spanned::<Kind>::deserialize(deserializer)?;
-        Ok(Self { line: defined.line(), column: defined.column(), span: bytes(&defined), kind: value })
+        Ok(Self {
+            line: defined.line(),
+            column: defined.column(),
+            span: bytes(&defined),
+            kind: value,
+        })
     }
 }
 
 fn bytes(location: &Location) -> Range<usize> {
     let span = location.span();
-    let end = |start: usize| Some(start..start.checked_add(usize::try_from(span.byte_len()?).ok()?)?);
-    span.byte_offset().and_then(|start| usize::try_from(start).ok()).and_then(end).unwrap_or_default()
+    let end =
+        |start: usize| Some(start..start.checked_add(usize::try_from(span.byte_len()?).ok()?)?);
+    span.byte_offset()
+        .and_then(|start| usize::try_from(start).ok())
+        .and_then(end)
+        .unwrap_or_default()
 }
 
 impl<'de> Deserialize<'de> for Kind {

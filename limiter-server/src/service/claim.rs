@@ -67,18 +67,27 @@ impl<'r> Claim<'r> {
         request: &RateLimitRequest,
         descriptor: &RateLimitDescriptor,
     ) -> Result<Self, String> {
-        let entries: SmallVec<[(&[u8], &[u8]); 4]> =
-            descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+        let entries: SmallVec<[(&[u8], &[u8]); 4]> = descriptor
+            .entries
+            .iter()
+            .map(|entry| (&*entry.key, &*entry.value))
+            .collect();
         let (mut rule, mut key, mut detailed) = match rules.find(&request.domain, &entries) {
             Some(found) => (Some(found.rule), found.key, found.detailed),
             None => (None, KeyBuf::default(), None),
         };
         if descriptor.is_negative_hits {
-            return Err("is_negative_hits: not supported; POST a receipt to /v1/refund instead".to_owned());
+            return Err(
+                "is_negative_hits: not supported; POST a receipt to /v1/refund instead".to_owned(),
+            );
         }
         let own = descriptor.limit.as_ref().map(own_policy).transpose()?;
         if own.is_some() && rule.is_none_or(|rule| rule.limiter().is_none()) {
-            (rule, key, detailed) = (rules.overrides(&request.domain), Rules::override_key(&entries), None);
+            (rule, key, detailed) = (
+                rules.overrides(&request.domain),
+                Rules::override_key(&entries),
+                None,
+            );
         }
         let mut claim = Self::of(rule, key);
         claim.detailed = detailed;
@@ -88,7 +97,10 @@ impl<'r> Claim<'r> {
                 claim.wants = Wants::Anything;
             }
         }
-        claim.hits = descriptor.hits_addend.as_ref().map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
+        claim.hits = descriptor
+            .hits_addend
+            .as_ref()
+            .map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
         claim.set_cost(claim.hits);
         Ok(claim)
     }
@@ -106,7 +118,18 @@ impl<'r> Claim<'r> {
             _ => Class::Enforced,
         };
         let limiter = rule.and_then(|rule| rule.limiter());
-        Self { rule, class, key, detailed: None, hits: 0, over: false, wants, limiter, policy: None, part: None }
+        Self {
+            rule,
+            class,
+            key,
+            detailed: None,
+            hits: 0,
+            over: false,
+            wants,
+            limiter,
+            policy: None,
+            part: None,
+        }
     }
 
     /// Denies the descriptor, whatever the request asks.
@@ -126,7 +149,9 @@ impl<'r> Claim<'r> {
 
     /// Returns the policy that applies: the descriptor's own, or the rule's.
     fn policy(&self) -> Option<&Policy> {
-        self.policy.as_deref().or_else(|| Some(self.limiter?.policy()))
+        self.policy
+            .as_deref()
+            .or_else(|| Some(self.limiter?.policy()))
     }
 
     /// Returns whether no wait helps.
@@ -159,7 +184,10 @@ impl<'r> Claim<'r> {
     }
 
     /// Returns the call, if there is one.
-    pub(super) fn part<'t>(&self, parts: &'t [Part<'r, SharedStore>]) -> Option<&'t Part<'r, SharedStore>> {
+    pub(super) fn part<'t>(
+        &self,
+        parts: &'t [Part<'r, SharedStore>],
+    ) -> Option<&'t Part<'r, SharedStore>> {
         parts.get(self.part?)
     }
 
@@ -183,19 +211,33 @@ impl<'r> Claim<'r> {
 /// Notes which rules are over their limits. Returns whether there are quotas and all are.
 pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]) -> bool {
     claims.iter_mut().for_each(|claim| claim.rule_on(parts));
-    let mut quotas = claims.iter().filter(|claim| claim.class == Class::Quota).peekable();
+    let mut quotas = claims
+        .iter()
+        .filter(|claim| claim.class == Class::Quota)
+        .peekable();
     quotas.peek().is_some() && quotas.all(|claim| claim.over)
 }
 
 /// Drops the rules that other rules of the request replace, including those that are dropped themselves.
 pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
-    let replaced: HashSet<&str> =
-        claims.iter().filter_map(|claim| claim.rule).flat_map(|rule| &rule.replaces).map(|name| &**name).collect();
+    let replaced: HashSet<&str> = claims
+        .iter()
+        .filter_map(|claim| claim.rule)
+        .flat_map(|rule| &rule.replaces)
+        .map(|name| &**name)
+        .collect();
     if replaced.is_empty() {
         return;
     }
-    let is_replaced = |rule: &Rule| rule.name.as_ref().is_some_and(|name| replaced.contains(&**name));
-    for claim in claims.iter_mut().filter(|claim| claim.rule.is_some_and(|rule| is_replaced(rule))) {
+    let is_replaced = |rule: &Rule| {
+        rule.name
+            .as_ref()
+            .is_some_and(|name| replaced.contains(&**name))
+    };
+    for claim in claims
+        .iter_mut()
+        .filter(|claim| claim.rule.is_some_and(|rule| is_replaced(rule)))
+    {
         *claim = Claim::of(None, KeyBuf::default());
     }
 }
@@ -203,11 +245,17 @@ pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
 /// Returns the unit of a limit that a request brings, and its policy; `None` if it allows nothing.
 fn own_policy(limit: &RateLimitOverride) -> Result<(Unit, Option<Policy>), String> {
     let Some((unit, largest)) = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit) else {
-        return Err(format!("limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", limit.unit));
+        return Err(format!(
+            "limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
+            limit.unit
+        ));
     };
     if limit.requests_per_unit == 0 {
         return Ok((*unit, None));
     }
     let limit = Limit::with_window(limit.requests_per_unit.into(), largest.longest_window());
-    Ok((*unit, Some(limit.map_err(|error| format!("limit: {error}"))?.into())))
+    Ok((
+        *unit,
+        Some(limit.map_err(|error| format!("limit: {error}"))?.into()),
+    ))
 }

@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait,
+};
 use limiter_core::{Error, ErrorKind, WindowStore};
 
 /// Turns refusals into outages, and logs why calls fail. For stores that always wait.
@@ -18,12 +20,17 @@ pub(super) struct Refusals<S> {
 
 impl<S> Refusals<S> {
     pub(super) fn new(store: S) -> Self {
-        Self { store, cause: Mutex::default() }
+        Self {
+            store,
+            cause: Mutex::default(),
+        }
     }
 
     fn note(&self, error: Error) -> Error {
         let cause = match (error.to_string(), error.limiter_name()) {
-            (text, Some(name)) => text.replacen(&format!("limiter \"{}\": ", name.escape_debug()), "", 1),
+            (text, Some(name)) => {
+                text.replacen(&format!("limiter \"{}\": ", name.escape_debug()), "", 1)
+            }
             (text, None) => text,
         };
         match error.kind() {
@@ -35,7 +42,11 @@ impl<S> Refusals<S> {
             tracing::warn!("a store call failed: {cause}");
             last.clone_from(&cause);
         }
-        if error.kind() == ErrorKind::Configuration { Error::new(ErrorKind::Unavailable, cause) } else { error }
+        if error.kind() == ErrorKind::Configuration {
+            Error::new(ErrorKind::Unavailable, cause)
+        } else {
+            error
+        }
     }
 }
 
@@ -46,15 +57,24 @@ impl<S: WindowStore> WindowStore for Refusals<S> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.store.settle(settlement).await.map_err(|error| self.note(error))
+        self.store
+            .settle(settlement)
+            .await
+            .map_err(|error| self.note(error))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.store.reset(log).await.map_err(|error| self.note(error))
+        self.store
+            .reset(log)
+            .await
+            .map_err(|error| self.note(error))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        self.store.apply_all(ops).await.map_err(|error| self.note(error))
+        self.store
+            .apply_all(ops)
+            .await
+            .map_err(|error| self.note(error))
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {

@@ -13,7 +13,9 @@ use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
 use limiter_server::grpc::Grpc;
 use limiter_server::http::routes;
-use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer};
+use limiter_server::proto::{
+    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer,
+};
 use limiter_server::rules::Rules;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
@@ -33,15 +35,30 @@ pub(crate) fn configs(input: &[u8]) {
     };
     let mut names = HashSet::new();
     for rule in rules.iter() {
-        assert!(rule.limiter().is_none_or(|limiter| names.insert(limiter.name())), "{}", rule.path);
+        assert!(
+            rule.limiter()
+                .is_none_or(|limiter| names.insert(limiter.name())),
+            "{}",
+            rule.path
+        );
         assert!(rules.overrides(&rule.domain).is_some());
         let entries = entries(&rule.path);
-        let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| (&**key, &**value))
+            .collect();
         let found = rules.find(&rule.domain, &entries);
-        assert!(found.as_ref().is_none_or(|found| found.key.as_ref().len() <= 1024));
+        assert!(
+            found
+                .as_ref()
+                .is_none_or(|found| found.key.as_ref().len() <= 1024)
+        );
         // A wildcard may match what is made for another rule.
         let is_exact = entries.iter().all(|(_, value)| !value.contains(['*', ',']));
-        assert!(!is_exact || found.is_some_and(|found| found.rule.path == rule.path), "{entries:?}");
+        assert!(
+            !is_exact || found.is_some_and(|found| found.rule.path == rule.path),
+            "{entries:?}"
+        );
     }
 }
 
@@ -58,17 +75,34 @@ fn entries(path: &str) -> Vec<(String, String)> {
         }
     }
     let any = || "any value, \\".to_owned();
-    entries.into_iter().map(|(key, value)| (key, value.map_or_else(any, |value| value.replace('*', "-*-")))).collect()
+    entries
+        .into_iter()
+        .map(|(key, value)| {
+            (
+                key,
+                value.map_or_else(any, |value| value.replace('*', "-*-")),
+            )
+        })
+        .collect()
 }
 
 fn assert_place(error: &str, input: &[u8]) {
     let mut parts = error.splitn(4, ':');
     let (file, line, column) = (parts.next(), parts.next(), parts.next());
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    let number = |text: Option<&str>| {
+        text.and_then(|text| text.parse::<usize>().ok())
+            .unwrap_or(0)
+    };
     let (line, column) = (number(line), number(column));
     assert!(file == Some("f") && line > 0 && column > 0, "{error}");
-    assert!(line <= input.len() + 1 && column <= input.len() + 1, "{error}");
-    assert!(parts.next().is_some_and(|text| text.len() > 3) && error.len() < 10_000, "{error}");
+    assert!(
+        line <= input.len() + 1 && column <= input.len() + 1,
+        "{error}"
+    );
+    assert!(
+        parts.next().is_some_and(|text| text.len() > 3) && error.len() < 10_000,
+        "{error}"
+    );
 }
 
 const CONFIG: &str = "
@@ -90,25 +124,44 @@ fn service() -> Arc<Service> {
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future);
 }
 
 /// gRPC answers any message with a status: 0 or 3 (invalid argument) if it is a request, otherwise another one.
 pub(crate) fn messages(input: &[u8]) {
-    let framed = [&[0], &u32::try_from(input.len()).unwrap().to_be_bytes()[..], input].concat();
+    let framed = [
+        &[0],
+        &u32::try_from(input.len()).unwrap().to_be_bytes()[..],
+        input,
+    ]
+    .concat();
     let service = service();
     block_on(async {
-        for (body, is_request) in [(framed, Some(RateLimitRequest::decode(input).is_ok())), (input.to_vec(), None)] {
-            let request = Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-                .header("content-type", "application/grpc")
-                .body(Body::from(body))
-                .unwrap();
+        for (body, is_request) in [
+            (framed, Some(RateLimitRequest::decode(input).is_ok())),
+            (input.to_vec(), None),
+        ] {
+            let request =
+                Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+                    .header("content-type", "application/grpc")
+                    .body(Body::from(body))
+                    .unwrap();
             let server = RateLimitServiceServer::new(Grpc::new(Arc::clone(&service)));
             let answer = server.oneshot(request).await.unwrap();
             // The status of a response with a message is in its trailers.
-            let status = answer.headers().get("grpc-status").map_or("0", |status| status.to_str().unwrap());
+            let status = answer
+                .headers()
+                .get("grpc-status")
+                .map_or("0", |status| status.to_str().unwrap());
             assert!(["0", "3", "11", "12", "13"].contains(&status), "{status}");
-            assert!(is_request.is_none_or(|is_request| is_request == ["0", "3"].contains(&status)), "{status}");
+            assert!(
+                is_request.is_none_or(|is_request| is_request == ["0", "3"].contains(&status)),
+                "{status}"
+            );
         }
     });
 }
@@ -118,22 +171,41 @@ pub(crate) fn headers(input: &[u8]) {
     let service = service();
     let values: Vec<&[u8]> = input.split(|byte| *byte == b'\n').take(8).collect();
     let descriptor = |value: &&[u8]| RateLimitDescriptor {
-        entries: vec![Entry { key: b"h".into(), value: value.to_vec() }],
+        entries: vec![Entry {
+            key: b"h".into(),
+            value: value.to_vec(),
+        }],
         ..Default::default()
     };
     let codes = |descriptors: Vec<RateLimitDescriptor>| {
-        let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let request = RateLimitRequest {
+            domain: "d".to_owned(),
+            descriptors,
+            hits_addend: 0,
+        };
         let message = RateLimitRequest::decode(&*request.encode_to_vec()).unwrap();
-        service.decide(&message, None).now_or_never().unwrap().unwrap().overall_code()
+        service
+            .decide(&message, None)
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+            .overall_code()
     };
     let distinct: HashSet<&&[u8]> = values.iter().collect();
-    assert_eq!(codes(distinct.iter().copied().map(descriptor).collect()), Code::Ok);
+    assert_eq!(
+        codes(distinct.iter().copied().map(descriptor).collect()),
+        Code::Ok
+    );
     for value in &values {
         assert_eq!(codes(vec![descriptor(value)]), Code::OverLimit, "{value:?}");
     }
     let denied = service.denied().latest(9);
     assert_eq!(denied.len(), distinct.len());
-    assert!(denied.iter().all(|denied| str::from_utf8(&denied.key).is_ok()));
+    assert!(
+        denied
+            .iter()
+            .all(|denied| str::from_utf8(&denied.key).is_ok())
+    );
 }
 
 /// Every operation answers any body with a status, and with JSON.
@@ -146,14 +218,26 @@ pub(crate) fn requests(input: &[u8]) {
             assert_eq!(answer.statuses.len(), request.descriptors.len());
         }
         let routes = routes(service);
-        for path in ["/json", "/v1/acquire", "/v1/record", "/v1/peek", "/v1/status", "/v1/settle", "/v1/refund"] {
+        for path in [
+            "/json",
+            "/v1/acquire",
+            "/v1/record",
+            "/v1/peek",
+            "/v1/status",
+            "/v1/settle",
+            "/v1/refund",
+        ] {
             let request = Request::post(path)
                 .header("content-type", "application/json")
                 .body(Body::from(input.to_vec()))
                 .unwrap();
             let (head, body) = routes.clone().oneshot(request).await.unwrap().into_parts();
             let bad = [StatusCode::BAD_REQUEST, StatusCode::TOO_MANY_REQUESTS];
-            assert!(head.status == StatusCode::OK || bad.contains(&head.status), "{path}: {}", head.status);
+            assert!(
+                head.status == StatusCode::OK || bad.contains(&head.status),
+                "{path}: {}",
+                head.status
+            );
             let body = to_bytes(body, usize::MAX).await.unwrap();
             serde_json::from_slice::<serde_json::Value>(&body).unwrap();
         }

@@ -10,7 +10,9 @@ use limiter_core::store::LogKey;
 use limiter_core::{ErrorKind, SharedStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_server::grpc::Grpc;
-use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
+use limiter_server::proto::{
+    Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+};
 use limiter_server::proto::{RateLimitService, RateLimitUnit, Unit};
 use limiter_server::rules::Rules;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
@@ -80,38 +82,63 @@ pub(super) struct Fixture {
 pub(super) fn fixture(headers: Headers) -> Fixture {
     let clock = MockClock::new();
     let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
-    Fixture { service: over(store, headers), clock }
+    Fixture {
+        service: over(store, headers),
+        clock,
+    }
 }
 
 fn over(store: SharedStore, headers: Headers) -> Service {
-    Service::new(Rules::parse("f", CONFIG.as_bytes(), &store, None).unwrap(), Store::over(store), headers)
+    Service::new(
+        Rules::parse("f", CONFIG.as_bytes(), &store, None).unwrap(),
+        Store::over(store),
+        headers,
+    )
 }
 
 /// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors. A `-`
 /// asks for a refund.
 pub(super) fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
-    let descriptors = text.split(" & ").filter(|text| !text.is_empty()).map(|text| {
-        let mut words = text.split(' ');
-        let entry = |pair: &str| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Entry { key: key.into(), value: value.into() }
-        };
-        let entries = words.next().unwrap().split(';').map(entry).collect();
-        let mut descriptor = RateLimitDescriptor { entries, ..Default::default() };
-        for word in words {
-            if word == "-" {
-                descriptor.is_negative_hits = true;
-            } else if let Some(hits) = word.strip_prefix('+') {
-                descriptor.hits_addend = Some(hits.parse::<u64>().unwrap().into());
-            } else {
-                let (max, unit) = word.strip_prefix('@').unwrap().split_once('/').unwrap();
-                let unit = unit.parse().unwrap_or_else(|_| RateLimitUnit::from_str_name(unit).unwrap().into());
-                descriptor.limit = Some(RateLimitOverride { requests_per_unit: max.parse().unwrap(), unit });
+    let descriptors = text
+        .split(" & ")
+        .filter(|text| !text.is_empty())
+        .map(|text| {
+            let mut words = text.split(' ');
+            let entry = |pair: &str| {
+                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                Entry {
+                    key: key.into(),
+                    value: value.into(),
+                }
+            };
+            let entries = words.next().unwrap().split(';').map(entry).collect();
+            let mut descriptor = RateLimitDescriptor {
+                entries,
+                ..Default::default()
+            };
+            for word in words {
+                if word == "-" {
+                    descriptor.is_negative_hits = true;
+                } else if let Some(hits) = word.strip_prefix('+') {
+                    descriptor.hits_addend = Some(hits.parse::<u64>().unwrap().into());
+                } else {
+                    let (max, unit) = word.strip_prefix('@').unwrap().split_once('/').unwrap();
+                    let unit = unit
+                        .parse()
+                        .unwrap_or_else(|_| RateLimitUnit::from_str_name(unit).unwrap().into());
+                    descriptor.limit = Some(RateLimitOverride {
+                        requests_per_unit: max.parse().unwrap(),
+                        unit,
+                    });
+                }
             }
-        }
-        descriptor
-    });
-    RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.collect(), hits_addend }
+            descriptor
+        });
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: descriptors.collect(),
+        hits_addend,
+    }
 }
 
 /// Returns an answer as text: the code, then of each descriptor the code, the limit, what remains, and the duration in µs.
@@ -130,14 +157,22 @@ fn text(answer: &RateLimitResponse) -> String {
         }
         write!(out, " {}", status.limit_remaining).unwrap();
         if let Some(duration) = &status.duration_until_reset {
-            write!(out, " {}", duration.seconds * 1_000_000 + i64::from(duration.nanos / 1_000)).unwrap();
+            write!(
+                out,
+                " {}",
+                duration.seconds * 1_000_000 + i64::from(duration.nanos / 1_000)
+            )
+            .unwrap();
         }
     }
     out
 }
 
 impl Fixture {
-    pub(super) async fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+    pub(super) async fn ask(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Failure> {
         self.service.decide(request, None).await
     }
 
@@ -187,15 +222,27 @@ async fn each_kind_of_rule_has_its_answer() {
         (10 * SECOND, "two=x", "OK | OK two 3/HOUR 0 3590000000"),
         (0, "two=x", "OVER | OVER two 3/HOUR 0 3590000000"),
         // Numbers saturate.
-        (0, "huge=x", "OK | OK huge 4294967295/YEAR 4294967295 31536000000000"),
+        (
+            0,
+            "huge=x",
+            "OK | OK huge 4294967295/YEAR 4294967295 31536000000000",
+        ),
         // Shadow mode: counted, never denied.
         (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
         (SECOND, "tried=x", "OK | OK tried 1/WEEK 0 604799000000"),
         (0, "tried_never=x", "OK | OK tried_never 0/UNKNOWN 0"),
         // Every attempt counts.
         (0, "login=x", "OK | OK login 1/UNKNOWN 0 10000000"),
-        (5 * SECOND, "login=x", "OVER | OVER login 1/UNKNOWN 0 10000000"),
-        (9 * SECOND, "login=x", "OVER | OVER login 1/UNKNOWN 0 10000000"),
+        (
+            5 * SECOND,
+            "login=x",
+            "OVER | OVER login 1/UNKNOWN 0 10000000",
+        ),
+        (
+            9 * SECOND,
+            "login=x",
+            "OVER | OVER login 1/UNKNOWN 0 10000000",
+        ),
     ];
     let fixture = fixture(Headers::None);
     fixture.check(rows).await;
@@ -203,7 +250,11 @@ async fn each_kind_of_rule_has_its_answer() {
     let rule = |path: &str| rules.iter().find(|rule| rule.path == path).unwrap();
     let count = |path: &str| {
         let counts = &rule(path).counts;
-        [counts.allowed.load(Relaxed), counts.denied.load(Relaxed), counts.shadow_denied.load(Relaxed)]
+        [
+            counts.allowed.load(Relaxed),
+            counts.denied.load(Relaxed),
+            counts.shadow_denied.load(Relaxed),
+        ]
     };
     for (path, counts) in [
         ("two", [3, 2, 0]),
@@ -215,43 +266,109 @@ async fn each_kind_of_rule_has_its_answer() {
     ] {
         assert_eq!(count(path), counts, "{path}");
     }
-    let denied: Vec<String> = fixture.service.denied().latest(9).iter().map(|key| key.rule.path.clone()).collect();
+    let denied: Vec<String> = fixture
+        .service
+        .denied()
+        .latest(9)
+        .iter()
+        .map(|key| key.rule.path.clone())
+        .collect();
     assert_eq!(denied, ["login", "two", "never"]);
 }
 
 #[tokio::test]
 async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
     let rows: &[(u64, &str, &str)] = &[
-        (0, "user=ann +3 & site=x", "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000"),
-        (0, "site=x & user=ann", "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000"),
-        (0, "site=x & never=x", "OVER | OK whole site 5/SECOND 4 1000000 | OVER never 0/UNKNOWN 0"),
-        (0, "site=x & user=bob +4", "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 3"),
+        (
+            0,
+            "user=ann +3 & site=x",
+            "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000",
+        ),
+        (
+            0,
+            "site=x & user=ann",
+            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000",
+        ),
+        (
+            0,
+            "site=x & never=x",
+            "OVER | OK whole site 5/SECOND 4 1000000 | OVER never 0/UNKNOWN 0",
+        ),
+        (
+            0,
+            "site=x & user=bob +4",
+            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 3",
+        ),
         (
             0,
             "nobody=x & site=x & free=x & user=ann",
             "OVER | OK 0 | OK whole site 5/SECOND 4 1000000 | OK 4294967295 | OVER user 3/MINUTE 0 60000000",
         ),
         // Rules in shadow mode are asked last and charged only with the others.
-        (0, "tried=x & user=ann", "OVER | OK tried 1/WEEK 1 0 | OVER user 3/MINUTE 0 60000000"),
-        (0, "tried=x & site=x", "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 3 1000000"),
-        (0, "tried=x & site=x", "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000"),
+        (
+            0,
+            "tried=x & user=ann",
+            "OVER | OK tried 1/WEEK 1 0 | OVER user 3/MINUTE 0 60000000",
+        ),
+        (
+            0,
+            "tried=x & site=x",
+            "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 3 1000000",
+        ),
+        (
+            0,
+            "tried=x & site=x",
+            "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000",
+        ),
         // One rule twice, under other keys and under the same.
-        (0, "user=cy & user=di", "OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000"),
-        (0, "user=cy & user=cy", "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000"),
+        (
+            0,
+            "user=cy & user=di",
+            "OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000",
+        ),
+        (
+            0,
+            "user=cy & user=cy",
+            "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000",
+        ),
         (
             0,
             "user=di & user=di & user=di",
             "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000",
         ),
-        (0, "user=di & user=di", "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000"),
+        (
+            0,
+            "user=di & user=di",
+            "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000",
+        ),
         // A rule that replaces another one.
-        (0, "site=x & strict=x", "OK | OK 0 | OK strict 1/DAY 0 86400000000"),
+        (
+            0,
+            "site=x & strict=x",
+            "OK | OK 0 | OK strict 1/DAY 0 86400000000",
+        ),
         (0, "site=x", "OK | OK whole site 5/SECOND 1 1000000"),
         // Rules that replace each other, in any order. A dropped rule replaces others too.
-        (0, "a=x & b=x & c=x", "OK | OK A 9/DAY 8 86400000000 | OK 0 | OK 0"),
-        (0, "b=x & a=x & c=x", "OK | OK 0 | OK A 9/DAY 7 86400000000 | OK 0"),
-        (0, "c=x & a=x & b=x", "OK | OK 0 | OK A 9/DAY 6 86400000000 | OK 0"),
-        (0, "c=x & b=x & a=x", "OK | OK 0 | OK 0 | OK A 9/DAY 5 86400000000"),
+        (
+            0,
+            "a=x & b=x & c=x",
+            "OK | OK A 9/DAY 8 86400000000 | OK 0 | OK 0",
+        ),
+        (
+            0,
+            "b=x & a=x & c=x",
+            "OK | OK 0 | OK A 9/DAY 7 86400000000 | OK 0",
+        ),
+        (
+            0,
+            "c=x & a=x & b=x",
+            "OK | OK 0 | OK A 9/DAY 6 86400000000 | OK 0",
+        ),
+        (
+            0,
+            "c=x & b=x & a=x",
+            "OK | OK 0 | OK 0 | OK A 9/DAY 5 86400000000",
+        ),
         (0, "b=x & c=x", "OK | OK B 1/DAY 0 86400000000 | OK 0"),
     ];
     let fixture = fixture(Headers::None);
@@ -259,34 +376,78 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
     let rules = fixture.service.rules();
     let site = rules.iter().find(|rule| rule.path == "site").unwrap();
     // A request that another rule denied counts neither as allowed nor as denied.
-    assert_eq!((site.counts.allowed.load(Relaxed), site.counts.denied.load(Relaxed)), (4, 0));
+    assert_eq!(
+        (
+            site.counts.allowed.load(Relaxed),
+            site.counts.denied.load(Relaxed)
+        ),
+        (4, 0)
+    );
 }
 
 #[tokio::test]
 async fn quotas_deny_only_together() {
     let rows: &[(u64, &str, &str)] = &[
         (0, "monthly=x", "OK | OK monthly 1/MONTH 0 2592000000000"),
-        (0, "monthly=x & yearly=x", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000"),
-        (0, "monthly=x & user=ann", "OVER | OVER monthly 1/MONTH 0 2592000000000 | OK user 3/MINUTE 3 0"),
-        (0, "monthly=x & yearly=x +0", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000"),
-        (0, "monthly=x & yearly=x", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000"),
+        (
+            0,
+            "monthly=x & yearly=x",
+            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
+        ),
+        (
+            0,
+            "monthly=x & user=ann",
+            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OK user 3/MINUTE 3 0",
+        ),
+        (
+            0,
+            "monthly=x & yearly=x +0",
+            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
+        ),
+        (
+            0,
+            "monthly=x & yearly=x",
+            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000",
+        ),
         (
             0,
             "user=ann & monthly=x & yearly=x",
             "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
         ),
         // A request that can never fit hides neither a spent quota nor a denial in shadow mode.
-        (0, "never=x & monthly=x", "OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000"),
-        (0, "monthly=x +0 & user=ann +4", "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 3"),
+        (
+            0,
+            "never=x & monthly=x",
+            "OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000",
+        ),
+        (
+            0,
+            "monthly=x +0 & user=ann +4",
+            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 3",
+        ),
         (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
-        (0, "never=x & tried=x", "OVER | OVER never 0/UNKNOWN 0 | OK tried 1/WEEK 0 604800000000"),
-        (0, "tried=x & user=ann +4", "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 3"),
+        (
+            0,
+            "never=x & tried=x",
+            "OVER | OVER never 0/UNKNOWN 0 | OK tried 1/WEEK 0 604800000000",
+        ),
+        (
+            0,
+            "tried=x & user=ann +4",
+            "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 3",
+        ),
     ];
     let fixture = fixture(Headers::None);
     fixture.check(rows).await;
     let rules = fixture.service.rules();
     let tried = rules.iter().find(|rule| rule.path == "tried").unwrap();
-    assert_eq!((tried.counts.allowed.load(Relaxed), tried.counts.shadow_denied.load(Relaxed)), (1, 2));
+    assert_eq!(
+        (
+            tried.counts.allowed.load(Relaxed),
+            tried.counts.shadow_denied.load(Relaxed)
+        ),
+        (1, 2)
+    );
 }
 
 #[tokio::test]
@@ -304,11 +465,23 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
         (0, "site=new +0", "OK | OK whole site 5/SECOND 5 0"),
         // A request that never fits has no duration.
         (6, "site=b", "OVER | OVER whole site 5/SECOND 5"),
-        (0, "site=b +18446744073709551615", "OVER | OVER whole site 5/SECOND 5"),
+        (
+            0,
+            "site=b +18446744073709551615",
+            "OVER | OVER whole site 5/SECOND 5",
+        ),
         (3, "two=b", "OVER | OVER two 2/UNKNOWN 2"),
-        (u32::MAX, "huge=b", "OK | OK huge 4294967295/YEAR 4294967295 31536000000000"),
+        (
+            u32::MAX,
+            "huge=b",
+            "OK | OK huge 4294967295/YEAR 4294967295 31536000000000",
+        ),
         (9, "tried=b", "OK | OK tried 1/WEEK 1"),
-        (9, "free=b & trusted=b & nobody=b", "OK | OK 4294967295 | OK 0 | OK 0"),
+        (
+            9,
+            "free=b & trusted=b & nobody=b",
+            "OK | OK 4294967295 | OK 0 | OK 0",
+        ),
     ];
     for (hits, asked, expected) in rows {
         let answer = fixture.ask(&request("d", asked, *hits)).await.unwrap();
@@ -323,28 +496,55 @@ async fn a_descriptor_can_bring_its_own_limit() {
         // It counts in a separate log for each unit, which outlives a change of the number.
         (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
         (0, "user=ann @2/HOUR", "OK | OK user 2/HOUR 0 3600000000"),
-        (0, "user=ann @2/HOUR", "OVER | OVER user 2/HOUR 0 3600000000"),
+        (
+            0,
+            "user=ann @2/HOUR",
+            "OVER | OVER user 2/HOUR 0 3600000000",
+        ),
         (0, "user=ann @0/HOUR", "OVER | OVER user 0/UNKNOWN 0"),
         (0, "user=ann @2/HOUR +3", "OVER | OVER user 2/HOUR 0"),
         // Where no rule has a limiter, and where none matches.
         (0, "free=x @1/DAY", "OK | OK =override 1/DAY 0 86400000000"),
-        (0, "free=x @1/DAY", "OVER | OVER =override 1/DAY 0 86400000000"),
+        (
+            0,
+            "free=x @1/DAY",
+            "OVER | OVER =override 1/DAY 0 86400000000",
+        ),
         (
             0,
             "free=y @1/DAY & nobody=x @1/MONTH",
             "OK | OK =override 1/DAY 0 86400000000 | OK =override 1/MONTH 0 2592000000000",
         ),
-        (0, "nobody=x @1/MONTH", "OVER | OVER =override 1/MONTH 0 2592000000000"),
-        (0, "nobody=x;a=b @1/YEAR", "OK | OK =override 1/YEAR 0 31536000000000"),
-        (0, "never=x @4/SECOND", "OK | OK =override 4/SECOND 3 1000000"),
+        (
+            0,
+            "nobody=x @1/MONTH",
+            "OVER | OVER =override 1/MONTH 0 2592000000000",
+        ),
+        (
+            0,
+            "nobody=x;a=b @1/YEAR",
+            "OK | OK =override 1/YEAR 0 31536000000000",
+        ),
+        (
+            0,
+            "never=x @4/SECOND",
+            "OK | OK =override 4/SECOND 3 1000000",
+        ),
         // A charge beyond the rule's own limit is refunded, too.
-        (0, "user=bob @9/DAY +8 & free=x @1/DAY", "OVER | OK user 9/DAY 9 0 | OVER =override 1/DAY 0 86400000000"),
+        (
+            0,
+            "user=bob @9/DAY +8 & free=x @1/DAY",
+            "OVER | OK user 9/DAY 9 0 | OVER =override 1/DAY 0 86400000000",
+        ),
         (0, "user=bob @9/DAY +9", "OK | OK user 9/DAY 0 86400000000"),
         (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),
     ];
     let fixture = fixture(Headers::None);
     fixture.check(rows).await;
-    let elsewhere = fixture.ask(&request("elsewhere", "user=ann @1/DAY", 0)).await.unwrap();
+    let elsewhere = fixture
+        .ask(&request("elsewhere", "user=ann @1/DAY", 0))
+        .await
+        .unwrap();
     assert_eq!(text(&elsewhere), "OK | OK 0");
 }
 
@@ -353,7 +553,11 @@ async fn requests_without_sense_are_refused() {
     let fixture = fixture(Headers::None);
     let many = vec!["user=ann"; MAX_DESCRIPTORS + 1].join(" & ");
     for (domain, asked, reason) in [
-        ("", "user=ann", "domain is empty, expected the name of a domain"),
+        (
+            "",
+            "user=ann",
+            "domain is empty, expected the name of a domain",
+        ),
         ("d", "", "descriptors is empty, expected at least one"),
         ("d", &*many, "1001 descriptors, expected at most 1000"),
         (
@@ -361,31 +565,65 @@ async fn requests_without_sense_are_refused() {
             "user=ann & user=bob @1/UNKNOWN",
             "descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
         ),
-        ("d", "user=ann -", "descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead"),
-        ("d", "user=ann @1/99", "descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"),
+        (
+            "d",
+            "user=ann -",
+            "descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead",
+        ),
+        (
+            "d",
+            "user=ann @1/99",
+            "descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
+        ),
     ] {
         let failure = fixture.ask(&request(domain, asked, 0)).await.unwrap_err();
-        assert!(matches!(&failure, Failure::Invalid(text) if text == reason), "{failure:?}");
+        assert!(
+            matches!(&failure, Failure::Invalid(text) if text == reason),
+            "{failure:?}"
+        );
     }
     let most = vec!["nobody=x"; MAX_DESCRIPTORS].join(" & ");
-    assert_eq!(fixture.ask(&request("d", &most, 0)).await.unwrap().statuses.len(), MAX_DESCRIPTORS);
-    let unknown = fixture.ask(&request("elsewhere", "user=ann", 0)).await.unwrap();
+    assert_eq!(
+        fixture
+            .ask(&request("d", &most, 0))
+            .await
+            .unwrap()
+            .statuses
+            .len(),
+        MAX_DESCRIPTORS
+    );
+    let unknown = fixture
+        .ask(&request("elsewhere", "user=ann", 0))
+        .await
+        .unwrap();
     assert_eq!(text(&unknown), "OK | OK 0");
 }
 
 #[tokio::test]
 async fn header_fields_are_in_the_chosen_form() {
-    let asked =
-        ["user=ann +2 & two=x", "user=ann +2 & two=x", "free=x", "tried=x", "never=x", "user=ann +4", "site=x;y"];
+    let asked = [
+        "user=ann +2 & two=x",
+        "user=ann +2 & two=x",
+        "free=x",
+        "tried=x",
+        "never=x",
+        "user=ann +4",
+        "site=x;y",
+    ];
     let fields = |answer: &RateLimitResponse| {
-        let fields = answer.response_headers_to_add.iter().map(|field| format!("{}: {}", field.key, field.value));
+        let fields = answer
+            .response_headers_to_add
+            .iter()
+            .map(|field| format!("{}: {}", field.key, field.value));
         fields.collect::<Vec<_>>().join("; ")
     };
     let policy = r#"ratelimit-policy: "user";q=3;w=60, "two-10s";q=2;w=10, "two-1h";q=3;w=3600"#;
     let own = r#"ratelimit-policy: "user";q=3;w=60; ratelimit: "user";r=1;t=60"#;
     let structured = [
         format!(r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600"#),
-        format!(r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600; retry-after: 60"#),
+        format!(
+            r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600; retry-after: 60"#
+        ),
         String::new(),
         String::new(),
         String::new(),
@@ -402,9 +640,11 @@ async fn header_fields_are_in_the_chosen_form() {
         "",
     ]
     .map(str::to_owned);
-    for (form, expected) in
-        [(Headers::Ratelimit, structured), (Headers::Legacy, legacy), (Headers::None, Default::default())]
-    {
+    for (form, expected) in [
+        (Headers::Ratelimit, structured),
+        (Headers::Legacy, legacy),
+        (Headers::None, Default::default()),
+    ] {
         let fixture = fixture(form);
         for (asked, expected) in asked.iter().zip(expected) {
             let answer = fixture.ask(&request("d", asked, 0)).await.unwrap();
@@ -434,7 +674,10 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
             let answer = service.decide(&asked, None).await.unwrap();
             assert_eq!(answer.overall_code(), Code::Ok);
         }
-        let entries = memory.entries(LogKey { name: format!("d/{path}").into(), key: b"x" });
+        let entries = memory.entries(LogKey {
+            name: format!("d/{path}").into(),
+            key: b"x",
+        });
         assert!((most / 2..=most).contains(&entries), "{entries} entries");
     }
 }
@@ -442,13 +685,22 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
 /// Returns a service over a store that fails by rule, and what waits until `used` units of `site=x` are taken.
 fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
     let (faulty, clock) = (Faulty::new(MemoryStore::new()), MockClock::new());
-    let service = over(Arc::new(WithClock::new(faulty.clone(), clock.clone())), Headers::None);
+    let service = over(
+        Arc::new(WithClock::new(faulty.clone(), clock.clone())),
+        Headers::None,
+    );
     let fixture = Fixture { service, clock };
     let rules = fixture.service.rules();
     let until_used = async move |used| {
-        let site = rules.iter().find(|rule| rule.path == "site").and_then(|rule| rule.limiter()).unwrap();
+        let site = rules
+            .iter()
+            .find(|rule| rule.path == "site")
+            .and_then(|rule| rule.limiter())
+            .unwrap();
         let wait = async { while site.status("x").await.unwrap().used() != used {} };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never {used} used"));
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("never {used} used"));
     };
     (fixture, faulty, until_used)
 }
@@ -457,9 +709,19 @@ fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
 async fn a_denial_waits_for_no_refund() {
     let (fixture, faulty, until_used) = faulty();
     fixture
-        .check(&[(0, "user=ann +3 & site=x", "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000")])
+        .check(&[(
+            0,
+            "user=ann +3 & site=x",
+            "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000",
+        )])
         .await;
-    faulty.rule(|verb, _| if verb == "settle" { Does::Hold } else { Does::Answer });
+    faulty.rule(|verb, _| {
+        if verb == "settle" {
+            Does::Hold
+        } else {
+            Does::Answer
+        }
+    });
     let over = "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000";
     fixture.check(&[(0, "site=x & user=ann", over)]).await;
     until_used(2).await;
@@ -471,7 +733,13 @@ async fn a_denial_waits_for_no_refund() {
 async fn a_dropped_request_charges_nothing() {
     let (fixture, faulty, until_used) = faulty();
     for held in [b"x", b"y"] {
-        faulty.rule(move |verb, log| if verb == "acquire" && log.key == held { Does::Hold } else { Does::Answer });
+        faulty.rule(move |verb, log| {
+            if verb == "acquire" && log.key == held {
+                Does::Hold
+            } else {
+                Does::Answer
+            }
+        });
         let calls = faulty.calls_to("acquire");
         let asked = request("d", "site=x & site=y", 0);
         let mut decision = Box::pin(fixture.ask(&asked));
@@ -505,16 +773,26 @@ async fn the_outage_choice_decides_before_the_caller_gives_up() {
         let faulty = Faulty::new(MemoryStore::new());
         faulty.set(Does::Hang);
         let store = Arc::new(Stack::new(faulty).fallback(MemoryStore::new()));
-        let service = over(store, Headers::None).with_caller_timeout(flag.map(Duration::from_millis));
+        let service =
+            over(store, Headers::None).with_caller_timeout(flag.map(Duration::from_millis));
         let mut message = Request::new(asked.clone());
         if !header.is_empty() {
-            message.metadata_mut().insert("grpc-timeout", header.parse().unwrap());
+            message
+                .metadata_mut()
+                .insert("grpc-timeout", header.parse().unwrap());
         }
         let began = Instant::now();
-        let answer = Grpc::new(Arc::new(service)).should_rate_limit(message).await.unwrap().into_inner();
+        let answer = Grpc::new(Arc::new(service))
+            .should_rate_limit(message)
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(answer.overall_code(), Code::Ok);
         let took = began.elapsed().as_millis();
-        assert!((longest * 3 / 4..=longest).contains(&took), "{header}, {flag:?}: {took} ms");
+        assert!(
+            (longest * 3 / 4..=longest).contains(&took),
+            "{header}, {flag:?}: {took} ms"
+        );
     }
 }
 
@@ -522,9 +800,11 @@ async fn the_outage_choice_decides_before_the_caller_gives_up() {
 async fn a_failed_store_fails_the_request_but_not_a_shadow() {
     let (fixture, faulty, _) = faulty();
     faulty.set(Does::Refuse);
-    for (asked, expected) in
-        [("tried=x", Some("OK | OK 0")), ("free=x", Some("OK | OK 4294967295")), ("user=ann", None)]
-    {
+    for (asked, expected) in [
+        ("tried=x", Some("OK | OK 0")),
+        ("free=x", Some("OK | OK 4294967295")),
+        ("user=ann", None),
+    ] {
         match (fixture.ask(&request("d", asked, 0)).await, expected) {
             (Ok(answer), Some(expected)) => assert_eq!(text(&answer), expected),
             (Err(Failure::Store(error)), None) => assert_eq!(error.kind(), ErrorKind::Unavailable),

@@ -9,7 +9,11 @@ use limiter_server::check::check;
 fn run(path: &Path) -> (bool, String, String) {
     let (mut out, mut errors) = (Vec::new(), Vec::new());
     let valid = check(path, &mut out, &mut errors).unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap().replace(&format!("{}/", path.parent().unwrap().display()), "");
+    let text = |bytes| {
+        String::from_utf8(bytes)
+            .unwrap()
+            .replace(&format!("{}/", path.parent().unwrap().display()), "")
+    };
     (valid, text(out), text(errors))
 }
 
@@ -36,10 +40,17 @@ d       c      8/1d                                           limits.yaml:6:3
     let (passed, out, errors) = run(&path);
     assert_eq!((passed, &*out, &*errors), (true, table, ""));
 
-    fs::write(&path, "domain: d\ndescriptors: [{key: a, rate_limit: {}, x: 1}]").unwrap();
+    fs::write(
+        &path,
+        "domain: d\ndescriptors: [{key: a, rate_limit: {}, x: 1}]",
+    )
+    .unwrap();
     let (passed, out, errors) = run(&path);
     let first = "limits.yaml:2:36: expected `requests_per_unit`, `policy` or `unlimited: true`\nlimits.yaml:2:36: expected `unit`";
-    assert!(!passed && out.is_empty() && errors.starts_with(first), "{errors}");
+    assert!(
+        !passed && out.is_empty() && errors.starts_with(first),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -50,7 +61,11 @@ fn what_is_not_read_is_named_and_long_texts_are_printed() {
     fs::create_dir(path.join("..data")).unwrap();
     for file in ["a.yaml", "b.yaml~", "c", ".hidden"] {
         let value = "x".repeat(65_536);
-        fs::write(path.join(file), format!("{{domain: d, descriptors: [{{key: k, value: {value}}}]}}")).unwrap();
+        fs::write(
+            path.join(file),
+            format!("{{domain: d, descriptors: [{{key: k, value: {value}}}]}}"),
+        )
+        .unwrap();
     }
     let (passed, out, errors) = run(&path);
     assert!(passed && out.len() > 65_536);

@@ -16,20 +16,41 @@ fn lines(rules: &Rules) -> Vec<String> {
     let line = |rule: &limiter_server::rules::Rule| {
         let policy = rule.limiter().map(Limiter::policy);
         let effect = policy.map_or_else(|| rule.effect.name().to_owned(), Policy::to_string);
-        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
-        let replaces: String = rule.replaces.iter().map(|other| format!(" replaces {other}")).collect();
+        let name = rule
+            .name
+            .as_ref()
+            .map_or_else(String::new, |name| format!(" named {name}"));
+        let replaces: String = rule
+            .replaces
+            .iter()
+            .map(|other| format!(" replaces {other}"))
+            .collect();
         let attempts = policy.is_some_and(|policy| policy.counting() == Counting::Attempts);
-        let flags =
-            [(attempts, "attempts"), (rule.shadow, "shadow"), (rule.quota, "quota"), (rule.is_detailed(), "detailed")];
-        let flags: String = flags.iter().filter(|(set, _)| *set).map(|(_, name)| format!(" [{name}]")).collect();
-        format!("{} {}: {effect}{name}{replaces}{flags}", rule.domain, rule.path)
+        let flags = [
+            (attempts, "attempts"),
+            (rule.shadow, "shadow"),
+            (rule.quota, "quota"),
+            (rule.is_detailed(), "detailed"),
+        ];
+        let flags: String = flags
+            .iter()
+            .filter(|(set, _)| *set)
+            .map(|(_, name)| format!(" [{name}]"))
+            .collect();
+        format!(
+            "{} {}: {effect}{name}{replaces}{flags}",
+            rule.domain, rule.path
+        )
     };
     rules.iter().map(|rule| line(rule)).collect()
 }
 
 /// The domains of rules, sorted.
 pub(crate) fn domains(rules: &Rules) -> Vec<String> {
-    let mut domains: Vec<String> = rules.with_overrides().map(|rule| rule.domain.clone()).collect();
+    let mut domains: Vec<String> = rules
+        .with_overrides()
+        .map(|rule| rule.domain.clone())
+        .collect();
     domains.sort();
     domains.dedup();
     domains
@@ -82,15 +103,30 @@ wildcards file,type: exempt
 wildcards tenant=t*prod,tenant=res*,type: 60/1m";
     let rules = read("");
     assert_eq!(lines(&rules), expected.lines().collect::<Vec<_>>());
-    for limiter in rules.iter().filter_map(|rule| Some((rule, rule.limiter()?))) {
-        assert_eq!(limiter.1.name().to_string(), format!("{}/{}", limiter.0.domain, limiter.0.path));
+    for limiter in rules
+        .iter()
+        .filter_map(|rule| Some((rule, rule.limiter()?)))
+    {
+        assert_eq!(
+            limiter.1.name().to_string(),
+            format!("{}/{}", limiter.0.domain, limiter.0.path)
+        );
     }
     let one = read("values.yaml");
-    assert_eq!(lines(&one), ["databases database=orders: 300/1s", "databases database=default: 500/1s"]);
+    assert_eq!(
+        lines(&one),
+        [
+            "databases database=orders: 300/1s",
+            "databases database=default: 500/1s"
+        ]
+    );
     let place = one.iter().nth(1).unwrap().place.to_string();
     assert!(place.ends_with("tests/config/values.yaml:9:5"), "{place}");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/limits.yaml");
-    assert_eq!(domains(&Rules::read(&example, &store(), None).unwrap()), ["edge"]);
+    assert_eq!(
+        domains(&Rules::read(&example, &store(), None).unwrap()),
+        ["edge"]
+    );
 }
 
 #[test]
@@ -105,7 +141,10 @@ fn scalars_are_read_as_they_are_written() {
         ("true", "true"),
         ("no", "no"),
         (".nan", ".nan"),
-        ("340282366920938463463374607431768211456", "340282366920938463463374607431768211456"),
+        (
+            "340282366920938463463374607431768211456",
+            "340282366920938463463374607431768211456",
+        ),
         ("\"a\\tb\"", "a\tb"),
         ("'it''s'", "it's"),
         ("ä: ", "error"),
@@ -118,48 +157,99 @@ fn scalars_are_read_as_they_are_written() {
         }
     }
     for flag in ["true", "True", "yes", "on"] {
-        let rules = parse(&format!("domain: d\ndescriptors: [{{key: k, shadow_mode: {flag}}}]")).unwrap();
+        let rules = parse(&format!(
+            "domain: d\ndescriptors: [{{key: k, shadow_mode: {flag}}}]"
+        ))
+        .unwrap();
         assert!(rules.iter().next().unwrap().shadow, "{flag}");
     }
 }
 
 #[test]
 fn every_error_of_a_file_has_a_place() {
-    let limit = |limit: &str| format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n");
+    let limit =
+        |limit: &str| format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n");
     let node = |node: &str| format!("domain: d\ndescriptors:\n- {{{node}}}\n");
     let cases: Vec<(String, &[&str])> = vec![
         (String::new(), &["f:1:1: expected a mapping, found nothing"]),
-        ("- a".to_owned(), &["f:1:1: expected a mapping, found a list"]),
-        ("descriptors: []".to_owned(), &["f:1:1: expected `domain` with a text"]),
-        ("domain: ''".to_owned(), &["f:1:9: expected `domain` with a text"]),
-        ("domain: [d]".to_owned(), &["f:1:9: expected a text, found a list"]),
-        ("domain: d\ndescriptors: {}".to_owned(), &["f:2:14: expected a list, found a mapping"]),
+        (
+            "- a".to_owned(),
+            &["f:1:1: expected a mapping, found a list"],
+        ),
+        (
+            "descriptors: []".to_owned(),
+            &["f:1:1: expected `domain` with a text"],
+        ),
+        (
+            "domain: ''".to_owned(),
+            &["f:1:9: expected `domain` with a text"],
+        ),
+        (
+            "domain: [d]".to_owned(),
+            &["f:1:9: expected a text, found a list"],
+        ),
+        (
+            "domain: d\ndescriptors: {}".to_owned(),
+            &["f:2:14: expected a list, found a mapping"],
+        ),
         (
             "domain: d\ndescriptors:\n- a\n- 7".to_owned(),
-            &["f:3:3: expected a mapping, found \"a\"", "f:4:3: expected a mapping, found 7"],
+            &[
+                "f:3:3: expected a mapping, found \"a\"",
+                "f:4:3: expected a mapping, found 7",
+            ],
         ),
         (
             "domain: d\ndomain: e\n0.25: f".to_owned(),
-            &["f:2:1: duplicate field `domain`", "f:3:1: expected one of the fields domain, descriptors, found 0.25"],
+            &[
+                "f:2:1: duplicate field `domain`",
+                "f:3:1: expected one of the fields domain, descriptors, found 0.25",
+            ],
         ),
         ("domain: a: b".to_owned(), &["f:1:10: "]),
-        ("domain: d\n---\ndomain: e".to_owned(), &["f:3:1: only single YAML document expected but multiple found"]),
-        ("domain: *d".to_owned(), &["f:1:9: reference to unknown value"]),
+        (
+            "domain: d\n---\ndomain: e".to_owned(),
+            &["f:3:1: only single YAML document expected but multiple found"],
+        ),
+        (
+            "domain: *d".to_owned(),
+            &["f:1:9: reference to unknown value"],
+        ),
         (node("value: v"), &["f:3:3: expected `key` with a text"]),
-        (node("key: k, value: {}"), &["f:3:19: expected a text, found a mapping"]),
-        (node("key: 'k*'"), &["f:3:9: expected a key without `*`: wildcards are for values"]),
+        (
+            node("key: k, value: {}"),
+            &["f:3:19: expected a text, found a mapping"],
+        ),
+        (
+            node("key: 'k*'"),
+            &["f:3:9: expected a key without `*`: wildcards are for values"],
+        ),
         (
             node("key: k, ratelimit: 1"),
-            &["f:3:12: expected one of the fields key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, \
-             value_to_metric, share_threshold, metadata, descriptors, found \"ratelimit\""],
+            &[
+                "f:3:12: expected one of the fields key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, \
+             value_to_metric, share_threshold, metadata, descriptors, found \"ratelimit\"",
+            ],
         ),
         (
             node("key: k, shadow_mode: 1, detailed_metric: maybe"),
-            &["f:3:25: expected true or false, found 1", "f:3:45: expected true or false, found \"maybe\""],
+            &[
+                "f:3:25: expected true or false, found 1",
+                "f:3:45: expected true or false, found \"maybe\"",
+            ],
         ),
-        (node("key: k, value: v, share_threshold: true"), &["f:3:39: `share_threshold` needs a value with `*`"]),
-        (node("key: k, metadata: 5"), &["f:3:22: expected a mapping, found 5"]),
-        (node("key: k, rate_limit: "), &["f:3:22: expected a mapping, found nothing"]),
+        (
+            node("key: k, value: v, share_threshold: true"),
+            &["f:3:39: `share_threshold` needs a value with `*`"],
+        ),
+        (
+            node("key: k, metadata: 5"),
+            &["f:3:22: expected a mapping, found 5"],
+        ),
+        (
+            node("key: k, rate_limit: "),
+            &["f:3:22: expected a mapping, found nothing"],
+        ),
         (
             node("key: k}\n- {key: k, value: v}\n- {key: k, value: v}\n- {key: k"),
             &[
@@ -196,7 +286,10 @@ fn every_error_of_a_file_has_a_place() {
              found \"requestsperunit\"",
             ],
         ),
-        (limit("unit: day, requests_per_unit: 9007199254740993"), &["f:4:46: "]),
+        (
+            limit("unit: day, requests_per_unit: 9007199254740993"),
+            &["f:4:46: "],
+        ),
         (
             limit("unlimited: true, unit: day, requests_per_unit: 25"),
             &["f:4:39: `unit` cannot be combined with `unlimited`"],
@@ -208,13 +301,18 @@ fn every_error_of_a_file_has_a_place() {
                 "f:4:37: `unit` cannot be combined with `policy`",
             ],
         ),
-        (limit("policy: 5/10s, counting: both"), &["f:4:41: expected admitted or attempts, found \"both\""]),
+        (
+            limit("policy: 5/10s, counting: both"),
+            &["f:4:41: expected admitted or attempts, found \"both\""],
+        ),
         (
             limit("unit: day, requests_per_unit: 0, counting: attempts"),
             &["f:4:59: `counting` cannot be combined with `requests_per_unit: 0`"],
         ),
         (
-            limit("policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}]"),
+            limit(
+                "policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}]",
+            ),
             &[
                 "f:4:50: expected the name of another rule, found this rule's name \"a\"",
                 "f:4:66: expected `name` with a text",
@@ -227,10 +325,14 @@ fn every_error_of_a_file_has_a_place() {
     for (text, expected) in cases {
         let Errors(errors) = parse(&text).expect_err(&text);
         let same = errors.len() == expected.len()
-            && errors.iter().zip(expected).all(|(error, start)| error.starts_with(start));
+            && errors
+                .iter()
+                .zip(expected)
+                .all(|(error, start)| error.starts_with(start));
         assert!(same, "{text}\n{errors:#?}\nexpected {expected:#?}");
     }
-    let Errors(errors) = Rules::parse("f", b"domain: d\n# \xc3\xa4 \xff", &store(), None).unwrap_err();
+    let Errors(errors) =
+        Rules::parse("f", b"domain: d\n# \xc3\xa4 \xff", &store(), None).unwrap_err();
     assert_eq!(errors, ["f:2:5: expected UTF-8"]);
 }
 
@@ -238,9 +340,15 @@ fn every_error_of_a_file_has_a_place() {
 fn a_folder_is_read_as_kubernetes_mounts_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let write = |name: &str, domain: &str| fs::write(path.join(name), format!("domain: {domain}")).unwrap();
+    let write =
+        |name: &str, domain: &str| fs::write(path.join(name), format!("domain: {domain}")).unwrap();
     let domains = || Rules::read(path, &store(), None).map(|rules| domains(&rules));
-    let errors = || domains().unwrap_err().to_string().replace(&path.display().to_string(), "DIR");
+    let errors = || {
+        domains()
+            .unwrap_err()
+            .to_string()
+            .replace(&path.display().to_string(), "DIR")
+    };
 
     assert_eq!(errors(), "DIR: the folder contains no *.yaml or *.yml file");
     fs::create_dir(path.join("..1")).unwrap();
@@ -252,7 +360,13 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     write(".hidden.yaml", "hidden");
     write("notes.txt", "notes");
     fs::create_dir(path.join("folder.yaml")).unwrap();
-    assert!(Command::new("mkfifo").arg(path.join("pipe.yaml")).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(path.join("pipe.yaml"))
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(domains().unwrap(), ["a", "b", "c"]);
 
     write("d.yaml", "b\nextra: 1");
@@ -262,8 +376,13 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
                     DIR/e.yaml:1:9: the domain \"a\" is already at DIR/a.yaml:1:9\n\
                     DIR/f.yaml: No such file or directory (os error 2)";
     assert_eq!(errors(), expected);
-    let absent = Rules::read(&path.join("absent"), &store(), None).unwrap_err().to_string();
-    assert!(absent.ends_with("absent: No such file or directory (os error 2)"), "{absent}");
+    let absent = Rules::read(&path.join("absent"), &store(), None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        absent.ends_with("absent: No such file or directory (os error 2)"),
+        "{absent}"
+    );
 }
 
 #[test]
@@ -277,7 +396,10 @@ fn aliases_and_depth_are_bounded() {
     assert_eq!(errors.len(), 1, "{errors:?}");
     for (levels, is_valid) in [(16, true), (17, false), (10_000, false)] {
         let descriptors = "[{key: k, descriptors: ".repeat(levels);
-        let deep = format!("domain: d\ndescriptors: {descriptors}[]{}", "}]".repeat(levels));
+        let deep = format!(
+            "domain: d\ndescriptors: {descriptors}[]{}",
+            "}]".repeat(levels)
+        );
         assert_eq!(parse(&deep).is_ok(), is_valid, "{levels}");
     }
 }

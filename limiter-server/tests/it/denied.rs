@@ -18,7 +18,11 @@ fn rule(rules: &Rules) -> &Arc<Rule> {
 
 fn shown(denied: &DeniedKeys, count: usize) -> Vec<(String, String, u64)> {
     let text = |denied: limiter_server::denied::DeniedKey| {
-        (denied.rule.path.clone(), String::from_utf8_lossy(&denied.key).into_owned(), denied.times)
+        (
+            denied.rule.path.clone(),
+            String::from_utf8_lossy(&denied.key).into_owned(),
+            denied.times,
+        )
     };
     denied.latest(count).into_iter().map(text).collect()
 }
@@ -43,7 +47,10 @@ fn the_latest_come_first_and_a_reload_changes_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    let (denied, rules) = (DeniedKeys::default(), ["login", "search"].map(|path| rules(path, None)));
+    let (denied, rules) = (
+        DeniedKeys::default(),
+        ["login", "search"].map(|path| rules(path, None)),
+    );
     for number in 0..3 * KEPT {
         denied.note(rule(&rules[number % 2]), number.to_string().as_bytes());
         assert!(denied.latest(usize::MAX).len() <= KEPT);

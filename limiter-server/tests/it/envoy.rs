@@ -36,18 +36,33 @@ impl Envoy {
     /// Starts Envoy before these servers, for which it waits at most `timeout`, and waits until it is ready.
     pub(crate) fn start(servers: &[Server], timeout: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let stand_in = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let stand_in = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/envoy/envoy.yaml");
         let endpoint = |port: u16| {
-            format!("- endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }}")
+            format!(
+                "- endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }}"
+            )
         };
-        let endpoints: Vec<String> = servers.iter().map(|server| endpoint(server.grpc.port())).collect();
+        let endpoints: Vec<String> = servers
+            .iter()
+            .map(|server| endpoint(server.grpc.port()))
+            .collect();
         let mut config = fs::read_to_string(example).unwrap();
         for (theirs, ours) in [
-            ("address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0"),
+            (
+                "address: 0.0.0.0, port_value: 10000",
+                "address: 127.0.0.1, port_value: 0",
+            ),
             (&endpoint(8081), &endpoints.join("\n              ")),
             // No request may pass without a decision.
-            ("timeout: 0.25s\n                      #", &format!("timeout: {timeout}\n                      #")),
+            (
+                "timeout: 0.25s\n                      #",
+                &format!("timeout: {timeout}\n                      #"),
+            ),
             ("connect_timeout: 0.25s", "connect_timeout: 20s"),
             ("failure_mode_deny: false", "failure_mode_deny: true"),
         ] {
@@ -55,36 +70,63 @@ impl Envoy {
             config = config.replace(theirs, ours);
         }
         config = config.replace("port_value: 9000", &format!("port_value: {stand_in}"));
-        config.push_str("\nadmin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }\n");
-        let (path, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
+        config.push_str(
+            "\nadmin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }\n",
+        );
+        let (path, admin) = (
+            folder.path().join("envoy.yaml"),
+            folder.path().join("admin"),
+        );
         fs::write(&path, config).unwrap();
         let mut command = Command::new(tools::envoy());
-        command.arg("--config-path").arg(&path).arg("--admin-address-path").arg(&admin);
-        command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "error"]);
+        command
+            .arg("--config-path")
+            .arg(&path)
+            .arg("--admin-address-path")
+            .arg(&admin);
+        command.args([
+            "--disable-hot-restart",
+            "--concurrency",
+            "2",
+            "--log-level",
+            "error",
+        ]);
         let mut process = command.stdin(Stdio::null()).spawn().unwrap();
         let (admin, address) = until("Envoy is ready", || {
             assert!(process.try_wait().unwrap().is_none(), "Envoy ended");
             let admin = fs::read_to_string(&admin).ok()?.parse().ok()?;
             let (status, _) = get(admin, "/ready");
             let listeners = get(admin, "/listeners").1;
-            let edge = listeners.lines().find_map(|line| line.strip_prefix("edge::"))?;
+            let edge = listeners
+                .lines()
+                .find_map(|line| line.strip_prefix("edge::"))?;
             (status == 200).then(|| (admin, edge.parse().unwrap()))
         });
-        Self { address, admin, process, _folder: folder }
+        Self {
+            address,
+            admin,
+            process,
+            _folder: folder,
+        }
     }
 
     /// Returns the number of requests that have reached the stand-in.
     fn passed(&self) -> u64 {
         let name = "cluster.service.upstream_rq_total";
         let text = get(self.admin, &format!("/stats?filter={name}")).1;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap().parse().unwrap()
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     /// Returns the status and the head of the first answer that is a decision.
     fn decided(&self, customer: &str) -> (u16, String) {
         until("a server decides", || {
             let fields = format!("host: service\r\nx-customer: {customer}\r\nconnection: close");
-            let (status, head, _) = exchange(self.address, &format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n"));
+            let (status, head, _) =
+                exchange(self.address, &format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n"));
             assert!([0, 200, 429, 500].contains(&status), "{head}");
             [200, 429].contains(&status).then_some((status, head))
         })
@@ -94,7 +136,10 @@ impl Envoy {
     /// decided on, because it was gone.
     fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
         let (left, mut statuses) = (AtomicUsize::new(requests), HashMap::new());
-        let take = || left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        let take = || {
+            left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
+                .is_ok()
+        };
         let work = || {
             let mut seen = Vec::new();
             while take() {
@@ -104,7 +149,10 @@ impl Envoy {
         };
         thread::scope(|scope| {
             let threads: Vec<_> = (0..32).map(|_| scope.spawn(work)).collect();
-            for status in threads.into_iter().flat_map(|thread| thread.join().unwrap()) {
+            for status in threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+            {
                 *statuses.entry(status).or_default() += 1;
             }
         });
@@ -126,13 +174,19 @@ impl Envoy {
         };
         thread::scope(|scope| {
             let threads: Vec<_> = (0..16).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
         })
     }
 }
 
 pub(crate) fn get(to: SocketAddr, path: &str) -> (u16, String) {
-    http(to, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
+    http(
+        to,
+        &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
+    )
 }
 
 impl Drop for Envoy {
@@ -172,9 +226,16 @@ fn a_flow_keeps_its_windows(envoy: &Envoy, servers: &mut Vec<Server>) {
 
 /// A client that waits as long as `retry-after` says is admitted.
 fn waiting_helps(envoy: &Envoy) {
-    let denied = until("a request is denied", || Some(envoy.decided("waits")).filter(|(status, _)| *status == 429)).1;
-    let field =
-        |name: &str| denied.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{denied}"));
+    let denied = until("a request is denied", || {
+        Some(envoy.decided("waits")).filter(|(status, _)| *status == 429)
+    })
+    .1;
+    let field = |name: &str| {
+        denied
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_else(|| panic!("{denied}"))
+    };
     for name in ["ratelimit: ", "ratelimit-policy: "] {
         assert!(field(name).contains("customer=waits"), "{denied}");
     }
@@ -185,7 +246,9 @@ fn waiting_helps(envoy: &Envoy) {
 }
 
 fn prove(store: &str, count: usize) {
-    let mut servers: Vec<Server> = (0..count).map(|_| Server::start(CONFIG, &["--store", store])).collect();
+    let mut servers: Vec<Server> = (0..count)
+        .map(|_| Server::start(CONFIG, &["--store", store]))
+        .collect();
     // A busy machine may need long.
     let envoy = Envoy::start(&servers, "20s");
     a_burst_admits_the_maximum(&envoy, &mut servers);
@@ -198,7 +261,10 @@ fn the_outage_choice_answers_before_envoy_gives_up() {
     let redis = server::Server::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let store = format!("redis://{}", proxy.address());
-    let servers = [Server::start(CONFIG, &["--store", &store, "--on-outage", "closed"])];
+    let servers = [Server::start(
+        CONFIG,
+        &["--store", &store, "--on-outage", "closed"],
+    )];
     let envoy = Envoy::start(&servers, "0.1s");
     assert_eq!(envoy.decided("flow").0, 200);
     // Slower than Envoy waits, and faster than the server's own timeout.

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
-use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use limiter_server::proto::{
+    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::crypto::ring::default_provider;
@@ -33,22 +35,44 @@ descriptors:
 ";
 
 async fn channel(address: SocketAddr) -> Channel {
-    Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap()
+    Endpoint::try_from(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Calls the service with any message, which may be another one than it expects.
-async fn call<M: Message + Send + 'static>(channel: &Channel, message: M) -> Result<RateLimitResponse, Status> {
+async fn call<M: Message + Send + 'static>(
+    channel: &Channel,
+    message: M,
+) -> Result<RateLimitResponse, Status> {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
-    grpc.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    grpc.ready()
+        .await
+        .map_err(|error| Status::unknown(error.to_string()))?;
     let path = PathAndQuery::from_maybe_shared(format!("/{SERVICE}/ShouldRateLimit")).unwrap();
     let codec = ProstCodec::<M, RateLimitResponse>::default();
-    Ok(grpc.unary(Request::new(message), path, codec).await?.into_inner())
+    Ok(grpc
+        .unary(Request::new(message), path, codec)
+        .await?
+        .into_inner())
 }
 
 fn request(value: impl AsRef<[u8]>) -> RateLimitRequest {
-    let entry = Entry { key: "user".into(), value: value.as_ref().into() };
-    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-    RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+    let entry = Entry {
+        key: "user".into(),
+        value: value.as_ref().into(),
+    };
+    let descriptor = RateLimitDescriptor {
+        entries: vec![entry],
+        ..Default::default()
+    };
+    RateLimitRequest {
+        domain: "d".to_owned(),
+        descriptors: vec![descriptor],
+        hits_addend: 0,
+    }
 }
 
 /// A newer request: it has a field that the server does not know.
@@ -89,45 +113,93 @@ async fn requests_are_answered_and_bad_ones_refused() {
     };
     let expected = [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit];
     // Envoy copies raw bytes from header fields.
-    for value in
-        [&b"ann"[..], b"\xff", b"\xfe", b"a\xffb", b"bytes:%FF", b"bytes:", b"%FF", b"", &[b'x'; (1 << 20) - 99]]
-    {
+    for value in [
+        &b"ann"[..],
+        b"\xff",
+        b"\xfe",
+        b"a\xffb",
+        b"bytes:%FF",
+        b"bytes:",
+        b"%FF",
+        b"",
+        &[b'x'; (1 << 20) - 99],
+    ] {
         assert_eq!(codes(value).await, expected, "{:?}", value.get(..9));
     }
     let shown = server.admin("/page/state");
     assert!(shown.contains(r#""key":"bytes:a%FFb""#), "{shown}");
-    let newer = Newer { domain: "d".to_owned(), descriptors: request("newer").descriptors, unknown: "x".to_owned() };
-    assert_eq!(call(&channel, newer).await.unwrap().overall_code(), Code::Ok);
+    let newer = Newer {
+        domain: "d".to_owned(),
+        descriptors: request("newer").descriptors,
+        unknown: "x".to_owned(),
+    };
+    assert_eq!(
+        call(&channel, newer).await.unwrap().overall_code(),
+        Code::Ok
+    );
 
     // The reasons have tests of their own.
-    let invalid = call(&channel, RateLimitRequest::default()).await.unwrap_err();
+    let invalid = call(&channel, RateLimitRequest::default())
+        .await
+        .unwrap_err();
     assert_eq!(
         (invalid.code(), invalid.message()),
-        (Grpc::InvalidArgument, "domain is empty, expected the name of a domain")
+        (
+            Grpc::InvalidArgument,
+            "domain is empty, expected the name of a domain"
+        )
     );
     for answer in [
         call(&channel, Number { domain: 7 }).await,
-        call(&channel, Bytes { domain: b"\xff\xfe".to_vec() }).await,
-        call(&channel, Bytes { domain: vec![b'x'; 5 << 20] }).await,
+        call(
+            &channel,
+            Bytes {
+                domain: b"\xff\xfe".to_vec(),
+            },
+        )
+        .await,
+        call(
+            &channel,
+            Bytes {
+                domain: vec![b'x'; 5 << 20],
+            },
+        )
+        .await,
     ] {
         let code = answer.unwrap_err().code();
-        assert!(matches!(code, Grpc::Internal | Grpc::OutOfRange), "{code:?}");
+        assert!(
+            matches!(code, Grpc::Internal | Grpc::OutOfRange),
+            "{code:?}"
+        );
     }
-    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(1.0));
-    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="undecodable"}"#), Some(3.0));
+    assert_eq!(
+        server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#),
+        Some(1.0)
+    );
+    assert_eq!(
+        server.metric(r#"limiter_server_errors_total{interface="grpc",kind="undecodable"}"#),
+        Some(3.0)
+    );
 }
 
 #[tokio::test]
 async fn a_message_that_does_not_arrive_ends_its_call() {
     let server = Server::start(CONFIG, &[]);
     let mut grpc = tonic::client::Grpc::new(channel(server.grpc).await);
-    for method in [format!("/{SERVICE}/ShouldRateLimit"), "/grpc.health.v1.Health/Check".to_owned()] {
+    for method in [
+        format!("/{SERVICE}/ShouldRateLimit"),
+        "/grpc.health.v1.Health/Check".to_owned(),
+    ] {
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_maybe_shared(method).unwrap();
         let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
         let never = Request::new(futures_util::stream::pending());
-        let answer = tokio::time::timeout(PATIENCE, grpc.client_streaming(never, path, codec)).await;
-        assert_eq!(answer.expect("the call is held").unwrap_err().code(), Grpc::DeadlineExceeded);
+        let answer =
+            tokio::time::timeout(PATIENCE, grpc.client_streaming(never, path, codec)).await;
+        assert_eq!(
+            answer.expect("the call is held").unwrap_err().code(),
+            Grpc::DeadlineExceeded
+        );
     }
 }
 
@@ -136,21 +208,36 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
     let mut server = Server::start(CONFIG, &[]);
     let mut health = HealthClient::new(channel(server.grpc).await);
     for service in ["", SERVICE, "ratelimit"] {
-        let asked = HealthCheckRequest { service: service.to_owned() };
-        assert_eq!(health.check(asked).await.unwrap().into_inner().status(), ServingStatus::Serving);
+        let asked = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        assert_eq!(
+            health.check(asked).await.unwrap().into_inner().status(),
+            ServingStatus::Serving
+        );
     }
     // Those who watch are told before the end, and do not hold it up.
-    let watched = HealthCheckRequest { service: SERVICE.to_owned() };
+    let watched = HealthCheckRequest {
+        service: SERVICE.to_owned(),
+    };
     let mut watch = health.watch(watched).await.unwrap().into_inner();
-    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    assert_eq!(
+        watch.message().await.unwrap().unwrap().status(),
+        ServingStatus::Serving
+    );
 
-    let body =
-        |cost| format!(r#"{{"domain": "d", "descriptor": [["user", "ann"]], "cost": {cost}, "wait_ms": 60000}}"#);
+    let body = |cost| {
+        format!(
+            r#"{{"domain": "d", "descriptor": [["user", "ann"]], "cost": {cost}, "wait_ms": 60000}}"#
+        )
+    };
     let begin = || {
         let mut stream = TcpStream::connect(server.http).unwrap();
         let (kind, len) = ("content-type: application/json", body(1).len());
         let fields = format!("host: x\r\n{kind}\r\nexpect: 100-continue\r\ncontent-length: {len}");
-        stream.write_all(format!("POST /v1/acquire HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("POST /v1/acquire HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes())
+            .unwrap();
         let mut go_on = [0; 25];
         stream.read_exact(&mut go_on).unwrap();
         assert!(go_on.starts_with(b"HTTP/1.1 100"));
@@ -159,19 +246,28 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
     let (mut ends, never_ends, mut waits) = (begin(), begin(), begin());
     assert_eq!(server.post("/v1/acquire", &body(2)).1["allowed"], true);
     waits.write_all(body(2).as_bytes()).unwrap();
-    let decisions =
-        r#"limiter_decisions_total{store="memory",limiter="d/user",policy="3/1m",limit="3/1m",operation="acquire""#;
-    until("a request waits", || server.metric(&format!("{decisions},outcome=\"denied\"")));
+    let decisions = r#"limiter_decisions_total{store="memory",limiter="d/user",policy="3/1m",limit="3/1m",operation="acquire""#;
+    until("a request waits", || {
+        server.metric(&format!("{decisions},outcome=\"denied\""))
+    });
 
     server.signal("TERM");
-    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    until("the listener is closed", || TcpStream::connect(server.http).is_err().then_some(()));
+    assert_eq!(
+        watch.message().await.unwrap().unwrap().status(),
+        ServingStatus::NotServing
+    );
+    until("the listener is closed", || {
+        TcpStream::connect(server.http).is_err().then_some(())
+    });
     ends.write_all(body(1).as_bytes()).unwrap();
     for (mut stream, allowed) in [(waits, false), (ends, true)] {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let expected = format!("\"allowed\":{allowed}");
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(&expected), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains(&expected),
+            "{answer}"
+        );
     }
     assert_eq!(server.wait().code(), Some(0));
     drop(never_ends);
@@ -186,7 +282,11 @@ fn certificates(folder: &Path) {
     for name in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &ca).unwrap().pem()).unwrap();
+        fs::write(
+            folder.join(format!("{name}.pem")),
+            params.signed_by(&key, &ca).unwrap().pem(),
+        )
+        .unwrap();
         fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
     }
 }
@@ -202,8 +302,12 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
     let one_sided = Server::start(CONFIG, &tls);
     let mutual = Server::start(CONFIG, &[&tls[..], &["--tls-client-ca", &*ca]].concat());
 
-    let plain = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem"))).domain_name("localhost");
-    let known = plain.clone().identity(Identity::from_pem(read("client.pem"), read("client.key")));
+    let plain = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(read("ca.pem")))
+        .domain_name("localhost");
+    let known = plain
+        .clone()
+        .identity(Identity::from_pem(read("client.pem"), read("client.key")));
     for (server, tls, expected) in [
         (&one_sided, Some(&plain), true),
         (&one_sided, None, false),
@@ -212,7 +316,9 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
     ] {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::try_from(format!("{scheme}://{}", server.grpc)).unwrap();
-        let endpoint = tls.map_or(endpoint.clone(), |tls| endpoint.tls_config(tls.clone()).unwrap());
+        let endpoint = tls.map_or(endpoint.clone(), |tls| {
+            endpoint.tls_config(tls.clone()).unwrap()
+        });
         let answered = match endpoint.connect().await {
             Ok(channel) => call(&channel, request("ann")).await.is_ok(),
             Err(_) => false,
@@ -221,33 +327,63 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
     }
 
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(&read("ca.pem")).unwrap()).unwrap();
-    let config =
-        ClientConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions();
-    let config = Arc::new(config.unwrap().with_root_certificates(roots).with_no_client_auth());
+    roots
+        .add(CertificateDer::from_pem_slice(&read("ca.pem")).unwrap())
+        .unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions();
+    let config = Arc::new(
+        config
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth(),
+    );
     for (server, expected) in [(&one_sided, true), (&mutual, false)] {
-        let client = ClientConnection::new(Arc::clone(&config), "localhost".try_into().unwrap()).unwrap();
+        let client =
+            ClientConnection::new(Arc::clone(&config), "localhost".try_into().unwrap()).unwrap();
         let mut stream = StreamOwned::new(client, TcpStream::connect(server.http).unwrap());
-        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let _ = stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
     }
     // New certificates apply to new connections, without a restart. Damaged ones change nothing.
     fs::write(&cert, "").unwrap();
-    until("the damage is seen", || (one_sided.logged("cannot reload TLS") > 0).then_some(()));
+    until("the damage is seen", || {
+        (one_sided.logged("cannot reload TLS") > 0).then_some(())
+    });
     certificates(folder.path());
-    let new = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem"))).domain_name("localhost");
+    let new = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(read("ca.pem")))
+        .domain_name("localhost");
     let endpoint = Endpoint::try_from(format!("https://{}", one_sided.grpc)).unwrap();
-    let connects =
-        async |tls: &ClientTlsConfig| endpoint.clone().tls_config(tls.clone()).unwrap().connect().await.is_ok();
+    let connects = async |tls: &ClientTlsConfig| {
+        endpoint
+            .clone()
+            .tls_config(tls.clone())
+            .unwrap()
+            .connect()
+            .await
+            .is_ok()
+    };
     let renewed = async { while !connects(&new).await {} };
-    tokio::time::timeout(PATIENCE, renewed).await.expect("new certificates");
+    tokio::time::timeout(PATIENCE, renewed)
+        .await
+        .expect("new certificates");
     assert!(!connects(&plain).await);
     let empty = path("empty");
     fs::write(&empty, "").unwrap();
     let mut wrong = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
-    let wrong = wrong.arg("--config").arg(one_sided.config()).args(["--tls-cert", &empty, "--tls-key", &key]);
+    let wrong = wrong.arg("--config").arg(one_sided.config()).args([
+        "--tls-cert",
+        &empty,
+        "--tls-key",
+        &key,
+    ]);
     let errors = wrong.output().unwrap().stderr;
-    assert!(String::from_utf8_lossy(&errors).contains("empty: expected certificates in PEM, found none"));
+    assert!(
+        String::from_utf8_lossy(&errors)
+            .contains("empty: expected certificates in PEM, found none")
+    );
 }

@@ -13,8 +13,16 @@ type Listener = (bool, Option<&'static str>);
 async fn status((local, token): Listener, method: &Method, headers: &[(&str, &str)]) -> u16 {
     let guard = Guard::new(token, local, &["limits.example".to_owned()]);
     let routes = guarded(Router::new().route("/reset", any(async || "done")), guard);
-    let request = headers.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
-    let request = request.method(method).uri("/reset").body(Body::empty()).unwrap();
+    let request = headers
+        .iter()
+        .fold(Request::builder(), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+    let request = request
+        .method(method)
+        .uri("/reset")
+        .body(Body::empty())
+        .unwrap();
     routes.oneshot(request).await.unwrap().status().as_u16()
 }
 
@@ -38,8 +46,16 @@ async fn only_names_of_this_machine_reach_a_listener() {
     ];
     for (expected, host) in cases {
         let headers = [("host", host)];
-        assert_eq!(status((true, None), &Method::GET, &headers).await, expected, "{host:?}");
-        assert_eq!(status((false, None), &Method::GET, &headers).await, expected, "{host:?}");
+        assert_eq!(
+            status((true, None), &Method::GET, &headers).await,
+            expected,
+            "{host:?}"
+        );
+        assert_eq!(
+            status((false, None), &Method::GET, &headers).await,
+            expected,
+            "{host:?}"
+        );
     }
 }
 
@@ -58,13 +74,25 @@ async fn changes_need_the_header_and_the_token() {
         (403, secret, vec![bearer("Bearer secret")]),
         (200, secret, vec![name, bearer("Bearer secret")]),
         (200, secret, vec![name, bearer("bearer secret")]),
-        (200, (false, Some("secret")), vec![name, bearer("Bearer secret")]),
+        (
+            200,
+            (false, Some("secret")),
+            vec![name, bearer("Bearer secret")],
+        ),
     ];
     for (expected, guard, headers) in cases {
         for method in [Method::POST, Method::PUT, Method::DELETE] {
-            assert_eq!(status(guard, &method, &headers).await, expected, "{guard:?} {headers:?}");
+            assert_eq!(
+                status(guard, &method, &headers).await,
+                expected,
+                "{guard:?} {headers:?}"
+            );
         }
-        let reads = if guard == (false, Some("secret")) { expected } else { 200 };
+        let reads = if guard == (false, Some("secret")) {
+            expected
+        } else {
+            200
+        };
         assert_eq!(status(guard, &Method::GET, &headers).await, reads);
     }
     // Beyond loopback, the token protects reads, too. A browser asks for it as a password.
@@ -77,6 +105,10 @@ async fn changes_need_the_header_and_the_token() {
         (200, vec![bearer("Bearer secret")]),
         (200, vec![bearer("Basic b3BlcmF0b3I6c2VjcmV0")]),
     ] {
-        assert_eq!(status(beyond, &Method::GET, &headers).await, expected, "{headers:?}");
+        assert_eq!(
+            status(beyond, &Method::GET, &headers).await,
+            expected,
+            "{headers:?}"
+        );
     }
 }

@@ -32,31 +32,55 @@ fn envoys_messages_have_the_json_form_of_proto3() {
         { "key": "ratelimit-policy", "value": "\"user\";q=3;w=60" },
         { "key": "ratelimit", "value": "\"user\";r=2;t=60" },
     ]);
-    let expected = json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
+    let expected =
+        json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
     assert_eq!((status, answer), (200, expected));
     // Names of fields in either form, numbers as text or with zero fractions, units by name or number. Unknown fields are refused
     // by name.
     for (more, code, remaining) in [
         (r#", "hits_addend": "2""#, 200, Value::Null),
         (r#", "hitsAddend": 0"#, 429, Value::Null),
-        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#, 200, json!(8)),
+        (
+            r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#,
+            200,
+            json!(8),
+        ),
         (r#", "unknown": [1]"#, 400, Value::Null),
-        (r#", "hitsAddend": 2.0, "limit": {"requestsPerUnit": 9.00, "unit": 4.0}"#, 200, json!(7)),
+        (
+            r#", "hitsAddend": 2.0, "limit": {"requestsPerUnit": 9.00, "unit": 4.0}"#,
+            200,
+            json!(7),
+        ),
         (r#", "hitsAddend": 2.5"#, 400, Value::Null),
         (r#", "hitsAddend": 2."#, 400, Value::Null),
         (r#", "hitsAddend": 2.0.0"#, 400, Value::Null),
         (r#", "hitsAddend": 2.0e0"#, 400, Value::Null),
-        (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(7)),
+        (
+            r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#,
+            200,
+            json!(7),
+        ),
     ] {
         let (status, answer) = ask("user=ann", more);
-        assert_eq!((status, &answer["statuses"][0]["limitRemaining"]), (code, &remaining), "{more}: {answer}");
+        assert_eq!(
+            (status, &answer["statuses"][0]["limitRemaining"]),
+            (code, &remaining),
+            "{more}: {answer}"
+        );
     }
     // Text keeps its fractions, so these are two keys.
     for value in [r#"user=\"2.0"#, r#"user=\"2"#] {
-        assert_eq!(ask(value, "").1["statuses"][0]["limitRemaining"], json!(2), "{value}");
+        assert_eq!(
+            ask(value, "").1["statuses"][0]["limitRemaining"],
+            json!(2),
+            "{value}"
+        );
     }
     let over = ask("user=ann", "").1;
-    assert_eq!((&over["overallCode"], &over["statuses"][0]["code"]), (&json!("OVER_LIMIT"), &json!("OVER_LIMIT")));
+    assert_eq!(
+        (&over["overallCode"], &over["statuses"][0]["code"]),
+        (&json!("OVER_LIMIT"), &json!("OVER_LIMIT"))
+    );
 }
 
 #[test]
@@ -67,34 +91,90 @@ fn what_makes_no_sense_is_refused() {
     let json_bodies: &[(&str, u16, &str)] = &[
         ("", 400, "EOF while parsing"),
         ("{", 400, "EOF while parsing"),
-        ("[]", 400, "struct envoy.service.ratelimit.v3.RateLimitRequest"),
+        (
+            "[]",
+            400,
+            "struct envoy.service.ratelimit.v3.RateLimitRequest",
+        ),
         ("\u{0}\u{1}", 400, "expected value"),
         (&deep, 400, "RateLimitRequest"),
         (r#"{"domain": 5}"#, 400, "expected a string"),
         (r#"{"domain": "d"}"#, 400, "descriptors is empty"),
         (r#"{"domain": "d", "hitsAddend": -1}"#, 400, "line 1"),
-        (r#"{"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]}"#, 400, "unknown variant `CENTURY`"),
-        (r#"{"domain": "d", "descriptors": [{"limit": {"unit": 77}}]}"#, 400, "invalid value: integer `77`"),
-        (&format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20)), 413, "at most 1048576 bytes"),
+        (
+            r#"{"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]}"#,
+            400,
+            "unknown variant `CENTURY`",
+        ),
+        (
+            r#"{"domain": "d", "descriptors": [{"limit": {"unit": 77}}]}"#,
+            400,
+            "invalid value: integer `77`",
+        ),
+        (
+            &format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20)),
+            413,
+            "at most 1048576 bytes",
+        ),
     ];
     // The operation, the fields besides these, and the reason.
     let user = r#""domain": "d", "descriptor": [["user", "x"]]"#;
     let v1_bodies: &[(&str, &str, &str)] = &[
         ("acquire", "", "EOF while parsing"),
         ("reset", "{}", "unknown variant `reset`"),
-        ("acquire", r#"{"domain": "d"}"#, "missing field `descriptor`"),
-        ("acquire", r#"{"domain": "", "descriptor": [["a", "b"]]}"#, "domain and descriptor: expected"),
-        ("acquire", r#"{"domain": "d", "descriptor": []}"#, "domain and descriptor: expected"),
-        ("acquire", r#"{"domain": "d", "descriptor": [["a"]]}"#, "invalid length 1"),
+        (
+            "acquire",
+            r#"{"domain": "d"}"#,
+            "missing field `descriptor`",
+        ),
+        (
+            "acquire",
+            r#"{"domain": "", "descriptor": [["a", "b"]]}"#,
+            "domain and descriptor: expected",
+        ),
+        (
+            "acquire",
+            r#"{"domain": "d", "descriptor": []}"#,
+            "domain and descriptor: expected",
+        ),
+        (
+            "acquire",
+            r#"{"domain": "d", "descriptor": [["a"]]}"#,
+            "invalid length 1",
+        ),
         ("acquire", r#"{USER, "costs": 1}"#, "unknown field `costs`"),
         ("acquire", r#"{USER, "cost": 0}"#, "cost"),
         ("acquire", r#"{USER, "cost": -1}"#, "invalid value"),
-        ("record", r#"{USER, "cost": 18446744073709551616}"#, "expected u64"),
-        ("acquire", r#"{USER, "wait_ms": 60001}"#, "wait_ms: expected at most 60000"),
-        ("peek", r#"{USER, "id": "7"}"#, "id: this operation has no such field"),
-        ("status", r#"{USER, "cost": 1}"#, "cost: this operation has no such field"),
-        ("settle", r#"{USER, "cost": 1}"#, "receipt: expected the receipt"),
-        ("settle", r#"{USER, "receipt": "x"}"#, "cost: expected the actual cost"),
+        (
+            "record",
+            r#"{USER, "cost": 18446744073709551616}"#,
+            "expected u64",
+        ),
+        (
+            "acquire",
+            r#"{USER, "wait_ms": 60001}"#,
+            "wait_ms: expected at most 60000",
+        ),
+        (
+            "peek",
+            r#"{USER, "id": "7"}"#,
+            "id: this operation has no such field",
+        ),
+        (
+            "status",
+            r#"{USER, "cost": 1}"#,
+            "cost: this operation has no such field",
+        ),
+        (
+            "settle",
+            r#"{USER, "cost": 1}"#,
+            "receipt: expected the receipt",
+        ),
+        (
+            "settle",
+            r#"{USER, "receipt": "x"}"#,
+            "cost: expected the actual cost",
+        ),
     ];
     let id = "00000000000000000000000000000007";
     let receipts = [
@@ -112,47 +192,76 @@ fn what_makes_no_sense_is_refused() {
         &format!("{id}-1-{}", "f".repeat(99)),
     ]
     .map(|receipt| format!(r#"{{USER, "receipt": "{receipt}"}}"#));
-    let receipts = receipts.iter().map(|body| ("refund", &**body, "receipt: expected the receipt"));
+    let receipts = receipts
+        .iter()
+        .map(|body| ("refund", &**body, "receipt: expected the receipt"));
     let v1 = v1_bodies.iter().copied().chain(receipts);
-    let v1 = v1.map(|(op, body, text)| (format!("/v1/{op}"), body.replace("USER", user), 400, text));
-    let json = json_bodies.iter().map(|(body, status, text)| ("/json".to_owned(), (*body).to_owned(), *status, *text));
+    let v1 =
+        v1.map(|(op, body, text)| (format!("/v1/{op}"), body.replace("USER", user), 400, text));
+    let json = json_bodies
+        .iter()
+        .map(|(body, status, text)| ("/json".to_owned(), (*body).to_owned(), *status, *text));
     for (path, body, expected, text) in json.chain(v1) {
         let (status, answer) = server.post(&path, &body);
         let shown: String = body.chars().take(100).collect();
         assert_eq!(status, expected, "{path} {shown}: {answer}");
-        assert!(answer["error"].as_str().is_some_and(|error| error.contains(text)), "{path} {shown}: {answer}");
+        assert!(
+            answer["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(text)),
+            "{path} {shown}: {answer}"
+        );
     }
     let body = format!(r#"{{{user}, "receipt": "{id}-1fffffffffffff-1"}}"#);
     assert_eq!(server.post("/v1/refund", &body).1["applied"], json!(false));
     // A key of 1 MB is a key.
-    let body = format!(r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "user", "value": "{long}"}}]}}]}}"#);
+    let body = format!(
+        r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "user", "value": "{long}"}}]}}]}}"#
+    );
     let statuses = [(); 4].map(|()| server.post("/json", &body).0);
     assert_eq!(statuses, [200, 200, 200, 429]);
     for (request, status) in [
-        ("GET /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 405),
-        ("POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 404),
+        (
+            "GET /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+            405,
+        ),
+        (
+            "POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+            404,
+        ),
         ("GET /healthz HTTP/1.0\r\n\r\n", 200),
         ("GET / HTTP/9.9\r\n\r\n", 400),
         ("\u{1}\u{2}\u{3}\r\n\r\n", 400),
-        ("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999999\r\n\r\n", 413),
+        (
+            "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999999\r\n\r\n",
+            413,
+        ),
     ] {
         assert_eq!(http(server.http, request).0, status, "{request:?}");
     }
     let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {long}\r\n\r\n");
     assert_eq!(http(server.http, &head).0, 431);
-    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="json",kind="invalid"}"#), Some(1.0));
+    assert_eq!(
+        server.metric(r#"limiter_server_errors_total{interface="json",kind="invalid"}"#),
+        Some(1.0)
+    );
 }
 
 #[test]
 fn clients_that_are_slow_or_half_closed_hold_up_nobody() {
     let server = Server::start(CONFIG, &[]);
-    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    let head = format!("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let body =
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+    let head = format!(
+        "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     // Those who never send the rest.
     let stuck: Vec<TcpStream> = [&server.http, &server.grpc, &server.admin]
         .iter()
         .flat_map(|address| {
-            ["", "POST", "PRI * HTTP/2.0\r\n", &head, &head[..20]].map(|sent| (*address, sent.to_owned()))
+            ["", "POST", "PRI * HTTP/2.0\r\n", &head, &head[..20]]
+                .map(|sent| (*address, sent.to_owned()))
         })
         .map(|(address, sent)| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -179,10 +288,14 @@ fn resets_are_guarded_and_unblock_a_key() {
     let open = Server::start(CONFIG, &[]);
     let guarded = Server::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
     let beyond = Server::start(CONFIG, &["--admin", "0.0.0.0:0"]);
-    let [ann, nobody] = ["user", "nobody"].map(|path| json!({ "domain": "d", "path": path, "key": "ann" }).to_string());
+    let [ann, nobody] = ["user", "nobody"]
+        .map(|path| json!({ "domain": "d", "path": path, "key": "ann" }).to_string());
     let (header, bearer) = (("x-limiter-admin", "1"), ("authorization", "Bearer secret"));
     let three = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
-    assert_eq!([open.post("/json", three).0, open.post("/json", three).0], [200, 429]);
+    assert_eq!(
+        [open.post("/json", three).0, open.post("/json", three).0],
+        [200, 429]
+    );
     // The guard has tests of its own.
     for (server, headers, body, expected) in [
         (&open, vec![], &ann, 403),
@@ -195,7 +308,10 @@ fn resets_are_guarded_and_unblock_a_key() {
         let (status, answer) = post(to, "/reset", &headers, body);
         assert_eq!(status, expected, "{headers:?}: {answer}");
     }
-    assert_eq!(post(open.admin, "/reset", &[header], &ann).1, json!({ "existed": true }));
+    assert_eq!(
+        post(open.admin, "/reset", &[header], &ann).1,
+        json!({ "existed": true })
+    );
     assert_eq!(open.post("/json", three).0, 200);
     // There is no way to reset on the other listeners.
     assert_eq!(post(open.http, "/reset", &[header], &ann).0, 404);
@@ -204,7 +320,8 @@ fn resets_are_guarded_and_unblock_a_key() {
 #[test]
 fn different_values_have_different_labels_whatever_they_contain() {
     let below = "descriptors: [{key: l, detailed_metric: true}]";
-    let rule = format!("{{key: k, detailed_metric: true, rate_limit: {{unlimited: true}}, {below}}}");
+    let rule =
+        format!("{{key: k, detailed_metric: true, rate_limit: {{unlimited: true}}, {below}}}");
     let server = Server::start(&format!("{{domain: d, descriptors: [{rule}]}}"), &[]);
     let values: &[&[(&str, &str)]] = &[
         &[("k", "\\"), ("l", "")],
@@ -219,9 +336,20 @@ fn different_values_have_different_labels_whatever_they_contain() {
         assert_eq!(server.post("/v1/acquire", &body).0, 200);
     }
     let text = server.admin("/metrics");
-    let detailed = text.lines().filter(|line| line.starts_with("limiter_server_detailed_decisions_total{"));
-    assert_eq!(detailed.filter(|line| line.ends_with(r#"outcome="allowed"} 1"#)).count(), values.len(), "{text}");
-    assert!(!text.contains(|char: char| char.is_control() && char != '\n'), "{text:?}");
+    let detailed = text
+        .lines()
+        .filter(|line| line.starts_with("limiter_server_detailed_decisions_total{"));
+    assert_eq!(
+        detailed
+            .filter(|line| line.ends_with(r#"outcome="allowed"} 1"#))
+            .count(),
+        values.len(),
+        "{text}"
+    );
+    assert!(
+        !text.contains(|char: char| char.is_control() && char != '\n'),
+        "{text:?}"
+    );
 }
 
 #[test]

@@ -12,30 +12,56 @@ descriptors:
 #[test]
 fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     let server = Server::start(CONFIG, &[]);
-    let request = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    let statuses = |count: u32| (0..count).map(|_| server.post("/json", request).0).collect::<Vec<u16>>();
-    let reloads = |result: &str| server.metric(&format!("limiter_server_config_reloads_total{{result=\"{result}\"}}"));
+    let request =
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+    let statuses = |count: u32| {
+        (0..count)
+            .map(|_| server.post("/json", request).0)
+            .collect::<Vec<u16>>()
+    };
+    let reloads = |result: &str| {
+        server.metric(&format!(
+            "limiter_server_config_reloads_total{{result=\"{result}\"}}"
+        ))
+    };
     let valid = || server.metric("limiter_server_config_valid");
-    assert_eq!((statuses(4), valid()), (vec![200, 200, 200, 429], Some(1.0)));
+    assert_eq!(
+        (statuses(4), valid()),
+        (vec![200, 200, 200, 429], Some(1.0))
+    );
 
-    std::fs::write(server.config(), CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 5")).unwrap();
+    std::fs::write(
+        server.config(),
+        CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 5"),
+    )
+    .unwrap();
     until("the change applies", || reloads("success"));
     assert_eq!(statuses(3), [200, 200, 429]);
 
     std::fs::write(server.config(), CONFIG.replace("minute", "fortnight")).unwrap();
-    until("the error is seen", || valid().filter(|valid| *valid == 0.0));
+    until("the error is seen", || {
+        valid().filter(|valid| *valid == 0.0)
+    });
     assert_eq!((statuses(1), reloads("success")), (vec![429], Some(1.0)));
     assert!(reloads("failure").is_some());
 
-    std::fs::write(server.config(), CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 6")).unwrap();
-    until("the correction applies", || reloads("success").filter(|count| *count == 2.0));
+    std::fs::write(
+        server.config(),
+        CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 6"),
+    )
+    .unwrap();
+    until("the correction applies", || {
+        reloads("success").filter(|count| *count == 2.0)
+    });
     assert_eq!((statuses(2), valid()), (vec![200, 429], Some(1.0)));
     // The counts of a rule survive its changes, as its log does.
     let denied = r#"limiter_server_decisions_total{domain="d",rule="user",outcome="denied"}"#;
     assert_eq!(server.metric(denied), Some(4.0));
 
     server.signal("HUP");
-    until("SIGHUP reloads", || reloads("success").filter(|count| *count == 3.0));
+    until("SIGHUP reloads", || {
+        reloads("success").filter(|count| *count == 3.0)
+    });
     assert_eq!(statuses(1), [429]);
 }
 
@@ -44,19 +70,30 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     let config = CONFIG.replace("key: user", "key: user\n    detailed_metric: true");
     let server = Server::start(&config, &[]);
     let own = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "none"}], "limit": {"requestsPerUnit": 1, "unit": "DAY"}}]}"#;
-    let other = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    assert_eq!([own, own, other, other].map(|body| server.post("/json", body).0), [200, 429, 200, 200]);
+    let other =
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+    assert_eq!(
+        [own, own, other, other].map(|body| server.post("/json", body).0),
+        [200, 429, 200, 200]
+    );
     let allowed = |rule: &str| {
         let labels = format!(r#"{{domain="d",rule="{rule}",outcome="allowed"}}"#);
         server.metric(&format!("limiter_server_decisions_total{labels}"))
     };
-    assert_eq!((allowed("user"), allowed("=override")), (Some(2.0), Some(1.0)));
-    let detailed =
-        || server.metric("limiter_server_detailed_decisions_total{domain=\"d\",key=\"user=ann\",outcome=\"allowed\"");
+    assert_eq!(
+        (allowed("user"), allowed("=override")),
+        (Some(2.0), Some(1.0))
+    );
+    let detailed = || {
+        server.metric("limiter_server_detailed_decisions_total{domain=\"d\",key=\"user=ann\",outcome=\"allowed\"")
+    };
     assert_eq!(detailed(), Some(2.0));
     std::fs::write(server.config(), CONFIG.replace("user", "customer")).unwrap();
     until("the new rule is there", || allowed("customer"));
-    assert_eq!((allowed("user"), allowed("=override"), detailed()), (None, Some(1.0), None));
+    assert_eq!(
+        (allowed("user"), allowed("=override"), detailed()),
+        (None, Some(1.0), None)
+    );
     std::fs::write(server.config(), CONFIG).unwrap();
     until("the rule is back", || allowed("user"));
     assert_eq!(server.post("/json", other).0, 200);
@@ -76,13 +113,26 @@ fn a_full_disk_costs_log_lines_only() {
     for (listener, address) in [("--grpc", grpc), ("--http", http), ("--admin", admin)] {
         command.args([listener, &address.to_string()]);
     }
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let server = Server::adopt(command.stderr(full).spawn().unwrap(), folder, [grpc, http, admin]);
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let server = Server::adopt(
+        command.stderr(full).spawn().unwrap(),
+        folder,
+        [grpc, http, admin],
+    );
     let reloaded = || server.metric("limiter_server_config_reloads_total{result=\"success\"}");
-    until("the server serves", || std::net::TcpStream::connect(admin).ok());
+    until("the server serves", || {
+        std::net::TcpStream::connect(admin).ok()
+    });
     for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
         std::fs::write(&config, text).unwrap();
-        until("the file is read", || server.metric("limiter_server_config_valid").filter(|found| *found == valid));
+        until("the file is read", || {
+            server
+                .metric("limiter_server_config_valid")
+                .filter(|found| *found == valid)
+        });
     }
     assert_eq!(reloaded(), Some(1.0));
 }

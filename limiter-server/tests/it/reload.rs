@@ -43,7 +43,12 @@ fn volume(dir: &Path) {
 }
 
 /// A case: its name, how the folder is made, the path of the configuration, and steps, each with the domains after it.
-type Case = (&'static str, Step, &'static str, &'static [(Step, &'static str)]);
+type Case = (
+    &'static str,
+    Step,
+    &'static str,
+    &'static [(Step, &'static str)],
+);
 
 const CASES: &[Case] = &[
     (
@@ -74,7 +79,10 @@ const CASES: &[Case] = &[
         &[
             (|dir| file(dir.join("b.yml"), "b"), "a b"),
             (|dir| fs::remove_file(dir.join("a.yaml")).unwrap(), "b"),
-            (|dir| rename(dir.join("b.yml"), dir.join("c.yml")).unwrap(), "b"),
+            (
+                |dir| rename(dir.join("b.yml"), dir.join("c.yml")).unwrap(),
+                "b",
+            ),
         ],
     ),
     (
@@ -163,11 +171,15 @@ async fn changes_are_applied() {
             let before = service.rules();
             step(dir.path());
             let changed = async {
-                while Arc::ptr_eq(&before, &service.rules()) || domains(&service.rules()).join(" ") != *expected {
+                while Arc::ptr_eq(&before, &service.rules())
+                    || domains(&service.rules()).join(" ") != *expected
+                {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
-            timeout(PATIENCE, changed).await.unwrap_or_else(|_| panic!("{name}: no reload to {expected}"));
+            timeout(PATIENCE, changed)
+                .await
+                .unwrap_or_else(|_| panic!("{name}: no reload to {expected}"));
         }
     }
 }
@@ -180,10 +192,14 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
     let path = dir.path().join("limits.yaml");
     // The limit of `steady` stays; all else changes.
     let text = |version: u64| {
-        let others: String = (0..1_000).map(|i| format!("- {{key: v{version}, value: {i}}}\n")).collect();
+        let others: String = (0..1_000)
+            .map(|i| format!("- {{key: v{version}, value: {i}}}\n"))
+            .collect();
         let limit = |max| format!("rate_limit: {{policy: {max}/500ms}}");
         let (steady, changing) = (limit(100), limit(50 + 50 * (version % 2)));
-        format!("domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}")
+        format!(
+            "domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}"
+        )
     };
     write(&path, text(0)).unwrap();
     let (service, mut background) = watched(&path);
@@ -203,10 +219,21 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
     for key in ["steady", "changing"] {
         let (service, clock) = (Arc::clone(&service), clock.clone());
         clients.spawn(async move {
-            let now = async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
-            let entries = vec![Entry { key: key.into(), value: "ann".into() }];
-            let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
-            let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 };
+            let now =
+                async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
+            let entries = vec![Entry {
+                key: key.into(),
+                value: "ann".into(),
+            }];
+            let descriptors = vec![RateLimitDescriptor {
+                entries,
+                ..Default::default()
+            }];
+            let request = RateLimitRequest {
+                domain: "d".to_owned(),
+                descriptors,
+                hits_addend: 1,
+            };
             let (mut admissions, mut requests) = (Vec::new(), 0);
             let mut pace = tokio::time::interval(Duration::from_millis(1));
             let end = Instant::now() + FOR;
@@ -214,7 +241,10 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
                 pace.tick().await;
                 for _ in 0..REQUESTS_PER_SECOND / 2 / 1_000 {
                     let made = now().await;
-                    let answer = service.decide(&request, None).await.expect("a request failed");
+                    let answer = service
+                        .decide(&request, None)
+                        .await
+                        .expect("a request failed");
                     requests += 1;
                     assert!(answer.statuses[0].current_limit.is_some(), "no rule");
                     if answer.overall_code() == Code::Ok {
@@ -228,7 +258,11 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
     let mut requests = 0;
     for (admissions, count) in clients.join_all().await {
         requests += count;
-        assert!(admissions.len() > 100, "only {} of {count} admitted", admissions.len());
+        assert!(
+            admissions.len() > 100,
+            "only {} of {count} admitted",
+            admissions.len()
+        );
         assert_windows(admissions, 100, Duration::from_millis(500));
     }
     println!("{requests} requests");

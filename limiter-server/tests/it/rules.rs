@@ -25,9 +25,13 @@ pub(crate) fn read(file: &str) -> Rules {
 
 /// The matching rule's path, then `|` and the key, then the label if there is one.
 fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
-    let Some(found) = rules.find(domain, entries) else { return "none".to_owned() };
+    let Some(found) = rules.find(domain, entries) else {
+        return "none".to_owned();
+    };
     let key = String::from_utf8_lossy(found.key.as_ref()).into_owned();
-    let label = found.detailed.map_or_else(String::new, |label| format!(" | {label}"));
+    let label = found
+        .detailed
+        .map_or_else(String::new, |label| format!(" | {label}"));
     format!("{} | {key}{label}", found.rule.path)
 }
 
@@ -40,23 +44,55 @@ fn descriptors_match_as_in_envoys_service() {
         ("databases", &[("database", "orders")], "database=orders | "),
         ("databases", &[("database", "other")], "none"),
         ("databases", &[], "none"),
-        ("databases", &[("database", "orders"), ("table", "a")], "none"),
+        (
+            "databases",
+            &[("database", "orders"), ("table", "a")],
+            "none",
+        ),
         ("mail", &[("kind", "newsletter")], "none"),
-        ("mail", &[("kind", "newsletter"), ("recipient", "ann")], "kind=newsletter,recipient | ann"),
+        (
+            "mail",
+            &[("kind", "newsletter"), ("recipient", "ann")],
+            "kind=newsletter,recipient | ann",
+        ),
         ("mail", &[("kind", "bill"), ("recipient", "ann")], "none"),
         ("mail", &[("recipient", "ann")], "recipient | ann"),
         ("mail", &[("recipient", "")], "recipient | "),
         ("mail", &[("recipient", "a,b\\")], "recipient | a,b\\"),
-        ("edge", &[("remote_address", "192.0.2.5")], "remote_address=192.0.2.5 | "),
-        ("edge", &[("remote_address", "192.0.2.6")], "remote_address=192.0.2.6 | "),
-        ("edge", &[("remote_address", "192.0.2.7")], "remote_address | 192.0.2.7"),
+        (
+            "edge",
+            &[("remote_address", "192.0.2.5")],
+            "remote_address=192.0.2.5 | ",
+        ),
+        (
+            "edge",
+            &[("remote_address", "192.0.2.6")],
+            "remote_address=192.0.2.6 | ",
+        ),
+        (
+            "edge",
+            &[("remote_address", "192.0.2.7")],
+            "remote_address | 192.0.2.7",
+        ),
         ("edge", &[("path", "404")], "path=404 | "),
         ("edge", &[("version", "1.1")], "none"),
         // A limit on a descriptor with descriptors below it.
         ("all", &[("header", "a")], "header | a"),
-        ("all", &[("header", "a"), ("other", "b")], "header,other | a,b"),
-        ("all", &[("header", "a,b"), ("other", "c\\")], "header,other | a\\,b,c\\\\"),
-        ("all", &[("header", "a"), ("other", "shady")], "header,other=shady | a"),
+        (
+            "all",
+            &[("header", "a"), ("other", "b")],
+            "header,other | a,b",
+        ),
+        (
+            "all",
+            &[("header", "a,b"), ("other", "c\\")],
+            "header,other | a\\,b,c\\\\",
+        ),
+        (
+            "all",
+            &[("header", "a"), ("other", "shady")],
+            "header,other=shady | a",
+        ),
         ("all", &[("header", "a"), ("free", "")], "header,free | a,"),
         ("all", &[("header", "a"), ("absent", "b")], "none"),
         ("all", &[("other", "b"), ("header", "a")], "none"),
@@ -64,8 +100,16 @@ fn descriptors_match_as_in_envoys_service() {
         ("wildcards", &[("start", "v")], "start=v* | v"),
         ("wildcards", &[("start", "v1")], "start=v* | v1"),
         ("wildcards", &[("start", "w1")], "none"),
-        ("wildcards", &[("path", "/api/7/action")], "path=/api/*/action | /api/7/action"),
-        ("wildcards", &[("path", "/api//action")], "path=/api/*/action | /api//action"),
+        (
+            "wildcards",
+            &[("path", "/api/7/action")],
+            "path=/api/*/action | /api/7/action",
+        ),
+        (
+            "wildcards",
+            &[("path", "/api//action")],
+            "path=/api/*/action | /api//action",
+        ),
         ("wildcards", &[("path", "/api/action")], "none"),
         ("wildcards", &[("path", "/api/7/other")], "none"),
         (
@@ -76,14 +120,30 @@ fn descriptors_match_as_in_envoys_service() {
         ("wildcards", &[("route", "/api/1/2/action")], "none"),
         ("wildcards", &[("route", "/api//resource/action")], "none"),
         // An exact value, then the first wildcard, then any value. A shared wildcard is not part of the key.
-        ("wildcards", &[("file", "static/logo")], "file=static/logo | "),
+        (
+            "wildcards",
+            &[("file", "static/logo")],
+            "file=static/logo | ",
+        ),
         ("wildcards", &[("file", "static/logo2")], "file=static/* | "),
         ("wildcards", &[("file", "static")], "file=stat* | static"),
         ("wildcards", &[("file", "other")], "file | other"),
         // The best match of an entry applies even if the next entry has none below it.
-        ("wildcards", &[("file", "other"), ("type", "x")], "file,type | other,x"),
-        ("wildcards", &[("file", "static/logo"), ("type", "x")], "none"),
-        ("wildcards", &[("file", "static/other"), ("type", "x")], "none"),
+        (
+            "wildcards",
+            &[("file", "other"), ("type", "x")],
+            "file,type | other,x",
+        ),
+        (
+            "wildcards",
+            &[("file", "static/logo"), ("type", "x")],
+            "none",
+        ),
+        (
+            "wildcards",
+            &[("file", "static/other"), ("type", "x")],
+            "none",
+        ),
         (
             "wildcards",
             &[("tenant", "t1prod"), ("tenant", "res1"), ("type", "x")],
@@ -97,10 +157,18 @@ fn descriptors_match_as_in_envoys_service() {
             &[("route", "r"), ("method", "GET"), ("subject", "s")],
             "route,method=GET,subject | r,s | route=r,method=GET,subject",
         ),
-        ("metrics", &[("file", "static/a"), ("action", "x")], "file=static/*,action | x | file=static/*,action=x"),
+        (
+            "metrics",
+            &[("file", "static/a"), ("action", "x")],
+            "file=static/*,action | x | file=static/*,action=x",
+        ),
     ];
     for (domain, entries, expected) in cases {
-        assert_eq!(found(&rules, domain, entries), *expected, "{domain} {entries:?}");
+        assert_eq!(
+            found(&rules, domain, entries),
+            *expected,
+            "{domain} {entries:?}"
+        );
     }
     assert!(rules.overrides("edge").is_some() && rules.overrides("nowhere").is_none());
 }
@@ -111,12 +179,17 @@ fn different_rules_have_different_names() {
     let mut names = HashSet::new();
     for domain in parts {
         for key in parts {
-            let mut text =
-                format!("domain: '{domain}'\ndescriptors:\n- {{key: '{key}', rate_limit: {{policy: 1/1s}}}}\n");
+            let mut text = format!(
+                "domain: '{domain}'\ndescriptors:\n- {{key: '{key}', rate_limit: {{policy: 1/1s}}}}\n"
+            );
             for value in parts {
-                text.push_str(&format!("- {{key: '{key}', value: '{value}', descriptors: [\n"));
+                text.push_str(&format!(
+                    "- {{key: '{key}', value: '{value}', descriptors: [\n"
+                ));
                 for below in parts {
-                    text.push_str(&format!("    {{key: '{below}', rate_limit: {{policy: 1/1s}}}},\n"));
+                    text.push_str(&format!(
+                        "    {{key: '{below}', rate_limit: {{policy: 1/1s}}}},\n"
+                    ));
                 }
                 text.push_str("  ]}\n");
             }
@@ -124,7 +197,12 @@ fn different_rules_have_different_names() {
             let overrides = rules.overrides(domain).filter(|_| key == "a");
             for rule in rules.iter().chain(overrides) {
                 let limiter = rule.limiter().unwrap();
-                assert!(names.insert(limiter.name().to_string()), "{} {}", limiter.name(), rule.place);
+                assert!(
+                    names.insert(limiter.name().to_string()),
+                    "{} {}",
+                    limiter.name(),
+                    rule.place
+                );
             }
         }
     }
@@ -132,8 +210,10 @@ fn different_rules_have_different_names() {
 
 #[test]
 fn long_keys_are_hashed() {
-    let rules =
-        parse("domain: d\ndescriptors: [{key: k, rate_limit: {policy: 1/1s}, descriptors: [{key: k}]}]").unwrap();
+    let rules = parse(
+        "domain: d\ndescriptors: [{key: k, rate_limit: {policy: 1/1s}, descriptors: [{key: k}]}]",
+    )
+    .unwrap();
     let key = |values: &[&str]| {
         let entries: Vec<_> = values.iter().map(|value| ("k", *value)).collect();
         String::from_utf8(rules.find("d", &entries).unwrap().key.as_ref().to_vec()).unwrap()
@@ -148,11 +228,22 @@ fn long_keys_are_hashed() {
     // A client cannot name another one's hash.
     assert_ne!(key(&[hash]), hash);
     let labels = parse("domain: d\ndescriptors: [{key: k, detailed_metric: true}]").unwrap();
-    let label = labels.find("d", &[("k", &*longer)]).unwrap().detailed.unwrap();
+    let label = labels
+        .find("d", &[("k", &*longer)])
+        .unwrap()
+        .detailed
+        .unwrap();
     assert_eq!((&label[..7], label.len()), ("sha256:", 71));
     let entries = [("k", &*longer)];
-    assert!(Rules::override_key(&entries).as_ref().starts_with(b"sha256:"));
-    assert_eq!(Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(), b"a,b,c\\,,d");
+    assert!(
+        Rules::override_key(&entries)
+            .as_ref()
+            .starts_with(b"sha256:")
+    );
+    assert_eq!(
+        Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(),
+        b"a,b,c\\,,d"
+    );
 }
 
 #[test]
@@ -165,16 +256,35 @@ fn any_bytes_are_matched_and_have_their_own_key() {
     type Case<'a> = (&'a [&'a [u8]], &'a str, &'a str, Option<&'a str>);
     let cases: [Case<'_>; 6] = [
         (&[b"/login\xff"], "p=/login*", "bytes:/login%FF", None),
-        (&[b"\xff/login"], "p", "bytes:%FF/login", Some("p=bytes:%FF/login")),
+        (
+            &[b"\xff/login"],
+            "p",
+            "bytes:%FF/login",
+            Some("p=bytes:%FF/login"),
+        ),
         (&[b"\xc3\xa4%"], "p", "ä%", Some("p=ä%")),
-        (&[b"\xc3\xa4%\xc3"], "p", "bytes:ä%25%C3", Some("p=bytes:ä%25%C3")),
-        (&["bytes:ä%25%C3".as_bytes()], "p", "bytes:bytes:ä%2525%25C3", Some("p=bytes:bytes:ä%2525%25C3")),
+        (
+            &[b"\xc3\xa4%\xc3"],
+            "p",
+            "bytes:ä%25%C3",
+            Some("p=bytes:ä%25%C3"),
+        ),
+        (
+            &["bytes:ä%25%C3".as_bytes()],
+            "p",
+            "bytes:bytes:ä%2525%25C3",
+            Some("p=bytes:bytes:ä%2525%25C3"),
+        ),
         (&[b"a\xff,", b"b"], "p,p", "bytes:a%FF\\,,b", None),
     ];
     for (values, path, key, label) in cases {
         let entries: Vec<(&[u8], &[u8])> = values.iter().map(|value| (&b"p"[..], *value)).collect();
         let found = rules.find("d", &entries).unwrap();
         assert_eq!(found.key.as_ref(), key.as_bytes(), "{key}");
-        assert_eq!((&*found.rule.path, found.detailed.as_deref()), (path, label), "{key}");
+        assert_eq!(
+            (&*found.rule.path, found.detailed.as_deref()),
+            (path, label),
+            "{key}"
+        );
     }
 }

@@ -61,12 +61,30 @@ impl Server {
         let (grpc, http, admin) = (next("grpc"), next("http"), next("admin"));
         // Unread output would eventually block the server.
         thread::spawn(move || lines.map_while(Result::ok).for_each(note));
-        Self { grpc, http, admin, process, folder, log }
+        Self {
+            grpc,
+            http,
+            admin,
+            process,
+            folder,
+            log,
+        }
     }
 
     /// Returns a server that runs already.
-    pub(crate) fn adopt(process: Child, folder: TempDir, [grpc, http, admin]: [SocketAddr; 3]) -> Self {
-        Self { grpc, http, admin, process, folder, log: Arc::default() }
+    pub(crate) fn adopt(
+        process: Child,
+        folder: TempDir,
+        [grpc, http, admin]: [SocketAddr; 3],
+    ) -> Self {
+        Self {
+            grpc,
+            http,
+            admin,
+            process,
+            folder,
+            log: Arc::default(),
+        }
     }
 
     /// Returns the path of the configuration.
@@ -76,24 +94,41 @@ impl Server {
 
     /// Returns how many logged lines contain `text`.
     pub(crate) fn logged(&self, text: &str) -> usize {
-        self.log.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+        self.log
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count()
     }
 
     /// Returns a number that the system knows of the process, from a file of `/proc`.
     pub(crate) fn proc(&self, file: &str, name: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.process.id())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
     /// Posts JSON to the HTTP listener.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
-        post(self.http, path, &[("content-type", "application/json; charset=utf-8")], body)
+        post(
+            self.http,
+            path,
+            &[("content-type", "application/json; charset=utf-8")],
+            body,
+        )
     }
 
     /// Gets a text from the admin listener.
     pub(crate) fn admin(&self, path: &str) -> String {
-        http(self.admin, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).1
+        http(
+            self.admin,
+            &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
+        )
+        .1
     }
 
     /// Returns the value of the first metric whose line begins like this.
@@ -105,7 +140,10 @@ impl Server {
 
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
-        let kill = Command::new("kill").args(["-s", name, &self.process.id().to_string()]).status().unwrap();
+        let kill = Command::new("kill")
+            .args(["-s", name, &self.process.id().to_string()])
+            .status()
+            .unwrap();
         assert!(kill.success());
     }
 
@@ -123,11 +161,20 @@ impl Drop for Server {
 }
 
 /// Posts JSON, and returns the status and the answer.
-pub(crate) fn post(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+pub(crate) fn post(
+    to: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, Value) {
+    let headers: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
     let len = body.len();
-    let head =
-        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {len}");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {len}"
+    );
     let (status, body) = http(to, &format!("{head}\r\n\r\n{body}"));
     (status, serde_json::from_str(&body).unwrap_or(Value::Null))
 }
@@ -148,7 +195,10 @@ pub(crate) fn exchange(to: SocketAddr, request: &str) -> (u16, String, String) {
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).map_or(0, |status| status.parse().unwrap());
+    let status = head
+        .split(' ')
+        .nth(1)
+        .map_or(0, |status| status.parse().unwrap());
     (status, head.to_owned(), body.to_owned())
 }
 

@@ -33,10 +33,18 @@ fn keys(redis: &Redis) -> i64 {
 
 /// Waits until the server says that its store is down, or back, in each place.
 fn until_away(server: &Server, away: bool) {
-    let (text, number) = if away { ("OK, store down\n", 0.0) } else { ("OK\n", 1.0) };
+    let (text, number) = if away {
+        ("OK, store down\n", 0.0)
+    } else {
+        ("OK\n", 1.0)
+    };
     until("the store is down, or back", || {
-        let health = crate::server::http(server.http, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        let is_said = health == (200, text.to_owned()) && server.metric("limiter_server_store_up ") == Some(number);
+        let health = crate::server::http(
+            server.http,
+            "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        );
+        let is_said = health == (200, text.to_owned())
+            && server.metric("limiter_server_store_up ") == Some(number);
         is_said.then_some(())
     });
 }
@@ -52,7 +60,11 @@ fn redis_may_come_late_go_and_come_back() {
     redis.restart().unwrap();
     until_away(&server, false);
     // Earlier charges are carried over.
-    until("no log is carried", || server.metric("limiter_carried_logs{").filter(|logs| *logs == 0.0));
+    until("no log is carried", || {
+        server
+            .metric("limiter_carried_logs{")
+            .filter(|logs| *logs == 0.0)
+    });
     assert_eq!(asked(&server, "early"), [200, 429]);
     let decided_in_redis = || server.metric(r#"limiter_decisions_total{store="redis""#);
     assert!(decided_in_redis() > Some(0.0));
@@ -64,7 +76,11 @@ fn redis_may_come_late_go_and_come_back() {
         assert_eq!(ask(&server, &format!("during {i}")), 200);
     }
     // Most requests do not wait for the timeout of 300 ms.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
     redis.restart().unwrap();
     until_away(&server, false);
     assert_eq!(asked(&server, "after"), [200, 200, 200, 429]);
@@ -87,10 +103,17 @@ fn a_restart_keeps_the_history_and_servers_share_it() {
                 })
             })
             .collect();
-        tasks.into_iter().map(|task| task.join().unwrap()).filter(|status| *status == 200).count()
+        tasks
+            .into_iter()
+            .map(|task| task.join().unwrap())
+            .filter(|status| *status == 200)
+            .count()
     });
     assert_eq!(admitted, 3);
-    assert_eq!([ask(&servers[0], "ann"), ask(&servers[1], "ann")], [200, 429]);
+    assert_eq!(
+        [ask(&servers[0], "ann"), ask(&servers[1], "ann")],
+        [200, 429]
+    );
 }
 
 #[test]
@@ -105,11 +128,18 @@ fn a_redis_that_refuses_the_server_is_down() {
         let server = Server::start(CONFIG, &["--store", &redis.url(), "--on-outage", outage]);
         until_away(&server, false);
         assert_eq!(ask(&server, "before"), 200);
-        redis.command::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).unwrap();
+        redis
+            .command::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"])
+            .unwrap();
         until_away(&server, true);
         assert_eq!(asked(&server, outage), expected, "{outage}");
-        assert!(server.metric("limiter_store_errors_total{").is_some(), "{outage}");
-        redis.command::<()>(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]).unwrap();
+        assert!(
+            server.metric("limiter_store_errors_total{").is_some(),
+            "{outage}"
+        );
+        redis
+            .command::<()>(&["ACL", "SETUSER", "default", "+evalsha", "+eval"])
+            .unwrap();
         until_away(&server, false);
         redis.command::<()>(&["FLUSHALL"]).unwrap();
         assert_eq!(asked(&server, outage), [200, 200, 200, 429], "{outage}");
@@ -119,8 +149,12 @@ fn a_redis_that_refuses_the_server_is_down() {
 #[test]
 fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     let redis = Redis::start().unwrap();
-    redis.command::<()>(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"]).unwrap();
-    let url = |login: &str, database: u8| redis.url().replace("//", &format!("//{login}@")) + &format!("/{database}");
+    redis
+        .command::<()>(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"])
+        .unwrap();
+    let url = |login: &str, database: u8| {
+        redis.url().replace("//", &format!("//{login}@")) + &format!("/{database}")
+    };
     for (store, cause) in [
         (url("app:wrong", 0), "Password authentication failed"),
         (url("nobody:x", 0), "Password authentication failed"),
@@ -135,11 +169,17 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     // The password is changed while the server runs, and later the server's again.
     let server = Server::start(CONFIG, &["--store", &url("app:right", 0)]);
     until_away(&server, false);
-    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
-    redis.command::<()>(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+    redis
+        .command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">other"])
+        .unwrap();
+    redis
+        .command::<()>(&["CLIENT", "KILL", "USER", "app"])
+        .unwrap();
     until_away(&server, true);
     assert_eq!(asked(&server, "bob"), [200, 200, 200, 429]);
-    redis.command::<()>(&["ACL", "SETUSER", "app", ">right"]).unwrap();
+    redis
+        .command::<()>(&["ACL", "SETUSER", "app", ">right"])
+        .unwrap();
     until_away(&server, false);
 }
 
@@ -150,13 +190,18 @@ fn a_cluster_is_a_store_too() {
     for user in ["a", "b", "c", "d", "e"] {
         assert_eq!(asked(&server, user), [200, 200, 200, 429]);
     }
-    until("the cluster has the logs", || (cluster.nodes().iter().map(keys).sum::<i64>() == 5).then_some(()));
+    until("the cluster has the logs", || {
+        (cluster.nodes().iter().map(keys).sum::<i64>() == 5).then_some(())
+    });
 }
 
 #[test]
 fn wrong_options_end_the_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (config, empty) = (folder.path().join("limits.yaml"), folder.path().join("empty"));
+    let (config, empty) = (
+        folder.path().join("limits.yaml"),
+        folder.path().join("empty"),
+    );
     std::fs::write(&config, CONFIG).unwrap();
     std::fs::write(&empty, "\n").unwrap();
     let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
@@ -164,20 +209,77 @@ fn wrong_options_end_the_program() {
     let taken = listener.local_addr().unwrap().to_string();
     for (args, code, text) in [
         (vec![], 2, "--config"),
-        (vec!["--config", config, "--store", "http://x"], 2, "expected memory, or a URL that starts with redis://"),
-        (vec!["--config", config, "--store", "redis://[x"], 1, "--store: "),
-        (vec!["--config", config, "--grpc", "nowhere"], 2, "expected HOST:PORT"),
-        (vec!["--config", config, "--grpc", ":8081"], 2, "expected HOST:PORT"),
-        (vec!["--config", config, "--grpc", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
-        (vec!["--config", config, "--grpc", "127.0.0.1:0", "--http", &taken], 1, "Address already in use"),
-        (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
-        (vec!["--config", config, "--tls-cert", config, "--tls-key", config], 1, "expected a private key"),
-        (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token of visible ASCII"),
-        (vec!["--config", config, "--admin-token-file", "/nowhere"], 1, "/nowhere: No such file"),
+        (
+            vec!["--config", config, "--store", "http://x"],
+            2,
+            "expected memory, or a URL that starts with redis://",
+        ),
+        (
+            vec!["--config", config, "--store", "redis://[x"],
+            1,
+            "--store: ",
+        ),
+        (
+            vec!["--config", config, "--grpc", "nowhere"],
+            2,
+            "expected HOST:PORT",
+        ),
+        (
+            vec!["--config", config, "--grpc", ":8081"],
+            2,
+            "expected HOST:PORT",
+        ),
+        (
+            vec!["--config", config, "--grpc", "192.0.2.1:1"],
+            1,
+            "cannot listen on 192.0.2.1:1",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--grpc",
+                "127.0.0.1:0",
+                "--http",
+                &taken,
+            ],
+            1,
+            "Address already in use",
+        ),
+        (
+            vec!["--config", config, "--tls-cert", config],
+            2,
+            "--tls-key",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--tls-cert",
+                config,
+                "--tls-key",
+                config,
+            ],
+            1,
+            "expected a private key",
+        ),
+        (
+            vec!["--config", config, "--admin-token-file", empty],
+            1,
+            "expected a token of visible ASCII",
+        ),
+        (
+            vec!["--config", config, "--admin-token-file", "/nowhere"],
+            1,
+            "/nowhere: No such file",
+        ),
         (vec!["--config", "/nowhere"], 1, "/nowhere: No such file"),
     ] {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).env("RUST_BACKTRACE", "1").output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_limiter-server"))
+            .args(&args)
+            .env("RUST_BACKTRACE", "1")
+            .output()
+            .unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!errors.contains("backtrace"), "{args:?}: {errors}");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
@@ -190,14 +292,22 @@ fn five_descriptors_take_one_call_of_redis() {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
     let rules = NAMES.map(|name| json!({ "key": name, "rate_limit": { "policy": "1000/1h" } }));
     let redis = Redis::start().unwrap();
-    let server = Server::start(&json!({ "domain": "d", "descriptors": rules }).to_string(), &["--store", &redis.url()]);
+    let server = Server::start(
+        &json!({ "domain": "d", "descriptors": rules }).to_string(),
+        &["--store", &redis.url()],
+    );
     let scripts = || {
         let stats = redis.info("commandstats").unwrap();
-        let line = stats.split_once("cmdstat_evalsha:calls=").map_or("0", |(_, rest)| rest);
+        let line = stats
+            .split_once("cmdstat_evalsha:calls=")
+            .map_or("0", |(_, rest)| rest);
         line.split(',').next().unwrap().parse::<u32>().unwrap()
     };
     let descriptors = NAMES.map(|name| json!({ "entries": [{ "key": name, "value": "v" }] }));
-    let (body, before) = (json!({ "domain": "d", "descriptors": descriptors }).to_string(), scripts());
+    let (body, before) = (
+        json!({ "domain": "d", "descriptors": descriptors }).to_string(),
+        scripts(),
+    );
     assert!((0..100).all(|_| server.post("/json", &body).0 == 200));
     // The server also asks once a second whether the store is down.
     let scripts = scripts() - before;
@@ -206,7 +316,14 @@ fn five_descriptors_take_one_call_of_redis() {
 
 #[tokio::test]
 async fn every_kind_of_url_is_a_store() {
-    for url in ["memory", "redis://a", "rediss://a", "redis+unix:///a", "redis+cluster://a", "rediss+sentinel://a/m"] {
+    for url in [
+        "memory",
+        "redis://a",
+        "rediss://a",
+        "redis+unix:///a",
+        "redis+cluster://a",
+        "rediss+sentinel://a/m",
+    ] {
         let store = Store::open(&Location::parse(url).unwrap(), 9, OnOutage::Closed);
         assert!(store.is_ok(), "{url}: {:?}", store.err());
     }
@@ -219,11 +336,16 @@ fn a_quota_of_a_month_is_exact_and_its_log_stays_small() {
     let server = Server::start(config, &["--store", &redis.url()]);
     let call = |operation: &str, cost: u64| {
         let call = json!({ "domain": "d", "descriptor": [["user", "ann"]], "cost": cost });
-        server.post(&format!("/v1/{operation}"), &call.to_string()).1["allowed"] == json!(true)
+        server
+            .post(&format!("/v1/{operation}"), &call.to_string())
+            .1["allowed"]
+            == json!(true)
     };
     assert!((0..499).all(|_| call("record", 2_000)));
     // One entry for each hour that the test meets.
-    let entries = redis.command::<u64>(&["ZCARD", "limiter:{d/user:ann}"]).unwrap();
+    let entries = redis
+        .command::<u64>(&["ZCARD", "limiter:{d/user:ann}"])
+        .unwrap();
     assert!([1, 2].contains(&entries), "{entries} entries");
     let acquired = [2_001, 1_999, 1, 1].map(|cost| call("acquire", cost));
     assert_eq!(acquired, [false, true, true, false]);

@@ -18,9 +18,17 @@ pub(crate) fn python() -> PathBuf {
 
 fn find(variable: &str, installed: &str) -> PathBuf {
     let found = env::var_os(variable).map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/python").join(installed),
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../target/tools/python")
+                .join(installed)
+        },
         PathBuf::from,
     );
-    assert!(found.exists(), "{} is missing: run scripts/test, which installs it, or set {variable}", found.display());
+    assert!(
+        found.exists(),
+        "{} is missing: run scripts/test, which installs it, or set {variable}",
+        found.display()
+    );
     found
 }

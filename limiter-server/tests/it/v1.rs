@@ -12,8 +12,17 @@ const DOC: &str = include_str!("../../docs/v1.md");
 
 /// Returns the cells of the table whose head begins like this, without backquotes.
 fn rows(head: &str) -> Vec<Vec<String>> {
-    let table = DOC.lines().skip_while(|line| !line.starts_with(head)).skip(2).take_while(|line| line.starts_with('|'));
-    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().replace('`', "")).collect();
+    let table = DOC
+        .lines()
+        .skip_while(|line| !line.starts_with(head))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        line.trim_matches('|')
+            .split(" | ")
+            .map(|cell| cell.trim().replace('`', ""))
+            .collect()
+    };
     table.map(cells).collect()
 }
 
@@ -23,9 +32,19 @@ fn parsed(text: &str) -> Value {
 
 /// Asserts that an object has the fields of a table, with their types, and returns those that are null.
 fn assert_fields(head: &str, object: &Value) -> BTreeSet<String> {
-    let types: BTreeMap<String, String> = rows(head).into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let types: BTreeMap<String, String> = rows(head)
+        .into_iter()
+        .map(|row| (row[0].clone(), row[1].clone()))
+        .collect();
     let fields = object.as_object().unwrap_or_else(|| panic!("{object}"));
-    assert!(fields.keys().collect::<BTreeSet<_>>().into_iter().eq(types.keys()), "{object}");
+    assert!(
+        fields
+            .keys()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .eq(types.keys()),
+        "{object}"
+    );
     for (name, value) in fields {
         let found = match value {
             Value::Null => continue,
@@ -37,7 +56,11 @@ fn assert_fields(head: &str, object: &Value) -> BTreeSet<String> {
         };
         assert_eq!(types[name], found, "{name}: {object}");
     }
-    fields.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.clone()).collect()
+    fields
+        .iter()
+        .filter(|(_, value)| value.is_null())
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 /// Asserts that a decision has exactly the fields of the tables, and that those are null of which the tables say so.
@@ -47,17 +70,31 @@ fn assert_decision(op: &str, answer: &Value) {
     assert_eq!(answer["op"], *op);
     assert_eq!(is("key"), is("rule"), "{answer}");
     assert_eq!(is("cost"), !matches!(op, "status" | "refund"), "{answer}");
-    assert_eq!(is("allowed"), matches!(op, "acquire" | "record" | "peek"), "{answer}");
+    assert_eq!(
+        is("allowed"),
+        matches!(op, "acquire" | "record" | "peek"),
+        "{answer}"
+    );
     assert_eq!(is("applied"), matches!(op, "settle" | "refund"), "{answer}");
     let counts = is("at_us");
-    for name in ["limit", "used", "remaining", "refill_after_us", "reset_after_us"] {
+    for name in [
+        "limit",
+        "used",
+        "remaining",
+        "refill_after_us",
+        "reset_after_us",
+    ] {
         assert_eq!(is(name), counts, "{name}: {answer}");
     }
     let limits = answer["limits"].as_array().unwrap();
     assert_eq!(limits.is_empty(), !counts, "{answer}");
     for limit in limits {
         let null = assert_fields("| field of `limits` ", limit);
-        assert!(null.iter().all(|name| matches!(&**name, "resolution_us" | "retry_after_us")), "{answer}");
+        assert!(
+            null.iter()
+                .all(|name| matches!(&**name, "resolution_us" | "retry_after_us")),
+            "{answer}"
+        );
     }
 }
 
@@ -65,13 +102,26 @@ fn assert_decision(op: &str, answer: &Value) {
 fn assert_shown(row: &[String], expected: &str, answer: &Value) {
     for (name, value) in parsed(expected).as_object().unwrap() {
         let found = &answer[name];
-        assert!(if value == "…" { !found.is_null() } else { found == value }, "{name} of {row:?}: {answer}");
+        assert!(
+            if value == "…" {
+                !found.is_null()
+            } else {
+                found == value
+            },
+            "{name} of {row:?}: {answer}"
+        );
     }
 }
 
 /// Runs the examples against their configuration. Returns the server and its responses.
 fn run_examples() -> (Server, Vec<Value>) {
-    let config = DOC.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let config = DOC
+        .split("```yaml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
     let (server, mut receipt) = (Server::start(config, &[]), Value::Null);
     let run = |row: Vec<String>| {
         let (op, mut request) = (&row[0], parsed(&row[1]));
@@ -91,16 +141,29 @@ fn run_examples() -> (Server, Vec<Value>) {
         }
         answer
     };
-    let answers = rows("| operation | request ").into_iter().map(run).collect();
+    let answers = rows("| operation | request ")
+        .into_iter()
+        .map(run)
+        .collect();
     (server, answers)
 }
 
 /// Returns each kind of response: its status and its body.
 pub(crate) fn responses() -> Vec<(u16, String)> {
-    let decisions = run_examples().1.into_iter().map(|answer| (200, answer.to_string()));
+    let decisions = run_examples()
+        .1
+        .into_iter()
+        .map(|answer| (200, answer.to_string()));
     let others = rows("| status | cause ").into_iter().map(|row| {
         let status = row[0].parse().unwrap();
-        (status, if matches!(status, 404 | 405) { String::new() } else { json!({ "error": row[1] }).to_string() })
+        (
+            status,
+            if matches!(status, 404 | 405) {
+                String::new()
+            } else {
+                json!({ "error": row[1] }).to_string()
+            },
+        )
     });
     decisions.chain(others).collect()
 }
@@ -110,12 +173,25 @@ fn every_example_responds_as_its_row_says() {
     let (server, answers) = run_examples();
     let ops: BTreeSet<_> = answers.iter().map(|answer| answer["op"].as_str()).collect();
     assert_eq!((answers.len(), ops.len()), (25, 6));
-    assert_eq!(server.metric(r#"limiter_server_unmatched_total{domain="edge"}"#), Some(3.0));
+    assert_eq!(
+        server.metric(r#"limiter_server_unmatched_total{domain="edge"}"#),
+        Some(3.0)
+    );
     // Binding and other limits, in the policy's order.
-    let answer = server.post("/v1/status", r#"{"domain": "edge", "descriptor": [["customer", "7"]]}"#).1;
-    let shown = |i: usize| ["limit", "window_us", "resolution_us"].map(|name| answer["limits"][i][name].as_u64());
+    let answer = server
+        .post(
+            "/v1/status",
+            r#"{"domain": "edge", "descriptor": [["customer", "7"]]}"#,
+        )
+        .1;
+    let shown = |i: usize| {
+        ["limit", "window_us", "resolution_us"].map(|name| answer["limits"][i][name].as_u64())
+    };
     assert_eq!(shown(0), [Some(10), Some(60_000_000), None]);
-    assert_eq!(shown(1), [Some(1_000), Some(30 * 86_400_000_000), Some(3_600_000_000)]);
+    assert_eq!(
+        shown(1),
+        [Some(1_000), Some(30 * 86_400_000_000), Some(3_600_000_000)]
+    );
 }
 
 #[test]
@@ -126,10 +202,15 @@ fn options_decide_as_their_rows_say() {
     let rows = rows("| option | status ");
     assert_eq!(rows.len(), 7);
     for row in rows {
-        let (option, status): (Vec<_>, u16) = (row[0].split(' ').collect(), row[1].parse().unwrap());
+        let (option, status): (Vec<_>, u16) =
+            (row[0].split(' ').collect(), row[1].parse().unwrap());
         let url = redis.url();
         let unmatched = option[0] == "--unmatched";
-        let args = if unmatched { vec![] } else { vec!["--store", &*url] };
+        let args = if unmatched {
+            vec![]
+        } else {
+            vec!["--store", &*url]
+        };
         let server = Server::start(config, &[option, args].concat());
         let key = if unmatched { "custmer" } else { "customer" };
         let body = json!({ "domain": "edge", "descriptor": [[key, "7"]] }).to_string();
@@ -142,18 +223,29 @@ fn options_decide_as_their_rows_say() {
         if unmatched {
             // Envoy is told the same, and nothing is charged.
             let claims = json!([{ "entries": [{ "key": "customer", "value": "8" }] }, { "entries": [{ "key": key, "value": "7" }] }]);
-            let (found, answer) = server.post("/json", &json!({ "domain": "edge", "descriptors": claims }).to_string());
+            let (found, answer) = server.post(
+                "/json",
+                &json!({ "domain": "edge", "descriptors": claims }).to_string(),
+            );
             let (expected, used) = match &*row[0] {
                 "--unmatched allow" => (200, 1),
                 "--unmatched deny" => (429, 0),
                 _ => (400, 0),
             };
             assert_eq!(found, expected, "{row:?}: {answer}");
-            let charged = server.post("/v1/status", r#"{"domain": "edge", "descriptor": [["customer", "8"]]}"#).1;
+            let charged = server
+                .post(
+                    "/v1/status",
+                    r#"{"domain": "edge", "descriptor": [["customer", "8"]]}"#,
+                )
+                .1;
             assert_eq!(charged["used"], json!(used), "{row:?}");
             server.post("/v1/acquire", &body.replace("edge", "nowhere"));
-            let counted = ["edge", ""]
-                .map(|domain| server.metric(&format!("limiter_server_unmatched_total{{domain=\"{domain}\"}}")));
+            let counted = ["edge", ""].map(|domain| {
+                server.metric(&format!(
+                    "limiter_server_unmatched_total{{domain=\"{domain}\"}}"
+                ))
+            });
             assert_eq!(counted, [Some(2.0), Some(1.0)], "{row:?}");
         }
     }
@@ -173,35 +265,61 @@ descriptors:
     let server = Server::start(config, &[]);
     let call = |op: &str, key: &str, cost: u64, more: Value| {
         let mut body = json!({ "domain": "d", "descriptor": [[key, "x"]], "cost": cost });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         server.post(&format!("/v1/{op}"), &body.to_string()).1
     };
-    let acquired: Vec<Value> =
-        [("two", 1), ("two", 1), ("two", 1), ("two", 3), ("tried", 1), ("tried", 1), ("never", 1)]
-            .iter()
-            .map(|(key, cost)| call("acquire", key, *cost, json!({}))["allowed"].clone())
-            .collect();
+    let acquired: Vec<Value> = [
+        ("two", 1),
+        ("two", 1),
+        ("two", 1),
+        ("two", 3),
+        ("tried", 1),
+        ("tried", 1),
+        ("never", 1),
+    ]
+    .iter()
+    .map(|(key, cost)| call("acquire", key, *cost, json!({}))["allowed"].clone())
+    .collect();
     assert_eq!(acquired, [true, true, false, false, true, true, false]);
-    for (rule, outcome, count) in
-        [("two", "allowed", 2.0), ("two", "denied", 2.0), ("tried", "shadow_denied", 1.0), ("never", "denied", 1.0)]
-    {
-        let line = format!(r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#);
+    for (rule, outcome, count) in [
+        ("two", "allowed", 2.0),
+        ("two", "denied", 2.0),
+        ("tried", "shadow_denied", 1.0),
+        ("never", "denied", 1.0),
+    ] {
+        let line = format!(
+            r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#
+        );
         assert_eq!(server.metric(&line), Some(count), "{line}");
     }
     // Hits are costs.
-    assert_eq!(server.metric(r#"limiter_server_hits_total{domain="d",rule="two"}"#), Some(6.0));
+    assert_eq!(
+        server.metric(r#"limiter_server_hits_total{domain="d",rule="two"}"#),
+        Some(6.0)
+    );
     let near = server.admin("/metrics");
     assert!(
-        near.lines().any(|line| line.starts_with("limiter_near_limit_total{") && line.contains(r#"limiter="d/two""#))
+        near.lines()
+            .any(|line| line.starts_with("limiter_near_limit_total{")
+                && line.contains(r#"limiter="d/two""#))
     );
 
     // With a resolution there is a receipt as well.
     let receipt = &call("acquire", "merged", 4, json!({}))["receipt"];
-    assert_eq!(call("settle", "merged", 1, json!({ "receipt": receipt }))["used"], json!(1));
+    assert_eq!(
+        call("settle", "merged", 1, json!({ "receipt": receipt }))["used"],
+        json!(1)
+    );
 
-    let waited = |key: &str| call("acquire", key, 1, json!({ "wait_ms": 60_000 }))["allowed"].clone();
+    let waited =
+        |key: &str| call("acquire", key, 1, json!({ "wait_ms": 60_000 }))["allowed"].clone();
     let began = Instant::now();
-    assert_eq!([waited("soon"), waited("soon"), waited("two")], [true, true, false]);
+    assert_eq!(
+        [waited("soon"), waited("soon"), waited("two")],
+        [true, true, false]
+    );
     assert!(began.elapsed() >= Duration::from_millis(200));
 }
 
@@ -212,33 +330,70 @@ fn every_other_status_has_its_cause() {
     let mut redis = Redis::start().unwrap();
     redis.kill();
     let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
-    let head = |method: &str, path: &str, rest: &str| format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{rest}\r\n\r\n");
+    let head = |method: &str, path: &str, rest: &str| {
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{rest}\r\n\r\n")
+    };
     let text = |(status, answer): (u16, Value)| (status, answer.to_string());
     let json = "content-type: application/json\r\n";
     for row in rows("| status | cause ") {
         let status: u16 = row[0].parse().unwrap();
         let found = match status {
-            400 => {
-                http(server.http, &head("POST", "/v1/refuse", &format!("{json}connection: close\r\ncontent-length: 0")))
-            }
-            404 => http(server.http, &head("POST", "/v1/acquire/it", "connection: close")),
-            405 => http(server.http, &head("GET", "/v1/acquire", "connection: close")),
-            408 => http(server.http, &(head("POST", "/v1/acquire", &format!("{json}content-length: 9")) + "{")),
-            413 => http(server.http, &head("POST", "/v1/acquire", &format!("{json}content-length: 999999999"))),
+            400 => http(
+                server.http,
+                &head(
+                    "POST",
+                    "/v1/refuse",
+                    &format!("{json}connection: close\r\ncontent-length: 0"),
+                ),
+            ),
+            404 => http(
+                server.http,
+                &head("POST", "/v1/acquire/it", "connection: close"),
+            ),
+            405 => http(
+                server.http,
+                &head("GET", "/v1/acquire", "connection: close"),
+            ),
+            408 => http(
+                server.http,
+                &(head("POST", "/v1/acquire", &format!("{json}content-length: 9")) + "{"),
+            ),
+            413 => http(
+                server.http,
+                &head(
+                    "POST",
+                    "/v1/acquire",
+                    &format!("{json}content-length: 999999999"),
+                ),
+            ),
             // A browser sends these for a foreign page without asking the server.
             415 => {
                 assert_eq!(post(server.http, "/v1/acquire", &[], body).0, status);
                 let form = ("content-type", "application/x-www-form-urlencoded");
                 assert_eq!(post(server.http, "/v1/acquire", &[form], body).0, status);
-                text(post(server.http, "/v1/acquire", &[("content-type", "text/plain")], body))
+                text(post(
+                    server.http,
+                    "/v1/acquire",
+                    &[("content-type", "text/plain")],
+                    body,
+                ))
             }
             503 => text(
-                Server::start(config, &["--store", &redis.url(), "--on-outage", "error"]).post("/v1/acquire", body),
+                Server::start(config, &["--store", &redis.url(), "--on-outage", "error"])
+                    .post("/v1/acquire", body),
             ),
             _ => panic!("no request for {row:?}"),
         };
         assert_eq!(found.0, status, "{row:?}: {}", found.1);
         let says = !matches!(status, 404 | 405);
-        assert!(if says { parsed(&found.1)["error"].is_string() } else { found.1.is_empty() }, "{row:?}: {}", found.1);
+        assert!(
+            if says {
+                parsed(&found.1)["error"].is_string()
+            } else {
+                found.1.is_empty()
+            },
+            "{row:?}: {}",
+            found.1
+        );
     }
 }

@@ -9,8 +9,12 @@ pub(crate) type Admission = (Duration, Duration);
 pub(crate) fn assert_windows(mut admissions: Vec<Admission>, max: usize, window: Duration) {
     admissions.sort();
     for (i, (made, _)) in admissions.iter().enumerate() {
-        let began = admissions[i..].iter().take_while(|(other, _)| *other < *made + window);
-        let within = began.filter(|(_, answered)| *answered < *made + window).count();
+        let began = admissions[i..]
+            .iter()
+            .take_while(|(other, _)| *other < *made + window);
+        let within = began
+            .filter(|(_, answered)| *answered < *made + window)
+            .count();
         assert!(within <= max, "{within} of at most {max} within {window:?}");
     }
 }

@@ -34,16 +34,32 @@ struct Driver {
 
 impl Driver {
     fn start() -> Self {
-        let program = env::var("LIMITER_CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
-        let spawned = Command::new(&program).arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let program =
+            env::var("LIMITER_CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
+        let spawned = Command::new(&program)
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
         let mut process = spawned.unwrap_or_else(|error| {
             panic!("{program}: {error}. Run scripts/test --all, which installs it, or set LIMITER_CHROMEDRIVER")
         });
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port = lines.find_map(|line| Some(line.split_once("started successfully on port ")?.1.to_owned()));
+        let mut lines = BufReader::new(process.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            Some(
+                line.split_once("started successfully on port ")?
+                    .1
+                    .to_owned(),
+            )
+        });
         thread::spawn(move || lines.for_each(drop));
         let port = port.expect("chromedriver names its port");
-        Self { process, url: format!("http://127.0.0.1:{}", port.trim_end_matches('.')) }
+        Self {
+            process,
+            url: format!("http://127.0.0.1:{}", port.trim_end_matches('.')),
+        }
     }
 }
 
@@ -59,8 +75,13 @@ pub(crate) async fn browse(test: impl AsyncFnOnce(&Browser) -> WebDriverResult<(
     let driver = Driver::start();
     let mut wanted = DesiredCapabilities::chrome();
     // Chromium's sandbox does not start as root, as which containers run tests. It opens only the test's own pages.
-    for arg in ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1000"]
-    {
+    for arg in [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1000",
+    ] {
         wanted.add_arg(arg).unwrap();
     }
     let browser = Browser(WebDriver::new(&driver.url, wanted).await.unwrap());
@@ -78,7 +99,9 @@ impl Browser {
         let last = RefCell::new(String::new());
         let what = || format!("{css} shows {text:?} instead of {:?}", last.borrow());
         let look = async || {
-            let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else { return Ok(None) };
+            let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else {
+                return Ok(None);
+            };
             let shown = element.text().await?;
             let fits = shown.contains(text);
             last.replace(shown);
@@ -101,7 +124,9 @@ impl Browser {
         until(
             || format!("{css} can be clicked"),
             async || {
-                let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else { return Ok(None) };
+                let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else {
+                    return Ok(None);
+                };
                 if !element.is_displayed().await? {
                     return Ok(None);
                 }
@@ -113,7 +138,10 @@ impl Browser {
 
     /// Chooses an option by its value.
     pub(crate) async fn select(&self, css: &str, value: &str) -> WebDriverResult<()> {
-        self.find(By::Css(format!("{css} option[value='{value}']"))).await?.click().await
+        self.find(By::Css(format!("{css} option[value='{value}']")))
+            .await?
+            .click()
+            .await
     }
 }
 
@@ -126,12 +154,21 @@ pub(crate) async fn until<T>(
     loop {
         match look().await {
             Ok(Some(found)) => return Ok(found),
-            Err(error) if !matches!(error.as_inner(), WebDriverErrorInner::StaleElementReference(_)) => {
+            Err(error)
+                if !matches!(
+                    error.as_inner(),
+                    WebDriverErrorInner::StaleElementReference(_)
+                ) =>
+            {
                 return Err(error);
             }
             _ => {}
         }
-        assert!(began.elapsed() < PATIENCE, "waited too long until {}", what());
+        assert!(
+            began.elapsed() < PATIENCE,
+            "waited too long until {}",
+            what()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -30,11 +30,19 @@ enum Ended {
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     polls::run(run).await;
-    let at_given_times = run.scripts(script::DROPPED).into_iter().map(|script| (script, true));
+    let at_given_times = run
+        .scripts(script::DROPPED)
+        .into_iter()
+        .map(|script| (script, true));
     let at_the_stores_clock = run.scripts(script::DROPPED_AT_THE_STORES_CLOCK);
-    for (script, is_given) in at_given_times.chain(at_the_stores_clock.into_iter().map(|script| (script, false))) {
+    for (script, is_given) in at_given_times.chain(
+        at_the_stores_clock
+            .into_iter()
+            .map(|script| (script, false)),
+    ) {
         // After 0, 1, 2, … polls until the call finishes. If it had to wait, also after several delays.
-        let (polls, mut has_waited, mut finished) = ((0..=MAX_POLLS).map(DropAfter::Polls), false, false);
+        let (polls, mut has_waited, mut finished) =
+            ((0..=MAX_POLLS).map(DropAfter::Polls), false, false);
         for after in polls.chain(POLL_MICROS.map(DropAfter::Micros)) {
             let is_delay = matches!(after, DropAfter::Micros(_));
             if finished && (!is_delay || !has_waited) {
@@ -63,7 +71,12 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 }
 
 /// Runs a script and drops one call. Returns whether that call had already finished.
-async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
+async fn once(
+    run: &mut Run<'_>,
+    script: &Script,
+    is_given: bool,
+    after: DropAfter,
+) -> Result<bool, Ended> {
     let mut session = Session::new(run, &script.case, 0);
     (session.route, session.sweep) = (Some(Route::Facts), run.suite.sweep.clone());
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
@@ -71,10 +84,15 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
     if is_given {
         script.stand_still();
     }
-    session.script(&script, 0..dropped, 1_000).await.map_err(Ended::Wrong)?;
+    session
+        .script(&script, 0..dropped, 1_000)
+        .await
+        .map_err(Ended::Wrong)?;
     let operation = script.case.steps[dropped].operation;
-    let finished =
-        session.dropped_step(dropped, operation, script.when(dropped, None), after).await.map_err(Ended::Wrong)?;
+    let finished = session
+        .dropped_step(dropped, operation, script.when(dropped, None), after)
+        .await
+        .map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();
     let task = run.suite.spawner.start(Box::pin(async move {
         let result = session.script(&script, dropped + 1..steps, 1_000).await;
@@ -84,7 +102,9 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
         task.await;
         receive.await
     };
-    let Some(Ok((session, result))) = within(DEADLINE, answered).await else { return Err(Ended::Hung) };
+    let Some(Ok((session, result))) = within(DEADLINE, answered).await else {
+        return Err(Ended::Hung);
+    };
     run.count(session.calls());
     if !finished {
         // The dropped call may still arrive.

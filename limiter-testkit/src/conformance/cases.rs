@@ -11,7 +11,11 @@ use super::suite::run::Run;
 pub(crate) async fn run(run: &mut Run<'_>) {
     for round in 0..run.suite.sizes.rounds_of_cases.min(3) {
         for script in run.scripts(script::GIVEN_TIMES) {
-            let script = if round == 2 { script.counting_otherwise() } else { script };
+            let script = if round == 2 {
+                script.counting_otherwise()
+            } else {
+                script
+            };
             let mut session = Session::new(run, &script.case, 2 - round);
             // A failure in the first round names the step that went wrong.
             session.peeks = round == 0;
@@ -47,7 +51,11 @@ fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
         [key(b"\xff"), key(b"\xfe"), key("\u{fffd}".as_bytes())],
         [key(b"\r\n"), key(b"\n"), key(b"\\n")],
         [key(b"A"), key(b"a"), key("a\u{308}".as_bytes())],
-        [key("\u{e4}".as_bytes()), key("a\u{308}".as_bytes()), key("\u{c4}".as_bytes())],
+        [
+            key("\u{e4}".as_bytes()),
+            key("a\u{308}".as_bytes()),
+            key("\u{c4}".as_bytes()),
+        ],
         [key(b"a "), key(b"a"), key(b" a")],
         [key(b"a\t"), key(b"a"), key(b"a\n")],
         [key(b"*"), key(b"?"), key(b"[a]")],
@@ -55,15 +63,39 @@ fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
         [key(b"'"), key(b"\""), key(b"''")],
         [key(b"\x80"), key(b"\xc2\x80"), key(b"\xc2")],
         [of(252, b'a'), of(252, b'b'), of(253, b'a')],
-        [of(1 << 10, b'a'), of(1 << 10, b'b'), of((1 << 10) - 1, b'a')],
+        [
+            of(1 << 10, b'a'),
+            of(1 << 10, b'b'),
+            of((1 << 10) - 1, b'a'),
+        ],
         // Spellings of one number: a store that converts keys to numbers confuses them.
-        [digits(number.to_owned()), digits(format!("0{number}")), digits(format!("{number}.0"))],
-        [digits(format!("+{number}")), digits(format!("-{number}")), digits(format!(" {number}"))],
-        [digits(format!("{number}{number}1")), digits(format!("{number}{number}2")), digits(format!("{number}e0"))],
+        [
+            digits(number.to_owned()),
+            digits(format!("0{number}")),
+            digits(format!("{number}.0")),
+        ],
+        [
+            digits(format!("+{number}")),
+            digits(format!("-{number}")),
+            digits(format!(" {number}")),
+        ],
+        [
+            digits(format!("{number}{number}1")),
+            digits(format!("{number}{number}2")),
+            digits(format!("{number}e0")),
+        ],
     ];
     if huge {
-        keys.push([of(1 << 16, b'a'), of(1 << 16, b'b'), of((1 << 16) - 1, b'a')]);
-        keys.push([of(1 << 20, b'a'), of(1 << 20, b'b'), of((1 << 20) - 1, b'a')]);
+        keys.push([
+            of(1 << 16, b'a'),
+            of(1 << 16, b'b'),
+            of((1 << 16) - 1, b'a'),
+        ]);
+        keys.push([
+            of(1 << 20, b'a'),
+            of(1 << 20, b'b'),
+            of((1 << 20) - 1, b'a'),
+        ]);
     }
     keys
 }
@@ -99,11 +131,27 @@ const ON_THREE_LOGS: &str = "three logs | L1 | 2/10us
 
 /// L1: runs one script on keys, and under names, that a store might confuse with each other or with its internal keys.
 async fn similar_keys(run: &mut Run<'_>) {
-    let Some(mut script) = run.scripts(ON_THREE_LOGS).pop() else { return };
-    script.case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
-    let number: String = run.new_key().bytes().map(|byte| char::from(b'1' + byte % 9)).collect();
+    let Some(mut script) = run.scripts(ON_THREE_LOGS).pop() else {
+        return;
+    };
+    script.case.limiters = (0..3)
+        .map(|name| CaseLimiter { name, policy: None })
+        .collect();
+    let number: String = run
+        .new_key()
+        .bytes()
+        .map(|byte| char::from(b'1' + byte % 9))
+        .collect();
     for keys in keys(&run.new_key(), &number, run.suite.sizes.huge_keys) {
-        replay(run, &script, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
+        replay(
+            run,
+            &script,
+            &ThreeLogs {
+                names: [Name::new("conformance"); 3],
+                keys,
+            },
+        )
+        .await;
     }
     for trio in names(&run.new_name(), &run.new_key()) {
         replay(run, &script, &trio).await;
@@ -113,12 +161,29 @@ async fn similar_keys(run: &mut Run<'_>) {
 async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
     let show = |i: usize| {
         let key = &trio.keys[i];
-        let more = if key.len() > 64 { format!(" and {} more bytes", key.len() - 64) } else { String::new() };
-        format!("{:?}/\"{}\"{more}", trio.names[i].as_str(), key[..key.len().min(64)].escape_ascii())
+        let more = if key.len() > 64 {
+            format!(" and {} more bytes", key.len() - 64)
+        } else {
+            String::new()
+        };
+        format!(
+            "{:?}/\"{}\"{more}",
+            trio.names[i].as_str(),
+            key[..key.len().min(64)].escape_ascii()
+        )
     };
-    let title = format!("three logs, by name and key: {}, {}, {}", show(0), show(1), show(2));
-    let store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
+    let title = format!(
+        "three logs, by name and key: {}, {}, {}",
+        show(0),
+        show(1),
+        show(2)
+    );
+    let store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone())
+        .with_names(trio.names.to_vec());
     let mut session = Session::on(run.handles.clone(), store_keys, &script.case);
-    let result = session.replay(&script.case).await.map_err(|mismatch| script.cited(mismatch).titled(title));
+    let result = session
+        .replay(&script.case)
+        .await
+        .map_err(|mismatch| script.cited(mismatch).titled(title));
     run.count_script(result);
 }

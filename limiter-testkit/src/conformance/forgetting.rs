@@ -32,7 +32,12 @@ async fn swept(run: &mut Run<'_>) {
     for script in run.scripts(script::GIVEN_TIMES) {
         let mut session = Session::new(run, &script.case, 1);
         session.sweep = run.suite.sweep.clone();
-        let result = session.replay(&script.case).await.map_err(|mismatch| script.cited(mismatch));
-        run.count_script(result.map_err(|mismatch| mismatch.under(", with a sweep before every call", &[F2])));
+        let result = session
+            .replay(&script.case)
+            .await
+            .map_err(|mismatch| script.cited(mismatch));
+        run.count_script(
+            result.map_err(|mismatch| mismatch.under(", with a sweep before every call", &[F2])),
+        );
     }
 }

@@ -45,7 +45,9 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     let mut session = Session::new(run, case, turn);
     let result = session.replay(case).await;
     run.count(session.calls());
-    result.map(drop).map_err(|mismatch| mismatch.titled("a sequence"))
+    result
+        .map(drop)
+        .map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {
@@ -53,10 +55,18 @@ pub(crate) async fn random(run: &mut Run<'_>) {
     seed[..8].copy_from_slice(&run.suite.seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
+    let (short, long, traffic) = (
+        strategy::cases(1..=30),
+        strategy::cases(60..=200),
+        guarantee::traffic(),
+    );
     let mut failed = 0;
     let sequences = run.suite.sizes.sequences;
-    let count = if run.phase == Phase::Guarantee { sequences.div_ceil(4) } else { sequences };
+    let count = if run.phase == Phase::Guarantee {
+        sequences.div_ceil(4)
+    } else {
+        sequences
+    };
     for number in 0..count {
         let shrinks = failed < MAX_SHRUNK;
         let result = match run.phase {
@@ -82,7 +92,9 @@ async fn random_case(
     runner: &mut TestRunner,
     shrinks: bool,
 ) -> Result<(), Mismatch> {
-    let tree = strategy.new_tree(runner).map_err(|reason| Mismatch::new("not made", &[], reason.to_string()))?;
+    let tree = strategy
+        .new_tree(runner)
+        .map_err(|reason| Mismatch::new("not made", &[], reason.to_string()))?;
     let case = tree.current();
     match sequence(run, &case).await {
         Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
@@ -108,7 +120,11 @@ async fn shrunk(
                 (smallest, mismatch, fails) = (case, smaller, true);
             }
         }
-        goes_on = if fails { tree.simplify() } else { tree.complicate() };
+        goes_on = if fails {
+            tree.simplify()
+        } else {
+            tree.complicate()
+        };
     }
     // Shrinking visits each step once, but a step may become superfluous later.
     let mut step = smallest.steps.len();

@@ -12,7 +12,10 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     for (number, trace) in golden::traces().iter().enumerate() {
         let title = format!("golden trace \"{}\"", trace.name);
         let result = match case(trace) {
-            Ok(case) => Session::new(run, &case, number).replay(&case).await.map_err(|mismatch| mismatch.titled(title)),
+            Ok(case) => Session::new(run, &case, number)
+                .replay(&case)
+                .await
+                .map_err(|mismatch| mismatch.titled(title)),
             Err(error) => Err(Mismatch::new(title, &[], error.to_string())),
         };
         match result {
@@ -35,13 +38,36 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
             policy = policies.len() as u8;
             policies.push(own);
         }
-        let on = Place { limiter: row.limiter as u8, key: 0 };
-        let operation = Operation::Run { mode: row.mode, on, policy, cost: row.cost, id: None, keep: false };
-        steps.push(Step { after: row.at as i64 - before, operation });
+        let on = Place {
+            limiter: row.limiter as u8,
+            key: 0,
+        };
+        let operation = Operation::Run {
+            mode: row.mode,
+            on,
+            policy,
+            cost: row.cost,
+            id: None,
+            keep: false,
+        };
+        steps.push(Step {
+            after: row.at as i64 - before,
+            operation,
+        });
         before = row.at as i64;
     }
-    let limiters = [0, 1].map(|name| CaseLimiter { name, policy: Some(0) }).to_vec();
-    Ok(Case { policies, limiters, start: 0, steps })
+    let limiters = [0, 1]
+        .map(|name| CaseLimiter {
+            name,
+            policy: Some(0),
+        })
+        .to_vec();
+    Ok(Case {
+        policies,
+        limiters,
+        start: 0,
+        steps,
+    })
 }
 
 #[cfg(test)]
@@ -63,9 +89,24 @@ mod tests {
                     assert_eq!(row.answer, None, "{}: {row:?}", trace.name);
                     continue;
                 };
-                let used: Vec<u64> = decided.answer.status.limits().iter().map(LimitStatus::used).collect();
-                assert!(row.used_each.is_empty() || *used == *row.used_each, "{}: {row:?}", trace.name);
-                assert_eq!(row.answer, Some(RowAnswer::from(&decided.answer)), "{}: {row:?}", trace.name);
+                let used: Vec<u64> = decided
+                    .answer
+                    .status
+                    .limits()
+                    .iter()
+                    .map(LimitStatus::used)
+                    .collect();
+                assert!(
+                    row.used_each.is_empty() || *used == *row.used_each,
+                    "{}: {row:?}",
+                    trace.name
+                );
+                assert_eq!(
+                    row.answer,
+                    Some(RowAnswer::from(&decided.answer)),
+                    "{}: {row:?}",
+                    trace.name
+                );
                 rows += 1;
             }
         }

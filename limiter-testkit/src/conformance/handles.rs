@@ -27,12 +27,18 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 }
 
 async fn opened_late(run: &mut Run<'_>) {
-    let (Some(mut script), Some(late)) = (run.scripts(LATE).pop(), run.late.take()) else { return };
+    let (Some(mut script), Some(late)) = (run.scripts(LATE).pop(), run.late.take()) else {
+        return;
+    };
     script.stand_still();
     let mut session = Session::new(run, &script.case, 0);
     let result = with_a_late_handle(&mut session, &script, late).await;
     session.end().await;
-    run.count_script(result.map(|()| session.calls()).map_err(|mismatch| script.cited(mismatch)));
+    run.count_script(
+        result
+            .map(|()| session.calls())
+            .map_err(|mismatch| script.cited(mismatch)),
+    );
 }
 
 async fn with_a_late_handle(
@@ -42,7 +48,9 @@ async fn with_a_late_handle(
 ) -> Result<(), Mismatch> {
     session.script(script, 0..FIRST_LATE_STEP, 0).await?;
     session.handles = vec![late.await];
-    session.script(script, FIRST_LATE_STEP..script.case.steps.len(), 0).await?;
+    session
+        .script(script, FIRST_LATE_STEP..script.case.steps.len(), 0)
+        .await?;
     session.finish(script.when(0, None)).await
 }
 
@@ -50,7 +58,9 @@ async fn with_a_late_handle(
 async fn in_turn(run: &mut Run<'_>) {
     for (number, script) in run.scripts(script::GIVEN_TIMES).iter().enumerate() {
         for first in 0..run.suite.sizes.rounds_of_cases.min(2) {
-            let result = Session::new(run, &script.case, number + first).replay(&script.case).await;
+            let result = Session::new(run, &script.case, number + first)
+                .replay(&script.case)
+                .await;
             run.count_script(result.map_err(|mismatch| through_handles(script.cited(mismatch))));
         }
         let result = run_script(run, script, Pace::Standstill, number).await;

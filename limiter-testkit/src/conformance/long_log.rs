@@ -19,7 +19,13 @@ const WINDOW: u64 = 1 << 40;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     let (store, key) = (run.store().clone(), run.new_key());
-    let mut long = LongLog { store, key, log: Log::new(), used: 0, calls: 0 };
+    let mut long = LongLog {
+        store,
+        key,
+        log: Log::new(),
+        used: 0,
+        calls: 0,
+    };
     let (most, start) = (run.suite.sizes.long_log, Instant::now());
     let (mut result, mut len) = (Ok(()), 0);
     while result.is_ok() && len < most && start.elapsed() < run.suite.sizes.long_log_time {
@@ -33,7 +39,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     run.count(long.calls);
     run.passed(len);
     if let Err(text) = result {
-        run.fail(Mismatch::new(format!("a log of {len} entries"), &[L14], text));
+        run.fail(Mismatch::new(
+            format!("a log of {len} entries"),
+            &[L14],
+            text,
+        ));
     }
 }
 
@@ -58,7 +68,13 @@ impl LongLog {
 
     /// Records or peeks `at` microseconds after the start, and compares the decisions. Returns the receipts of the store and of
     /// the log.
-    async fn check(&mut self, mode: Mode, cost: u64, policy: Policy, at: u64) -> Result<[Option<Receipt>; 2], String> {
+    async fn check(
+        &mut self,
+        mode: Mode,
+        cost: u64,
+        policy: Policy,
+        at: u64,
+    ) -> Result<[Option<Receipt>; 2], String> {
         self.calls += 1;
         let at = Timestamp::from_micros_saturating(START + at);
         let op = op(mode, &self.key, &policy).with_cost(cost).at(at);
@@ -69,20 +85,28 @@ impl LongLog {
         if answers[0] == answers[1] {
             return Ok([got.receipt(), expected.receipt()]);
         }
-        let [expected, got] = answers.map(|answer| answer.fields(Timestamp::from_micros_saturating(START)));
-        Err(format!("a {mode:?} of {cost} under {policy}\n{}", columns(&expected, &got)))
+        let [expected, got] =
+            answers.map(|answer| answer.fields(Timestamp::from_micros_saturating(START)));
+        Err(format!(
+            "a {mode:?} of {cost} under {policy}\n{}",
+            columns(&expected, &got)
+        ))
     }
 
     async fn append(&mut self, i: u64) -> Result<(), String> {
         self.used += 1 + i % 3;
-        self.check(Mode::Record, 1 + i % 3, under(MAX_COST, WINDOW), i).await?;
+        self.check(Mode::Record, 1 + i % 3, under(MAX_COST, WINDOW), i)
+            .await?;
         let len = i + 1;
         if !len.is_power_of_two() && !len.is_multiple_of(10_000) {
             return Ok(());
         }
         // Under a limit that is full, at a cost that waits for the first third; and under one that covers only the newer half.
-        self.check(Mode::Peek, self.used / 3 + 1, under(self.used, WINDOW), i).await?;
-        self.check(Mode::Peek, 1, under(MAX_COST, (len / 2).max(1)), i).await.map(drop)
+        self.check(Mode::Peek, self.used / 3 + 1, under(self.used, WINDOW), i)
+            .await?;
+        self.check(Mode::Peek, 1, under(MAX_COST, (len / 2).max(1)), i)
+            .await
+            .map(drop)
     }
 
     /// Settles and refunds the newest entry, then drops the older half by age, and merges the younger half.
@@ -92,28 +116,41 @@ impl LongLog {
         for cost in [9, 0] {
             self.settle(receipts, cost).await?;
         }
-        self.check(Mode::Record, 1, under(MAX_COST, half), len).await?;
+        self.check(Mode::Record, 1, under(MAX_COST, half), len)
+            .await?;
         self.check(Mode::Peek, 1, all.clone(), len).await?;
         // All entries leave the exact limit's window together, and merge within cells of 100 microseconds.
-        let merging = policy(&[limit(MAX_COST, half), resolved(limit(MAX_COST, WINDOW), 100)], false);
+        let merging = policy(
+            &[
+                limit(MAX_COST, half),
+                resolved(limit(MAX_COST, WINDOW), 100),
+            ],
+            false,
+        );
         self.check(Mode::Record, 1, merging, len + half).await?;
         self.check(Mode::Peek, 1, all, len + half).await.map(drop)
     }
 
     async fn settle(&mut self, receipts: [Option<Receipt>; 2], cost: u64) -> Result<(), String> {
-        let [Some(own), Some(expected)] = receipts else { return Err("a record returned no receipt".to_owned()) };
+        let [Some(own), Some(expected)] = receipts else {
+            return Err("a record returned no receipt".to_owned());
+        };
         let (key, policy) = (self.key.clone(), under(MAX_COST, WINDOW));
         let log_key = log(&key);
-        let settlement = |receipt: Receipt| Settlement::new(log_key, &policy, receipt, cost).at(receipt.at());
+        let settlement =
+            |receipt: Receipt| Settlement::new(log_key, &policy, receipt, cost).at(receipt.at());
         self.calls += 1;
         let got = self.store.settle(settlement(own)).await;
-        let got = got.map_err(|error| format!("a settlement to {cost} returned the error {error:?}"))?;
+        let got =
+            got.map_err(|error| format!("a settlement to {cost} returned the error {error:?}"))?;
         let expected = self.log.settle(&settlement(expected), expected.at());
         let [expected, got] = [expected, got].map(|facts| Settled::new(&settlement(own), facts));
         if expected == got {
             Ok(())
         } else {
-            Err(format!("a settlement to {cost}: expected {expected:?}, got {got:?}"))
+            Err(format!(
+                "a settlement to {cost}: expected {expected:?}, got {got:?}"
+            ))
         }
     }
 }

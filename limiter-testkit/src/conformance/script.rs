@@ -16,11 +16,20 @@ pub(crate) const FORGETTING: &str = include_str!("scripts/forgetting.txt");
 pub(crate) const FORGETTING_A_MINUTE: &str = include_str!("scripts/forgetting_a_minute.txt");
 pub(crate) const TOGETHER: &str = include_str!("scripts/together.txt");
 pub(crate) const DROPPED: &str = include_str!("scripts/dropped.txt");
-pub(crate) const DROPPED_AT_THE_STORES_CLOCK: &str = include_str!("scripts/dropped_at_the_stores_clock.txt");
+pub(crate) const DROPPED_AT_THE_STORES_CLOCK: &str =
+    include_str!("scripts/dropped_at_the_stores_clock.txt");
 
 /// Two limiters with different names on one key.
-const TWO_NAMES: [CaseLimiter; 2] =
-    [CaseLimiter { name: 0, policy: Some(0) }, CaseLimiter { name: 1, policy: Some(1) }];
+const TWO_NAMES: [CaseLimiter; 2] = [
+    CaseLimiter {
+        name: 0,
+        policy: Some(0),
+    },
+    CaseLimiter {
+        name: 1,
+        policy: Some(1),
+    },
+];
 
 /// A named case. Each step lists the sentences of the contract that it checks.
 #[derive(Clone, Debug)]
@@ -71,7 +80,9 @@ impl Script {
     pub(crate) fn when(&self, step: usize, first: Option<Timestamp>) -> At {
         let micros = match (self.given.get(&step), first) {
             (Some(GivenTime::At(micros)), _) => *micros,
-            (Some(GivenTime::AfterFirst(after)), Some(first)) => first.as_micros().saturating_add_signed(*after),
+            (Some(GivenTime::AfterFirst(after)), Some(first)) => {
+                first.as_micros().saturating_add_signed(*after)
+            }
             _ => return At::StoreClock,
         };
         At::Given(Timestamp::from_micros_saturating(micros))
@@ -79,15 +90,23 @@ impl Script {
 
     /// Makes all steps happen at one given time.
     pub(crate) fn stand_still(&mut self) {
-        self.given = (0..self.case.steps.len()).map(|step| (step, GivenTime::At(START))).collect();
+        self.given = (0..self.case.steps.len())
+            .map(|step| (step, GivenTime::At(START)))
+            .collect();
     }
 
     /// Returns the mismatch with the script's name. It cites the sentences of the step.
     pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
-        let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
+        let mut citations = self
+            .citations
+            .get(mismatch.step)
+            .cloned()
+            .unwrap_or_default();
         // First those that agree with the wrong field.
         citations.sort_by_key(|sentence| !mismatch.citations.contains(sentence));
-        mismatch.citations.retain(|sentence| !citations.contains(sentence));
+        mismatch
+            .citations
+            .retain(|sentence| !citations.contains(sentence));
         mismatch.citations.splice(0..0, citations);
         mismatch.titled(format!("script \"{}\"", self.name))
     }
@@ -99,7 +118,10 @@ impl Script {
 /// If the text is not in the language. A test parses every text of this crate.
 pub(crate) fn parse(text: &str) -> Result<Vec<Script>, String> {
     let mut blocks: Vec<(&str, String)> = Vec::new();
-    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+    for line in text
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
+    {
         match (line.strip_prefix("    "), blocks.last_mut()) {
             (Some(steps), Some((_, all))) => *all += &format!("{steps} "),
             _ => blocks.push((line, String::new())),
@@ -114,8 +136,16 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Script>, String> {
 
 fn head_of(head: &str) -> Result<Script, String> {
     let mut parts = head.split(" | ");
-    let (name, about) = (parts.next().unwrap_or_default(), parts.next().ok_or("expected sentences after the name")?);
-    let mut case = Case { policies: Vec::new(), limiters: vec![CaseLimiter::NONE], start: START, steps: Vec::new() };
+    let (name, about) = (
+        parts.next().unwrap_or_default(),
+        parts.next().ok_or("expected sentences after the name")?,
+    );
+    let mut case = Case {
+        policies: Vec::new(),
+        limiters: vec![CaseLimiter::NONE],
+        start: START,
+        steps: Vec::new(),
+    };
     let mut clock = Clock::StandsStill;
     for part in parts {
         match part.split_once(' ') {
@@ -138,13 +168,24 @@ fn head_of(head: &str) -> Result<Script, String> {
         return Err("expected a policy".to_owned());
     }
     let citations = vec![citations(about)?];
-    Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None, alone: 0, clock })
+    Ok(Script {
+        name: name.to_owned(),
+        case,
+        citations,
+        given: HashMap::new(),
+        dropped: None,
+        alone: 0,
+        clock,
+    })
 }
 
 /// Parses sentences such as `L9 S4`.
 fn citations(text: &str) -> Result<Vec<Sentence>, String> {
     let one = |label: &str| {
-        let sentence = Sentence::ALL.iter().copied().find(|sentence| sentence.label() == label);
+        let sentence = Sentence::ALL
+            .iter()
+            .copied()
+            .find(|sentence| sentence.label() == label);
         sentence.ok_or(format!("unknown sentence {label}"))
     };
     text.split_whitespace().map(one).collect()
@@ -152,23 +193,35 @@ fn citations(text: &str) -> Result<Vec<Sentence>, String> {
 
 /// Replaces `for VALUES (STEPS)` by the steps, once per value, with the value for `$`.
 fn repeated(steps: &str) -> Result<String, String> {
-    let Some((before, rest)) = steps.split_once("for ") else { return Ok(steps.to_owned()) };
+    let Some((before, rest)) = steps.split_once("for ") else {
+        return Ok(steps.to_owned());
+    };
     let (values, rest) = rest.split_once(" (").ok_or("expected ( after for")?;
     let (body, after) = rest.split_once(')').ok_or("expected ) after for")?;
     let values: Vec<String> = match values.split_once("..") {
-        Some((first, last)) => (number::<u64>(first)?..=number(last)?).map(|value| value.to_string()).collect(),
+        Some((first, last)) => (number::<u64>(first)?..=number(last)?)
+            .map(|value| value.to_string())
+            .collect(),
         None => values.split(' ').map(str::to_owned).collect(),
     };
-    let all: Vec<String> = values.iter().map(|value| body.replace('$', value)).collect();
+    let all: Vec<String> = values
+        .iter()
+        .map(|value| body.replace('$', value))
+        .collect();
     Ok(format!("{before}{}{}", all.join(", "), repeated(after)?))
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("expected a number, found {text:?}"))
+    text.parse()
+        .map_err(|_| format!("expected a number, found {text:?}"))
 }
 
 fn cost(text: &str) -> Result<u64, String> {
-    if text == "max" { Ok(u64::MAX) } else { number(text) }
+    if text == "max" {
+        Ok(u64::MAX)
+    } else {
+        number(text)
+    }
 }
 
 fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
@@ -176,20 +229,44 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
     let mut called: HashMap<String, usize> = HashMap::new();
     for text in steps.split(',').map(str::trim) {
         let mut text = text;
-        if let Some((sentences, rest)) = text.strip_prefix('[').and_then(|text| text.split_once("] ")) {
+        if let Some((sentences, rest)) = text
+            .strip_prefix('[')
+            .and_then(|text| text.split_once("] "))
+        {
             (about, text) = (citations(sentences)?, rest);
         }
         let number_of_step = script.case.steps.len();
         let mut words = text.split_whitespace();
-        let mut word = || words.next().ok_or(format!("the step {text:?} is incomplete"));
-        let step_called = |name: &str| called.get(name).copied().ok_or(format!("no step is called {name:?}"));
+        let mut word = || {
+            words
+                .next()
+                .ok_or(format!("the step {text:?} is incomplete"))
+        };
+        let step_called = |name: &str| {
+            called
+                .get(name)
+                .copied()
+                .ok_or(format!("no step is called {name:?}"))
+        };
         let mut operation = match word()? {
             "acquire" => Operation::run(Mode::Acquire, cost(word()?)?),
             "record" => Operation::run(Mode::Record, cost(word()?)?),
             "peek" => Operation::run(Mode::Peek, cost(word()?)?),
-            "reset" => Operation::Reset { on: Place::default() },
-            "refund" => Operation::Settle { step: step_called(word()?)?, on: None, cost: 0, policy: 0 },
-            "settle" => Operation::Settle { step: step_called(word()?)?, on: None, cost: cost(word()?)?, policy: 0 },
+            "reset" => Operation::Reset {
+                on: Place::default(),
+            },
+            "refund" => Operation::Settle {
+                step: step_called(word()?)?,
+                on: None,
+                cost: 0,
+                policy: 0,
+            },
+            "settle" => Operation::Settle {
+                step: step_called(word()?)?,
+                on: None,
+                cost: cost(word()?)?,
+                policy: 0,
+            },
             verb => return Err(format!("unknown operation {verb:?}")),
         };
         let (mut after, mut name) = (0, None);
@@ -208,11 +285,19 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
                 ("kept", Operation::Run { keep, .. }) => *keep = true,
                 ("id", Operation::Run { id, .. }) => *id = Some(case_id(&mut word, &step_called)?),
                 ("key" | "by", Operation::Run { on, .. } | Operation::Reset { on }) => {
-                    *(if change == "key" { &mut on.key } else { &mut on.limiter }) = number(word()?)?;
+                    *(if change == "key" {
+                        &mut on.key
+                    } else {
+                        &mut on.limiter
+                    }) = number(word()?)?;
                 }
                 ("key" | "by", Operation::Settle { on, .. }) => {
                     let on = on.get_or_insert_default();
-                    *(if change == "key" { &mut on.key } else { &mut on.limiter }) = number(word()?)?;
+                    *(if change == "key" {
+                        &mut on.key
+                    } else {
+                        &mut on.limiter
+                    }) = number(word()?)?;
                 }
                 _ => return Err(format!("{text:?} cannot have {change:?}")),
             }
@@ -242,7 +327,10 @@ fn case_id<'a>(
 fn given_time(text: &str) -> Result<GivenTime, String> {
     let relative = |text: &str| match text {
         "0" => Ok(0),
-        _ => text.parse::<Window>().map(|window| window.as_micros() as i64).map_err(|error| format!("{error}")),
+        _ => text
+            .parse::<Window>()
+            .map(|window| window.as_micros() as i64)
+            .map_err(|error| format!("{error}")),
     };
     Ok(match (text.strip_prefix('+'), text.strip_prefix('-')) {
         (Some(after), _) => GivenTime::AfterFirst(relative(after)?),
@@ -261,19 +349,42 @@ mod tests {
     #[test]
     fn every_script_is_complete() {
         let mut names = HashSet::new();
-        let others = [STORE_CLOCK, FORGETTING, FORGETTING_A_MINUTE, TOGETHER, DROPPED, DROPPED_AT_THE_STORES_CLOCK];
+        let others = [
+            STORE_CLOCK,
+            FORGETTING,
+            FORGETTING_A_MINUTE,
+            TOGETHER,
+            DROPPED,
+            DROPPED_AT_THE_STORES_CLOCK,
+        ];
         let others = others.map(|text| parse(text).unwrap()).concat();
-        assert!(parse(DROPPED).unwrap().iter().all(|script| script.dropped.is_some()));
+        assert!(
+            parse(DROPPED)
+                .unwrap()
+                .iter()
+                .all(|script| script.dropped.is_some())
+        );
         for script in parse(GIVEN_TIMES).unwrap().into_iter().chain(others) {
-            for (round, script) in [script.clone(), script.clone().counting_otherwise()].into_iter().enumerate() {
+            for (round, script) in [script.clone(), script.clone().counting_otherwise()]
+                .into_iter()
+                .enumerate()
+            {
                 let (plan, count) = (planned(&script.case), script.case.steps.len());
                 assert!(plan.calls.len() > count, "{}", script.name);
                 assert_eq!(script.citations.len(), count);
                 // A skipped settlement would check nothing.
                 let steps: HashSet<usize> = plan.calls.iter().map(|planned| planned.step).collect();
-                assert!(round > 0 || steps.len() == count, "{} skips a step", script.name);
+                assert!(
+                    round > 0 || steps.len() == count,
+                    "{} skips a step",
+                    script.name
+                );
             }
-            assert!(names.insert(script.name.clone()), "two scripts are called {:?}", script.name);
+            assert!(
+                names.insert(script.name.clone()),
+                "two scripts are called {:?}",
+                script.name
+            );
         }
         assert!(names.len() > 200, "{}", names.len());
     }
@@ -282,11 +393,19 @@ mod tests {
     fn every_sentence_about_sequences_has_scripts() {
         use Sentence::{C2, E1, E2, L12, L14, T2, T4, T5};
         let elsewhere = [T2, T4, T5, L12, L14, E1, E2, C2];
-        let scripts = [GIVEN_TIMES, FORGETTING, DROPPED].map(|text| parse(text).unwrap()).concat();
-        let cited: HashSet<Sentence> = scripts.iter().flat_map(|script| script.citations.concat()).collect();
+        let scripts = [GIVEN_TIMES, FORGETTING, DROPPED]
+            .map(|text| parse(text).unwrap())
+            .concat();
+        let cited: HashSet<Sentence> = scripts
+            .iter()
+            .flat_map(|script| script.citations.concat())
+            .collect();
         // Several operations are the subject of `several.rs`.
-        let is_elsewhere = |sentence: &Sentence| elsewhere.contains(sentence) || sentence.label().starts_with('A');
-        let missing = Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !is_elsewhere(sentence));
+        let is_elsewhere =
+            |sentence: &Sentence| elsewhere.contains(sentence) || sentence.label().starts_with('A');
+        let missing = Sentence::ALL
+            .iter()
+            .filter(|sentence| !cited.contains(sentence) && !is_elsewhere(sentence));
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Sentence>::new());
     }
 
@@ -294,14 +413,26 @@ mod tests {
     fn a_wrong_script_is_an_error() {
         for (text, error) in [
             ("a | L9\n    acquire 1", "a | L9: expected a policy"),
-            ("a | X9 | 1/1s\n    peek 1", "a | X9 | 1/1s: unknown sentence X9"),
+            (
+                "a | X9 | 1/1s\n    peek 1",
+                "a | X9 | 1/1s: unknown sentence X9",
+            ),
             ("a | L9 | 1/1s\n    take 1", "unknown operation \"take\""),
-            ("a | L9 | 1/1s\n    acquire", "the step \"acquire\" is incomplete"),
+            (
+                "a | L9 | 1/1s\n    acquire",
+                "the step \"acquire\" is incomplete",
+            ),
             ("a | L9 | 1/1s\n    refund b", "no step is called \"b\""),
-            ("a | L9 | 1/1s\n    reset id 1", "\"reset id 1\" cannot have \"id\""),
+            (
+                "a | L9 | 1/1s\n    reset id 1",
+                "\"reset id 1\" cannot have \"id\"",
+            ),
         ] {
             let parsed = parse(text);
-            assert!(parsed.as_ref().is_err_and(|got| got.contains(error)), "{text}: {parsed:?}");
+            assert!(
+                parsed.as_ref().is_err_and(|got| got.contains(error)),
+                "{text}: {parsed:?}"
+            );
         }
     }
 }

@@ -40,7 +40,10 @@ impl Sentence {
     /// Returns the text of the item, which may have several sentences.
     #[must_use]
     pub fn text(self) -> String {
-        items().find(|(label, _)| *label == self.label()).map(|(_, text)| text).unwrap_or_default()
+        items()
+            .find(|(label, _)| *label == self.label())
+            .map(|(_, text)| text)
+            .unwrap_or_default()
     }
 }
 
@@ -57,7 +60,9 @@ fn items() -> impl Iterator<Item = (&'static str, String)> {
         // Continuation lines are indented.
         let mut lines = rest.lines();
         let first = lines.next()?;
-        let more = lines.take_while(|line| line.starts_with("  ")).map(str::trim);
+        let more = lines
+            .take_while(|line| line.starts_with("  "))
+            .map(str::trim);
         let text: Vec<&str> = std::iter::once(first).chain(more).collect();
         Some((label, plain(&text.join(" "))))
     })
@@ -83,18 +88,31 @@ mod tests {
     #[test]
     fn the_enum_and_the_contract_list_the_same_items() {
         let labels: Vec<&str> = items().map(|(label, _)| label).collect();
-        let expected: Vec<&str> = Sentence::ALL.iter().map(|sentence| sentence.label()).collect();
+        let expected: Vec<&str> = Sentence::ALL
+            .iter()
+            .map(|sentence| sentence.label())
+            .collect();
         assert_eq!(labels, expected);
         let marked = CONTRACT.matches("**").count();
-        assert_eq!(marked, 2 * labels.len(), "an item of the contract was not recognised");
+        assert_eq!(
+            marked,
+            2 * labels.len(),
+            "an item of the contract was not recognised"
+        );
     }
 
     #[test]
     fn items_are_complete_and_without_markup() {
         for sentence in Sentence::ALL {
             let text = sentence.text();
-            assert!(text.starts_with(char::is_uppercase) && text.ends_with('.'), "{sentence}");
-            assert!(!text.contains(['[', ']', '`', '*', '\n']) && !text.contains("  "), "{sentence}");
+            assert!(
+                text.starts_with(char::is_uppercase) && text.ends_with('.'),
+                "{sentence}"
+            );
+            assert!(
+                !text.contains(['[', ']', '`', '*', '\n']) && !text.contains("  "),
+                "{sentence}"
+            );
         }
         assert_eq!(
             Sentence::L4.to_string(),

@@ -50,13 +50,28 @@ pub(crate) struct Call {
 impl Call {
     /// Returns a peek at a log, without a limiter.
     pub(crate) fn peek(log: Log, policy: usize, at: Timestamp) -> Self {
-        Self { operation: Operation::run(Mode::Peek, 1), log, policy, limiter_policy: None, at }
+        Self {
+            operation: Operation::run(Mode::Peek, 1),
+            log,
+            policy,
+            limiter_policy: None,
+            at,
+        }
     }
 
     /// Returns a reset of a log.
     pub(crate) fn reset(log: Log, at: Timestamp) -> Self {
-        let on = Place { limiter: 0, key: log.key };
-        Self { operation: Operation::Reset { on }, log, policy: 0, limiter_policy: None, at }
+        let on = Place {
+            limiter: 0,
+            key: log.key,
+        };
+        Self {
+            operation: Operation::Reset { on },
+            log,
+            policy: 0,
+            limiter_policy: None,
+            at,
+        }
     }
 
     /// Returns the operation of an acquire, a peek or a record. `entry` returns the id of the entry that a step returned.
@@ -67,8 +82,20 @@ impl Call {
         salt: u128,
         entry: impl Fn(usize) -> Option<EntryId>,
     ) -> Option<Op<'a>> {
-        let Operation::Run { mode, cost, id, keep, .. } = self.operation else { return None };
-        let mut op = Op::new(mode, log.key, &policies[self.policy]).with_name(log.name).with_cost(cost).at(self.at);
+        let Operation::Run {
+            mode,
+            cost,
+            id,
+            keep,
+            ..
+        } = self.operation
+        else {
+            return None;
+        };
+        let mut op = Op::new(mode, log.key, &policies[self.policy])
+            .with_name(log.name)
+            .with_cost(cost)
+            .at(self.at);
         (op.id, op.keep) = (id.and_then(|id| id.entry_id(salt, entry)), keep);
         op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
         Some(op)

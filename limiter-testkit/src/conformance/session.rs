@@ -72,7 +72,11 @@ impl Session {
         let key = run.new_key();
         let store_keys = StoreKeys::new(case.keys(), |k| format!("{key}/{k}").into_bytes());
         let clock = ClockCheck::new(run.suite.tolerance, run.store().timer().is_some());
-        Self { turn, clock, ..Self::on(run.handles.clone(), store_keys, case) }
+        Self {
+            turn,
+            clock,
+            ..Self::on(run.handles.clone(), store_keys, case)
+        }
     }
 
     fn planner(&self) -> &Planner {
@@ -105,16 +109,24 @@ impl Session {
         let call = self.plan().calls.len().saturating_sub(1);
         let step = self.plan().calls.last().map_or(0, |planned| planned.step);
         let transcript = format!("{}{}", transcript::of_calls(self.plan()), text.into());
-        Mismatch { call, step, ..Mismatch::new("", citations, transcript) }
+        Mismatch {
+            call,
+            step,
+            ..Mismatch::new("", citations, transcript)
+        }
     }
 
     /// Makes all steps of a case at its times, then peeks at each log with every policy and at all entries, and resets it. Returns
     /// the number of calls.
     pub(crate) async fn replay(&mut self, case: &Case) -> Result<u64, Mismatch> {
         let times = case.times();
-        let mut result = self.steps(case, 0..times.len(), 0, |step, _| At::Given(times[step])).await;
+        let mut result = self
+            .steps(case, 0..times.len(), 0, |step, _| At::Given(times[step]))
+            .await;
         if result.is_ok() {
-            result = self.finish(At::Given(times.last().copied().unwrap_or_default())).await;
+            result = self
+                .finish(At::Given(times.last().copied().unwrap_or_default()))
+                .await;
         }
         if result.is_err() {
             self.end().await;
@@ -123,8 +135,16 @@ impl Session {
     }
 
     /// Makes some steps of a script, with sleeps of `sleeps` microseconds per unit of time.
-    pub(crate) async fn script(&mut self, script: &Script, range: Range<usize>, sleeps: u64) -> Result<(), Mismatch> {
-        self.steps(&script.case, range, sleeps, |step, first| script.when(step, first)).await
+    pub(crate) async fn script(
+        &mut self,
+        script: &Script,
+        range: Range<usize>,
+        sleeps: u64,
+    ) -> Result<(), Mismatch> {
+        self.steps(&script.case, range, sleeps, |step, first| {
+            script.when(step, first)
+        })
+        .await
     }
 
     /// Makes some steps of a case, each when `when(step, first)` says; `first` is the time of the first call.
@@ -146,10 +166,20 @@ impl Session {
             }
             elapsed += after;
             // There is no call, for example, without a receipt.
-            let Some(call) = self.planner().call(step.operation, Timestamp::EPOCH) else { continue };
+            let Some(call) = self.planner().call(step.operation, Timestamp::EPOCH) else {
+                continue;
+            };
             let when = when(number, self.first);
             self.call(number, call, when).await?;
-            if self.peeks && !matches!(step.operation, Operation::Run { mode: Mode::Peek, .. }) {
+            if self.peeks
+                && !matches!(
+                    step.operation,
+                    Operation::Run {
+                        mode: Mode::Peek,
+                        ..
+                    }
+                )
+            {
                 self.peek_all(number, when).await?;
             }
         }
@@ -161,9 +191,11 @@ impl Session {
         let last = self.plan().calls.last().map_or(0, |planned| planned.step);
         for log in self.planner().logs.clone() {
             for policy in 0..self.plan().policies.len() {
-                self.call(last, Call::peek(log, policy, Timestamp::EPOCH), when).await?;
+                self.call(last, Call::peek(log, policy, Timestamp::EPOCH), when)
+                    .await?;
             }
-            self.call(last, Call::reset(log, Timestamp::EPOCH), when).await?;
+            self.call(last, Call::reset(log, Timestamp::EPOCH), when)
+                .await?;
         }
         Ok(())
     }
@@ -176,22 +208,34 @@ impl Session {
         when: At,
         after: DropAfter,
     ) -> Result<bool, Mismatch> {
-        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(true) };
+        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else {
+            return Ok(true);
+        };
         let (store, before) = (self.handle().clone(), Moment::now());
         let plan = &self.histories[0].planner.plan;
-        let future = self.caller.call(&store, plan, step, &call, when, Route::Facts);
+        let future = self
+            .caller
+            .call(&store, plan, step, &call, when, Route::Facts);
         if let Some(got) = after.poll(future).await {
-            return self.answered(step, (call, when), (before, got)).map(|()| true);
+            return self
+                .answered(step, (call, when), (before, got))
+                .map(|()| true);
         }
-        let call = Call { at: given(when).unwrap_or(before.system), ..call };
-        self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
+        let call = Call {
+            at: given(when).unwrap_or(before.system),
+            ..call
+        };
+        self.histories
+            .iter_mut()
+            .for_each(|history| history.drop_call(step, call, when));
         Ok(false)
     }
 
     /// Peeks at all entries of every log.
     pub(crate) async fn peek_all(&mut self, step: usize, when: At) -> Result<(), Mismatch> {
         for log in self.planner().logs.clone() {
-            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), when).await?;
+            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), when)
+                .await?;
         }
         Ok(())
     }
@@ -203,7 +247,10 @@ impl Session {
         let (store, before) = (self.handle().clone(), Moment::now());
         let plan = &self.histories[0].planner.plan;
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
-        let got = self.caller.call(&store, plan, step, &call, when, route).await;
+        let got = self
+            .caller
+            .call(&store, plan, step, &call, when, route)
+            .await;
         self.answered(step, (call, when), (before, got))
     }
 
@@ -219,7 +266,9 @@ impl Session {
         self.first = self.first.or(stated);
         let time = given(when).or(stated).unwrap_or(before.system);
         if self.plan().calls.is_empty() {
-            self.histories.iter_mut().for_each(|history| history.planner.plan.start = time);
+            self.histories
+                .iter_mut()
+                .for_each(|history| history.planner.plan.start = time);
         }
         self.compare(step, (Call { at: time, ..call }, when), &got)?;
         if let (At::StoreClock, Some(stated)) = (when, stated) {
@@ -231,15 +280,32 @@ impl Session {
     }
 
     /// Keeps the histories that agree with a result.
-    fn compare(&mut self, step: usize, (call, when): (Call, At), got: &CallResult) -> Result<(), Mismatch> {
+    fn compare(
+        &mut self,
+        step: usize,
+        (call, when): (Call, At),
+        got: &CallResult,
+    ) -> Result<(), Mismatch> {
         let (log, receipts) = (call.log, &self.caller.receipts);
         // If the result states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got.at().is_some() { call.at } else { Moment::now().system };
-        let effects: Vec<PossibleHistory> =
-            self.histories.iter().filter_map(|history| history.with_dropped_call(got.newest())).collect();
+        let now = if got.at().is_some() {
+            call.at
+        } else {
+            Moment::now().system
+        };
+        let effects: Vec<PossibleHistory> = self
+            .histories
+            .iter()
+            .filter_map(|history| history.with_dropped_call(got.newest()))
+            .collect();
         self.histories.extend(effects);
-        let forgotten = self.histories.iter().filter(|history| history.may_forget(log, now));
-        let mut possible: Vec<PossibleHistory> = forgotten.filter_map(|history| history.forgotten(log)).collect();
+        let forgotten = self
+            .histories
+            .iter()
+            .filter(|history| history.may_forget(log, now));
+        let mut possible: Vec<PossibleHistory> = forgotten
+            .filter_map(|history| history.forgotten(log))
+            .collect();
         let too_early = self.histories[0].forgotten(log);
         possible.splice(0..0, self.histories.drain(..));
         let (mut agreeing, mut wrong) = (Vec::<PossibleHistory>::new(), None);
@@ -252,7 +318,9 @@ impl Session {
             }
         }
         self.histories = agreeing;
-        let Some((history, mut mismatch)) = wrong.filter(|_| self.histories.is_empty()) else { return Ok(()) };
+        let Some((history, mut mismatch)) = wrong.filter(|_| self.histories.is_empty()) else {
+            return Ok(());
+        };
         if let Some(mut forgotten) = too_early
             && forgotten.compare(step, (call, when), receipts, got).is_ok()
         {
@@ -265,14 +333,23 @@ impl Session {
 
     /// Resets the logs.
     pub(crate) async fn end(&self) {
-        let logs: Vec<LogKey<'_>> = self.planner().logs.iter().map(|log| self.caller.store_keys.log(*log)).collect();
+        let logs: Vec<LogKey<'_>> = self
+            .planner()
+            .logs
+            .iter()
+            .map(|log| self.caller.store_keys.log(*log))
+            .collect();
         reset_all(self.handle(), &logs).await;
     }
 }
 
 /// Returns the time that the caller gives.
 fn given(at: At) -> Option<Timestamp> {
-    if let At::Given(at) = at { Some(at) } else { None }
+    if let At::Given(at) = at {
+        Some(at)
+    } else {
+        None
+    }
 }
 
 /// Makes the calls of `case` on `store` one after another and compares every field of every result with the reference store's. Then
@@ -283,12 +360,19 @@ fn given(at: At) -> Option<Timestamp> {
 ///
 /// # Errors
 /// Returns the first [`Mismatch`].
-pub async fn replay<S>(store: &Arc<S>, case: &Case, keys: impl Fn(u8) -> Vec<u8>) -> Result<(), Mismatch>
+pub async fn replay<S>(
+    store: &Arc<S>,
+    case: &Case,
+    keys: impl Fn(u8) -> Vec<u8>,
+) -> Result<(), Mismatch>
 where
     S: WindowStore + ?Sized,
 {
     let handle: SharedStore = Arc::new(Arc::clone(store));
-    Session::on(vec![handle], StoreKeys::new(case.keys(), keys), case).replay(case).await.map(drop)
+    Session::on(vec![handle], StoreKeys::new(case.keys(), keys), case)
+        .replay(case)
+        .await
+        .map(drop)
 }
 
 /// Like [`replay`], for a store that needs no runtime, on keys that start with `prefix`.
@@ -299,14 +383,20 @@ pub fn replay_blocking<S>(store: &Arc<S>, case: &Case, prefix: &str) -> Result<(
 where
     S: WindowStore + ?Sized,
 {
-    futures::executor::block_on(replay(store, case, |key| format!("{prefix}/{key}").into_bytes()))
+    futures::executor::block_on(replay(store, case, |key| {
+        format!("{prefix}/{key}").into_bytes()
+    }))
 }
 
 /// Returns the calls that a case makes, with their expected results.
 #[cfg(test)]
 pub(crate) fn planned(case: &Case) -> Plan {
     let store: SharedStore = Arc::new(crate::ReferenceStore::new());
-    let mut session = Session::on(vec![store], StoreKeys::new(case.keys(), |key| vec![key]), case);
+    let mut session = Session::on(
+        vec![store],
+        StoreKeys::new(case.keys(), |key| vec![key]),
+        case,
+    );
     futures::executor::block_on(session.replay(case)).unwrap();
     session.plan().clone()
 }

@@ -39,7 +39,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         reset_all(&store, &keys.each_ref().map(log)).await;
         run.count((CALLS * LOGS) as u64);
         if let Err((citation, text)) = result {
-            run.fail(Mismatch::new(format!("random sequence {number}"), &[citation], text));
+            run.fail(Mismatch::new(
+                format!("random sequence {number}"),
+                &[citation],
+                text,
+            ));
         }
     }
     if !run.mismatches.is_empty() {
@@ -56,12 +60,23 @@ fn keys(key: &str) -> [Vec<u8>; LOGS] {
 
 async fn is_changed_by_none(store: &SharedStore, keys: &[Vec<u8>; LOGS]) -> Result<(), String> {
     let policy = policy!("9/1m");
-    let ops: Vec<JointOp<'_>> = keys.iter().map(|key| op(Mode::Acquire, key, &policy).into()).collect();
-    if store.apply_all(&ops).await.map_err(|error| error.to_string())?.is_some() {
+    let ops: Vec<JointOp<'_>> = keys
+        .iter()
+        .map(|key| op(Mode::Acquire, key, &policy).into())
+        .collect();
+    if store
+        .apply_all(&ops)
+        .await
+        .map_err(|error| error.to_string())?
+        .is_some()
+    {
         return Err("the store applies operations on logs that do not go together".to_owned());
     }
     for key in keys {
-        let facts = store.apply(op(Mode::Peek, key, &policy)).await.map_err(|error| error.to_string())?;
+        let facts = store
+            .apply(op(Mode::Peek, key, &policy))
+            .await
+            .map_err(|error| error.to_string())?;
         if facts.log.newest.is_some() {
             return Err("the store returned `None`, and a log has an entry".to_owned());
         }
@@ -70,10 +85,21 @@ async fn is_changed_by_none(store: &SharedStore, keys: &[Vec<u8>; LOGS]) -> Resu
 }
 
 /// Makes random calls on some logs and on those of the reference store.
-async fn sequence(store: &SharedStore, keys: &[Vec<u8>; LOGS], random: &mut Random) -> Result<(), Wrong> {
+async fn sequence(
+    store: &SharedStore,
+    keys: &[Vec<u8>; LOGS],
+    random: &mut Random,
+) -> Result<(), Wrong> {
     let attempts = |policy: Policy| policy.with_counting(Counting::Attempts);
     let (two, coarse) = (policy!("2/5s, 4/20s"), policy!("6/20s~1s"));
-    let policies = [policy!("3/10s"), attempts(policy!("3/10s")), two.clone(), attempts(two), coarse, policy!("9/1m")];
+    let policies = [
+        policy!("3/10s"),
+        attempts(policy!("3/10s")),
+        two.clone(),
+        attempts(two),
+        coarse,
+        policy!("9/1m"),
+    ];
     let (reference, gives_time, mut now) = (ReferenceStore::new(), random.below(3) > 0, START);
     let mut transcript = String::new();
     for _ in 0..CALLS {
@@ -83,8 +109,18 @@ async fn sequence(store: &SharedStore, keys: &[Vec<u8>; LOGS], random: &mut Rand
         (0..LOGS).for_each(|place| places.swap(place, random.below(LOGS)));
         let made = places[..2 + random.below(LOGS - 1)].iter().map(|place| {
             let policy = &policies[random.below(policies.len())];
-            let mode = [Mode::Acquire, Mode::Acquire, Mode::Acquire, Mode::Record, Mode::Peek][random.below(5)];
-            let most = if mode == Mode::Record { 7 } else { policy.smallest_max() as usize };
+            let mode = [
+                Mode::Acquire,
+                Mode::Acquire,
+                Mode::Acquire,
+                Mode::Record,
+                Mode::Peek,
+            ][random.below(5)];
+            let most = if mode == Mode::Record {
+                7
+            } else {
+                policy.smallest_max() as usize
+            };
             let mut op = op(mode, &keys[*place], policy).with_cost(1 + random.below(most) as u64);
             if random.below(4) == 0 {
                 op = op.with_limiter_policy(&policies[random.below(policies.len())]);
@@ -96,32 +132,63 @@ async fn sequence(store: &SharedStore, keys: &[Vec<u8>; LOGS], random: &mut Rand
                 op.keep = true;
             }
             let op = if gives_time { op.at(at) } else { op };
-            JointOp { op, is_advisory: random.below(4) == 0, keeps_charge: random.below(5) == 0 }
+            JointOp {
+                op,
+                is_advisory: random.below(4) == 0,
+                keeps_charge: random.below(5) == 0,
+            }
         });
         let ops: Vec<JointOp<'_>> = made.collect();
         transcript += &format!("\n{ops:?}");
-        compare(store, &reference, &ops).await.map_err(|(citation, text)| (citation, format!("{text}{transcript}")))?;
+        compare(store, &reference, &ops)
+            .await
+            .map_err(|(citation, text)| (citation, format!("{text}{transcript}")))?;
     }
     Ok(())
 }
 
 /// Makes one call, and repeats it on the reference store at the time that it had.
-async fn compare(store: &SharedStore, reference: &ReferenceStore, ops: &[JointOp<'_>]) -> Result<(), Wrong> {
+async fn compare(
+    store: &SharedStore,
+    reference: &ReferenceStore,
+    ops: &[JointOp<'_>],
+) -> Result<(), Wrong> {
     let facts = |results: JointFacts| results.into_iter().collect::<Result<Vec<Facts>, _>>();
     let failed = |error: limiter_core::Error| (A2, format!("the store failed: {error}"));
     let Some(got) = store.apply_all(ops).await.map_err(failed)? else {
-        return Err((A1, "the store returned `None` for logs that go together".to_owned()));
+        return Err((
+            A1,
+            "the store returned `None` for logs that go together".to_owned(),
+        ));
     };
     let got = facts(got).map_err(failed)?;
     if got.len() != ops.len() {
-        return Err((A2, format!("{} results for {} operations", got.len(), ops.len())));
+        return Err((
+            A2,
+            format!("{} results for {} operations", got.len(), ops.len()),
+        ));
     }
     // A log's newest entry may be later.
-    let Some(at) = got.iter().map(|facts| facts.log.now).min() else { return Ok(()) };
-    let timed: Vec<_> = ops.iter().map(|joint| JointOp { op: timed(joint.op, at), ..*joint }).collect();
-    let expected = reference.apply_all(&timed).await.map_err(failed)?.unwrap_or_default();
+    let Some(at) = got.iter().map(|facts| facts.log.now).min() else {
+        return Ok(());
+    };
+    let timed: Vec<_> = ops
+        .iter()
+        .map(|joint| JointOp {
+            op: timed(joint.op, at),
+            ..*joint
+        })
+        .collect();
+    let expected = reference
+        .apply_all(&timed)
+        .await
+        .map_err(failed)?
+        .unwrap_or_default();
     let expected = facts(expected).map_err(failed)?;
-    let denies = timed.iter().zip(&expected).any(|(joint, facts)| joint.denies(facts.admitted));
+    let denies = timed
+        .iter()
+        .zip(&expected)
+        .any(|(joint, facts)| joint.denies(facts.admitted));
     for (number, ((joint, got), expected)) in timed.iter().zip(got).zip(expected).enumerate() {
         let citation = match expected.outcome {
             _ if got.log.now != expected.log.now => A2,
@@ -131,7 +198,9 @@ async fn compare(store: &SharedStore, reference: &ReferenceStore, ops: &[JointOp
         };
         let [got, expected] = [got, expected].map(|facts| seen(joint, facts));
         if got != expected {
-            let text = format!("operation {number}: expected {expected}, found {got}, after these operations:");
+            let text = format!(
+                "operation {number}: expected {expected}, found {got}, after these operations:"
+            );
             return Err((citation, text));
         }
     }
@@ -139,7 +208,11 @@ async fn compare(store: &SharedStore, reference: &ReferenceStore, ops: &[JointOp
 }
 
 fn timed(op: Op<'_>, at: Timestamp) -> Op<'_> {
-    if op.at == At::StoreClock { op.at(at) } else { op }
+    if op.at == At::StoreClock {
+        op.at(at)
+    } else {
+        op
+    }
 }
 
 /// Returns the caller's view of the facts.
@@ -165,38 +238,80 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
 async fn at_the_same_time(run: &mut Run<'_>, store: &SharedStore) -> Result<(), String> {
     let (policy, full) = (policy!("1000000/1h"), policy!("1/1h"));
     let keys = keys(&run.new_key());
-    store.apply(op(Mode::Acquire, &keys[2], &full)).await.map_err(|error| error.to_string())?;
+    store
+        .apply(op(Mode::Acquire, &keys[2], &full))
+        .await
+        .map_err(|error| error.to_string())?;
     let work = {
-        let (store, keys, policy, full) = (store.clone(), keys.clone(), policy.clone(), full.clone());
+        let (store, keys, policy, full) =
+            (store.clone(), keys.clone(), policy.clone(), full.clone());
         move |task: usize, _| {
-            let (store, keys, policy, full) = (store.clone(), keys.clone(), policy.clone(), full.clone());
+            let (store, keys, policy, full) =
+                (store.clone(), keys.clone(), policy.clone(), full.clone());
             async move {
-                let mode = if task % 3 == 2 { Mode::Peek } else { Mode::Acquire };
-                let second = if task % 3 == 1 { op(mode, &keys[2], &full) } else { op(mode, &keys[1], &policy) };
-                store.apply_all(&[op(mode, &keys[0], &policy).into(), second.into()]).await
+                let mode = if task % 3 == 2 {
+                    Mode::Peek
+                } else {
+                    Mode::Acquire
+                };
+                let second = if task % 3 == 1 {
+                    op(mode, &keys[2], &full)
+                } else {
+                    op(mode, &keys[1], &policy)
+                };
+                store
+                    .apply_all(&[op(mode, &keys[0], &policy).into(), second.into()])
+                    .await
             }
         }
     };
     let sizes = &run.suite.sizes;
-    let made = run.suite.spawner.run_all((sizes.tasks.max(3), sizes.tries), work).await?;
+    let made = run
+        .suite
+        .spawner
+        .run_all((sizes.tasks.max(3), sizes.tries), work)
+        .await?;
     let (mut charged, mut calls) = (0, 1);
     let used = |facts: &Facts| facts.log.usage.first().map_or(0, |usage| usage.used);
-    for (task, result) in
-        made.into_iter().enumerate().flat_map(|(task, results)| results.into_iter().map(move |result| (task, result)))
+    for (task, result) in made
+        .into_iter()
+        .enumerate()
+        .flat_map(|(task, results)| results.into_iter().map(move |result| (task, result)))
     {
-        let results = result.map_err(|error| error.to_string())?.ok_or("the store returned `None`")?;
-        let facts: Vec<Facts> = results.into_iter().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-        let [first, second] = &facts[..] else { return Err(format!("{} results for 2 operations", facts.len())) };
+        let results = result
+            .map_err(|error| error.to_string())?
+            .ok_or("the store returned `None`")?;
+        let facts: Vec<Facts> = results
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())?;
+        let [first, second] = &facts[..] else {
+            return Err(format!("{} results for 2 operations", facts.len()));
+        };
         calls += 2;
         charged += u64::from(task % 3 == 0);
         if task % 3 != 1 && used(first) != used(second) {
-            return Err(format!("one log has {} units, the other {}", used(first), used(second)));
+            return Err(format!(
+                "one log has {} units, the other {}",
+                used(first),
+                used(second)
+            ));
         }
     }
-    let end = store.apply(op(Mode::Peek, &keys[0], &policy)).await.map_err(|error| error.to_string())?;
+    let end = store
+        .apply(op(Mode::Peek, &keys[0], &policy))
+        .await
+        .map_err(|error| error.to_string())?;
     reset_all(store, &keys.each_ref().map(log)).await;
     run.count(calls);
-    if used(&end) == charged { Ok(()) } else { Err(format!("{} units are charged, expected {charged}", used(&end))) }
+    if used(&end) == charged {
+        Ok(())
+    } else {
+        Err(format!(
+            "{} units are charged, expected {charged}",
+            used(&end)
+        ))
+    }
 }
 
 /// Makes random numbers from a seed.
@@ -204,7 +319,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
 }

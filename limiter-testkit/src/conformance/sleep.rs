@@ -20,7 +20,9 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     let (mut future, mut timeout) = (pin!(future), None);
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => pin!(timeout.get_or_insert_with(|| Delay::new(limit))).poll(context).map(|()| None),
+        Poll::Pending => pin!(timeout.get_or_insert_with(|| Delay::new(limit)))
+            .poll(context)
+            .map(|()| None),
     })
     .await
 }

@@ -53,7 +53,9 @@ impl Spawner {
         T: Send + 'static,
         F: Future<Output = T> + Send,
     {
-        let results = Arc::new(Mutex::new((0..tasks).map(|_| Vec::new()).collect::<Vec<Vec<T>>>()));
+        let results = Arc::new(Mutex::new(
+            (0..tasks).map(|_| Vec::new()).collect::<Vec<Vec<T>>>(),
+        ));
         let ready = Arc::new(AtomicUsize::new(0));
         let task = |number| -> Task {
             let (results, ready, work) = (Arc::clone(&results), Arc::clone(&ready), work.clone());

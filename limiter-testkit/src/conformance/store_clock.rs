@@ -31,7 +31,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 async fn short_windows(run: &mut Run<'_>) {
     for _ in 0..run.suite.sizes.in_a_row.div_ceil(CALLS) {
         if let Err(text) = records(run).await {
-            return run.fail(Mismatch::new("records in a row at the store's own clock", &[T2], text));
+            return run.fail(Mismatch::new(
+                "records in a row at the store's own clock",
+                &[T2],
+                text,
+            ));
         }
     }
     sessions(run).await;
@@ -50,9 +54,9 @@ async fn records(run: &mut Run<'_>) -> Result<(), String> {
     let mut wrong = None;
     for number in 0..CALLS {
         let window = match times[..] {
-            [.., first, _, before, last] => {
-                (last - first + (last - before) + number as u64 % 4).saturating_sub(1).max(1)
-            }
+            [.., first, _, before, last] => (last - first + (last - before) + number as u64 % 4)
+                .saturating_sub(1)
+                .max(1),
             _ => 1,
         };
         let limit = limit(MAX, window);
@@ -60,9 +64,14 @@ async fn records(run: &mut Run<'_>) -> Result<(), String> {
         let mut op = op(Mode::Record, &key, &policy);
         op.limiter_policy = Some(&meter);
         let result = by_facts(&store, op).await;
-        let decision = result.map_err(|error| format!("the store returned the error {error:?}"))?.0;
+        let decision = result
+            .map_err(|error| format!("the store returned the error {error:?}"))?
+            .0;
         let now = decision.at().as_micros();
-        let before = times.iter().filter(|at| now.saturating_sub(**at) < window).count() as u64;
+        let before = times
+            .iter()
+            .filter(|at| now.saturating_sub(**at) < window)
+            .count() as u64;
         let expected = (before < MAX, (before + 1).min(MAX));
         let got = (decision.allowed(), decision.used());
         if got != expected {
@@ -88,7 +97,10 @@ const LENGTHS: [u64; 8] = [73, 161, 257, 431, 709, 1_123, 1_871, 3_001];
 
 /// Returns a policy whose windows cover all entries.
 fn metered(call: u64) -> Policy {
-    let limits: Vec<_> = LENGTHS.iter().map(|length| limit(MAX_COST, (length * call / 100).max(1))).collect();
+    let limits: Vec<_> = LENGTHS
+        .iter()
+        .map(|length| limit(MAX_COST, (length * call / 100).max(1)))
+        .collect();
     of(&limits, false)
 }
 
@@ -110,7 +122,9 @@ const ALL: &str = "in a row | T2 | 1/1s | 1/1s
 
 /// Runs all operations and checks each result before the next call.
 async fn sessions(run: &mut Run<'_>) {
-    let Some(mut script) = run.scripts(ALL).pop() else { return };
+    let Some(mut script) = run.scripts(ALL).pop() else {
+        return;
+    };
     let mut call = 2;
     for number in 0..run.suite.sizes.in_a_row.div_ceil(2 * CALLS) {
         let few = [limit(2, 3), limit(3, 50), limit(5, 1_000), limit(8, 20_000)];

@@ -21,26 +21,54 @@ const KEPT_FOR: i64 = 600_000_000;
 /// Every resolution, in microseconds.
 const RESOLUTIONS: [u64; 13] = {
     let (second, hour) = (1_000_000, 3_600_000_000);
-    [1, 10, 100, 1_000, 10_000, 100_000, second, 10 * second, 60 * second, 600 * second, hour, 6 * hour, 24 * hour]
+    [
+        1,
+        10,
+        100,
+        1_000,
+        10_000,
+        100_000,
+        second,
+        10 * second,
+        60 * second,
+        600 * second,
+        hour,
+        6 * hour,
+        24 * hour,
+    ]
 };
 /// The last two are refused or saturate.
 const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
 /// When a sequence starts: usually today, sometimes at the epoch or near the largest timestamp.
-const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp::MAX.as_micros() - 150];
+const STARTS: [u64; 8] = [
+    START,
+    START,
+    START,
+    START,
+    START,
+    START,
+    0,
+    Timestamp::MAX.as_micros() - 150,
+];
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
 /// reachable maximum. Half of them have a resolution.
 fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
-    (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(|(kind, max, window, fraction)| {
-        let max = match kind {
-            14 => 8 + max * 11,
-            15 => MAX_COST,
-            _ => max,
-        };
-        let (window, fraction) = (WINDOWS[window], FRACTIONS[fraction]);
-        resolved(limit(max, window), window.checked_div(fraction).map_or(0, |part| part.max(1)))
-    })
+    (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(
+        |(kind, max, window, fraction)| {
+            let max = match kind {
+                14 => 8 + max * 11,
+                15 => MAX_COST,
+                _ => max,
+            };
+            let (window, fraction) = (WINDOWS[window], FRACTIONS[fraction]);
+            resolved(
+                limit(max, window),
+                window.checked_div(fraction).map_or(0, |part| part.max(1)),
+            )
+        },
+    )
 }
 
 const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
@@ -57,8 +85,12 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
 /// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.
 pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
     let longest = micros.min(limit.window().as_micros());
-    let resolution = RESOLUTIONS.into_iter().rfind(|resolution| *resolution <= longest);
-    resolution.and_then(|micros| limit.with_resolution(Duration::from_micros(micros)).ok()).unwrap_or(limit)
+    let resolution = RESOLUTIONS
+        .into_iter()
+        .rfind(|resolution| *resolution <= longest);
+    resolution
+        .and_then(|micros| limit.with_resolution(Duration::from_micros(micros)).ok())
+        .unwrap_or(limit)
 }
 
 /// Returns policies of 1 to 3 limits, rarely of 8, in both counting modes.
@@ -74,24 +106,42 @@ pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
 
 /// Returns the policy without resolutions.
 fn exact(of: &Policy) -> Policy {
-    let limits: Vec<Limit> =
-        of.limits().iter().map(|limit| self::limit(limit.max(), limit.window().as_micros())).collect();
+    let limits: Vec<Limit> = of
+        .limits()
+        .iter()
+        .map(|limit| self::limit(limit.max(), limit.window().as_micros()))
+        .collect();
     policy(&limits, of.counting() == Counting::Attempts)
 }
 
 pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
-    let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
+    let counting = if attempts {
+        Counting::Attempts
+    } else {
+        Counting::Admitted
+    };
     let policy = Policy::new(limits.iter().copied());
-    policy.unwrap_or_else(|_| Policy::from(FALLBACK)).with_counting(counting)
+    policy
+        .unwrap_or_else(|_| Policy::from(FALLBACK))
+        .with_counting(counting)
 }
 
 /// The limiters of a case: one without a name, one with a default policy, the same one with another default, and one
 /// with another name.
 const LIMITERS: [CaseLimiter; 4] = [
     CaseLimiter::NONE,
-    CaseLimiter { name: 0, policy: Some(0) },
-    CaseLimiter { name: 0, policy: Some(1) },
-    CaseLimiter { name: 1, policy: Some(0) },
+    CaseLimiter {
+        name: 0,
+        policy: Some(0),
+    },
+    CaseLimiter {
+        name: 0,
+        policy: Some(1),
+    },
+    CaseLimiter {
+        name: 1,
+        policy: Some(0),
+    },
 ];
 /// Indices of the limiters. Most operations use the limiter with a default policy.
 const PICKS: [u8; 8] = [1, 1, 1, 1, 0, 0, 2, 3];
@@ -107,33 +157,84 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
     // Dropping an item of a list would renumber the items after it, and settlements would use other receipts. A flag
     // avoids that.
     let is_kept = proptest::bool::weighted(1.0);
-    let step = (is_kept, 0..20_u8, log, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
-    let steps = steps.no_shrink().prop_flat_map(move |count| vec(step.clone(), count));
-    (vec(policies(), 1..=3), any::<bool>(), 0..STARTS.len(), steps).prop_map(|(mut policies, is_exact, start, raw)| {
-        if is_exact {
-            policies.iter_mut().for_each(|policy| *policy = exact(policy));
-        }
-        let windows: Vec<u64> =
-            policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
-        let (mut appends, mut steps, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, (is_kept, kind, (key, pick), policy, cost, id, time, some, receipt)) in raw.into_iter().enumerate()
-        {
-            let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
-            let mut window = windows[usize::from(receipt) % windows.len()] as i64;
-            if window > KEPT_FOR && receipt % 2 > 0 {
-                window = KEPT_FOR;
+    let step = (
+        is_kept,
+        0..20_u8,
+        log,
+        0..3_u8,
+        0..COSTS.len(),
+        0..8_u8,
+        0..16_u8,
+        0..9_u8,
+        any::<u8>(),
+    );
+    let steps = steps
+        .no_shrink()
+        .prop_flat_map(move |count| vec(step.clone(), count));
+    (
+        vec(policies(), 1..=3),
+        any::<bool>(),
+        0..STARTS.len(),
+        steps,
+    )
+        .prop_map(|(mut policies, is_exact, start, raw)| {
+            if is_exact {
+                policies
+                    .iter_mut()
+                    .for_each(|policy| *policy = exact(policy));
             }
-            let (on, cost) = (Place { limiter: PICKS[pick], key }, cost_near(smallest, COSTS[cost]));
-            let settled = appends.get(usize::from(receipt) % appends.len().max(1)).copied();
-            let operation = operation(kind, settled, (on, policy, cost, id));
-            if matches!(operation, Operation::Run { mode: Mode::Acquire | Mode::Record, .. }) {
-                appends.push(number);
+            let windows: Vec<u64> = policies
+                .iter()
+                .flat_map(|policy| {
+                    policy
+                        .limits()
+                        .iter()
+                        .map(|limit| limit.window().as_micros())
+                })
+                .collect();
+            let (mut appends, mut steps, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+            for (number, (is_kept, kind, (key, pick), policy, cost, id, time, some, receipt)) in
+                raw.into_iter().enumerate()
+            {
+                let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
+                let mut window = windows[usize::from(receipt) % windows.len()] as i64;
+                if window > KEPT_FOR && receipt % 2 > 0 {
+                    window = KEPT_FOR;
+                }
+                let (on, cost) = (
+                    Place {
+                        limiter: PICKS[pick],
+                        key,
+                    },
+                    cost_near(smallest, COSTS[cost]),
+                );
+                let settled = appends
+                    .get(usize::from(receipt) % appends.len().max(1))
+                    .copied();
+                let operation = operation(kind, settled, (on, policy, cost, id));
+                if matches!(
+                    operation,
+                    Operation::Run {
+                        mode: Mode::Acquire | Mode::Record,
+                        ..
+                    }
+                ) {
+                    appends.push(number);
+                }
+                steps.push(Step {
+                    after: after(time, i64::from(some), window),
+                    operation,
+                });
+                kept.push(is_kept);
             }
-            steps.push(Step { after: after(time, i64::from(some), window), operation });
-            kept.push(is_kept);
-        }
-        Case { policies, limiters: LIMITERS.to_vec(), start: STARTS[start], steps }.with_steps(|step| kept[step])
-    })
+            Case {
+                policies,
+                limiters: LIMITERS.to_vec(),
+                start: STARTS[start],
+                steps,
+            }
+            .with_steps(|step| kept[step])
+        })
 }
 
 fn after(time: u8, some: i64, window: i64) -> i64 {
@@ -152,22 +253,42 @@ fn after(time: u8, some: i64, window: i64) -> i64 {
 
 /// Returns the cost, or at most `max + 1`. Higher costs are refused in the same way.
 fn cost_near(max: u64, cost: u64) -> u64 {
-    if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
+    if cost > max + 1 && cost < u64::MAX {
+        1 + cost % (max + 1)
+    } else {
+        cost
+    }
 }
 
 /// Builds an operation from random numbers. `settled` is a step that may have returned a receipt.
-fn operation(kind: u8, settled: Option<usize>, (on, policy, cost, id): (Place, u8, u64, u8)) -> Operation {
+fn operation(
+    kind: u8,
+    settled: Option<usize>,
+    (on, policy, cost, id): (Place, u8, u64, u8),
+) -> Operation {
     let mode = match (kind, settled) {
         (10 | 11, _) => Mode::Peek,
         (12 | 13, _) => Mode::Record,
         (14..=18, Some(step)) => {
             // Rarely on a log that did not issue the receipt.
             let (on, cost) = ((id == 0).then_some(on), if kind < 16 { 0 } else { cost });
-            return Operation::Settle { step, on, cost, policy };
+            return Operation::Settle {
+                step,
+                on,
+                cost,
+                policy,
+            };
         }
         (19, _) => return Operation::Reset { on },
         _ => Mode::Acquire,
     };
     let keep = matches!(id, 3 | 4 | 7);
-    Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)), keep }
+    Operation::Run {
+        mode,
+        on,
+        policy,
+        cost,
+        id: (id > 4).then_some(CaseId::Fresh(id % 2)),
+        keep,
+    }
 }

@@ -19,7 +19,10 @@ use super::sequence::mismatch::Mismatch;
 use super::session::Sweep;
 use super::spawn::{Spawner, Task};
 use super::watched::{Hung, watched};
-use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, several, store_clock};
+use super::{
+    cancel, cases, contention, forgetting, generated, golden, handles, long_log, several,
+    store_clock,
+};
 use failure::Failure;
 use report::{Phase, Report};
 use run::Run;
@@ -50,7 +53,14 @@ pub struct Suite {
 impl Suite {
     fn with_sizes(sizes: Sizes, tolerance: Duration) -> Self {
         let (seed, spawner) = (salt() as u64, Spawner::threads());
-        Self { phases: None, seed, sizes, tolerance: Some(tolerance), sweep: None, spawner }
+        Self {
+            phases: None,
+            seed,
+            sizes,
+            tolerance: Some(tolerance),
+            sweep: None,
+            spawner,
+        }
     }
 
     /// Returns the whole suite, for a store in memory.
@@ -110,7 +120,10 @@ impl Suite {
     /// });
     /// # drop(suite);
     /// ```
-    pub fn sweep(mut self, sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+    pub fn sweep(
+        mut self,
+        sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
         self.sweep = Some(Arc::new(sweep));
         self
     }
@@ -162,17 +175,26 @@ impl Suite {
         late: Option<BoxFuture<'_, SharedStore>>,
     ) -> Result<Report, Failure> {
         let hung = Hung::default();
-        let handles: Vec<SharedStore> = handles.into_iter().map(|handle| watched(Arc::new(handle), &hung)).collect();
+        let handles: Vec<SharedStore> = handles
+            .into_iter()
+            .map(|handle| watched(Arc::new(handle), &hung))
+            .collect();
         let late = late.map(|late| -> BoxFuture<'_, SharedStore> {
             let hung = Arc::clone(&hung);
             Box::pin(async move { watched(late.await, &hung) })
         });
         let several = handles.len() > 1;
-        let all = Phase::ALL.into_iter().filter(|phase| several || *phase != Phase::Handles);
+        let all = Phase::ALL
+            .into_iter()
+            .filter(|phase| several || *phase != Phase::Handles);
         let phases = self.phases.clone().unwrap_or_else(|| all.collect());
         let mut run = Run::new(self, late);
         for phase in phases {
-            let count = if phase == Phase::Handles { handles.len() } else { 1 };
+            let count = if phase == Phase::Handles {
+                handles.len()
+            } else {
+                1
+            };
             run.handles = handles.iter().take(count).cloned().collect();
             run_phase(&mut run, phase).await;
             if let Some(text) = hung.get() {
@@ -202,7 +224,12 @@ impl Default for Suite {
 
 impl fmt::Debug for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { phases, seed, sizes, .. } = self;
+        let Self {
+            phases,
+            seed,
+            sizes,
+            ..
+        } = self;
         f.debug_struct("Suite")
             .field("phases", phases)
             .field("seed", seed)
@@ -215,7 +242,11 @@ impl fmt::Debug for Suite {
 async fn run_phase(run: &mut Run<'_>, phase: Phase) {
     run.phase = phase;
     if run.handles.is_empty() {
-        return run.fail(Mismatch::new("no store", &[], "the list of handles is empty"));
+        return run.fail(Mismatch::new(
+            "no store",
+            &[],
+            "the list of handles is empty",
+        ));
     }
     match phase {
         Phase::Golden => golden::run(run).await,

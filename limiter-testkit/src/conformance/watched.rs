@@ -6,7 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
+};
 use limiter_core::{Decision, Error, ErrorKind, SharedStore, Timer, WindowStore};
 
 use super::sleep::within;
@@ -26,7 +28,10 @@ struct Watched {
 
 /// Watches the calls of a handle.
 pub(crate) fn watched(store: SharedStore, hung: &Hung) -> SharedStore {
-    Arc::new(Watched { store, hung: Arc::clone(hung) })
+    Arc::new(Watched {
+        store,
+        hung: Arc::clone(hung),
+    })
 }
 
 impl Watched {
@@ -34,12 +39,18 @@ impl Watched {
         Error::new(ErrorKind::Unavailable, self.hung.get_or_init(text).clone())
     }
 
-    async fn ends<T>(&self, call: impl fmt::Debug, result: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn ends<T>(
+        &self,
+        call: impl fmt::Debug,
+        result: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         if self.hung.get().is_some() {
             return Err(self.fail(String::new));
         }
         let result = within(DEADLINE, result).await;
-        result.unwrap_or_else(|| Err(self.fail(|| format!("this call did not return within {DEADLINE:?}:\n{call:?}"))))
+        result.unwrap_or_else(|| {
+            Err(self.fail(|| format!("this call did not return within {DEADLINE:?}:\n{call:?}")))
+        })
     }
 }
 
@@ -71,7 +82,9 @@ impl WindowStore for Watched {
         if polled.is_ready() || would_wait {
             return polled;
         }
-        Poll::Ready(Err(self.fail(|| format!("`try_decide` returned `Pending` and did not call `otherwise`:\n{op:?}"))))
+        Poll::Ready(Err(self.fail(|| {
+            format!("`try_decide` returned `Pending` and did not call `otherwise`:\n{op:?}")
+        })))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

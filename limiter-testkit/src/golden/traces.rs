@@ -17,15 +17,26 @@ pub fn traces() -> &'static [Trace] {
 /// Parses traces that are written like the golden ones. Skips rows that it cannot parse, so count traces and rows.
 #[must_use]
 pub fn parse(text: &'static str) -> Vec<Trace> {
-    text.split("\n\n").filter_map(|block| trace(block.lines().filter(|line| !line.starts_with('#')))).collect()
+    text.split("\n\n")
+        .filter_map(|block| trace(block.lines().filter(|line| !line.starts_with('#'))))
+        .collect()
 }
 
 fn trace(mut lines: impl Iterator<Item = &'static str>) -> Option<Trace> {
     let mut columns = lines.next()?.split(" | ");
     let (name, limits) = (columns.next()?, columns.next()?);
-    let counting = if columns.next() == Some("attempts") { Counting::Attempts } else { Counting::Admitted };
+    let counting = if columns.next() == Some("attempts") {
+        Counting::Attempts
+    } else {
+        Counting::Admitted
+    };
     let rows: Vec<Row> = lines.filter_map(rows).flatten().collect();
-    Some(Trace { name, limits, counting, rows: rows.leak() })
+    Some(Trace {
+        name,
+        limits,
+        counting,
+        rows: rows.leak(),
+    })
 }
 
 /// Parses one line, which may repeat its row.
@@ -34,9 +45,22 @@ fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
     let mut words = columns.next()?.split_whitespace();
     let at = micros(words.next()?)?;
     let answer = answer(columns.next()?);
-    let used_each: Vec<u64> = columns.next().unwrap_or("").split(' ').filter_map(|used| used.parse().ok()).collect();
+    let used_each: Vec<u64> = columns
+        .next()
+        .unwrap_or("")
+        .split(' ')
+        .filter_map(|used| used.parse().ok())
+        .collect();
     let used_each = used_each.leak();
-    let mut row = Row { at, mode: Mode::Acquire, cost: 1, own_limits: "", limiter: 0, used_each, answer };
+    let mut row = Row {
+        at,
+        mode: Mode::Acquire,
+        cost: 1,
+        own_limits: "",
+        limiter: 0,
+        used_each,
+        answer,
+    };
     let mut times = 1;
     while let Some(word) = words.next() {
         match word {
@@ -71,9 +95,20 @@ fn answer(text: &str) -> Option<RowAnswer> {
         _ => return None,
     };
     let (allowed, remaining) = (retry_after.is_none(), limit.checked_sub(used)?);
-    Some(RowAnswer { allowed, limit, used, remaining, retry_after, refill_after, reset_after })
+    Some(RowAnswer {
+        allowed,
+        limit,
+        used,
+        remaining,
+        retry_after,
+        refill_after,
+        reset_after,
+    })
 }
 
 fn micros(seconds: &str) -> Option<u64> {
-    seconds.parse::<f64>().ok().map(|seconds| (seconds * 1e6).round() as u64)
+    seconds
+        .parse::<f64>()
+        .ok()
+        .map(|seconds| (seconds * 1e6).round() as u64)
 }

@@ -39,7 +39,12 @@ impl Rules {
     /// The rules of the contract.
     pub const CONTRACT: Self = Self {
         limits: |op| {
-            [Some(op.policy), op.limiter_policy].into_iter().flatten().flat_map(Policy::limits).copied().collect()
+            [Some(op.policy), op.limiter_policy]
+                .into_iter()
+                .flatten()
+                .flat_map(Policy::limits)
+                .copied()
+                .collect()
         },
         marks: |op| !is_exact(&(Self::CONTRACT.limits)(op)) && (op.keep || op.id.is_some()),
         inherits: |[own, before], cells| match cells {
@@ -47,19 +52,31 @@ impl Rules {
             1 => [false, own],
             _ => [false, false],
         },
-        is_due: |append, u| append.is_new(u) || append.has_crossed(u, &append.limits, &[TEN_MINUTES]),
+        is_due: |append, u| {
+            append.is_new(u) || append.has_crossed(u, &append.limits, &[TEN_MINUTES])
+        },
         resolution: |append, age| longer(&append.limits, age).min(),
-        in_one_cell: |_, v, u, resolution| u.at.as_micros() / resolution == v.at.as_micros() / resolution,
+        in_one_cell: |_, v, u, resolution| {
+            u.at.as_micros() / resolution == v.at.as_micros() / resolution
+        },
         apart: TEN_MINUTES,
         counted_alike: |append, v, u| append.counts_alike(&append.limits, v, u),
-        merged: |v, u| ReferenceEntry { id: None, cost: u.cost.saturating_add(v.cost).min(MAX_COST), ..*u },
+        merged: |v, u| ReferenceEntry {
+            id: None,
+            cost: u.cost.saturating_add(v.cost).min(MAX_COST),
+            ..*u
+        },
         keeps_names: false,
     };
 
     /// M1: returns the marks that an append at `now` takes from the newest entry that is left.
     pub fn marks_after(&self, newest: Option<&ReferenceEntry>, now: Timestamp) -> [bool; 2] {
-        let cells = |newest: &ReferenceEntry| now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES;
-        newest.map_or([false; 2], |newest| (self.inherits)(newest.marks, cells(newest)))
+        let cells = |newest: &ReferenceEntry| {
+            now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES
+        };
+        newest.map_or([false; 2], |newest| {
+            (self.inherits)(newest.marks, cells(newest))
+        })
     }
 }
 
@@ -70,7 +87,9 @@ pub(super) fn is_exact(limits: &[Limit]) -> bool {
 
 /// Returns the resolutions of the limits whose window is longer than `age`. An exact limit has 0.
 pub fn longer(limits: &[Limit], age: u64) -> impl Iterator<Item = u64> {
-    let longer = limits.iter().filter(move |limit| limit.window().as_micros() > age);
+    let longer = limits
+        .iter()
+        .filter(move |limit| limit.window().as_micros() > age);
     longer.map(|limit| limit.resolution().map_or(0, micros))
 }
 
@@ -87,13 +106,23 @@ pub struct Append<'a> {
 
 impl Append<'_> {
     /// M2 and M6: merges entries, from the oldest to the newest. `name` returns a new id of the store.
-    pub fn merge(&self, rules: &Rules, log: &mut Vec<ReferenceEntry>, mut name: impl FnMut() -> EntryId) {
+    pub fn merge(
+        &self,
+        rules: &Rules,
+        log: &mut Vec<ReferenceEntry>,
+        mut name: impl FnMut() -> EntryId,
+    ) {
         let mut merged: Vec<ReferenceEntry> = Vec::new();
         for u in log.drain(..) {
-            match merged.pop_if(|v| (rules.is_due)(self, &u) && self.cannot_tell_apart(rules, v, &u)) {
+            match merged
+                .pop_if(|v| (rules.is_due)(self, &u) && self.cannot_tell_apart(rules, v, &u))
+            {
                 Some(v) => {
                     let name = if rules.keeps_names { u.name } else { name() };
-                    merged.push(ReferenceEntry { name, ..(rules.merged)(&v, &u) });
+                    merged.push(ReferenceEntry {
+                        name,
+                        ..(rules.merged)(&v, &u)
+                    });
                 }
                 None => merged.push(u),
             }
@@ -104,8 +133,12 @@ impl Append<'_> {
     /// M4 and M5: both are in one cell, and each limit counts both or neither.
     fn cannot_tell_apart(&self, rules: &Rules, v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
         let is_apart = age(u, self.now) < rules.apart && self.new.marks != [false; 2];
-        let resolution = (rules.resolution)(self, age(u, self.now)).filter(|_| !is_apart).unwrap_or(0);
-        resolution > 0 && (rules.in_one_cell)(self, v, u, resolution) && (rules.counted_alike)(self, v, u)
+        let resolution = (rules.resolution)(self, age(u, self.now))
+            .filter(|_| !is_apart)
+            .unwrap_or(0);
+        resolution > 0
+            && (rules.in_one_cell)(self, v, u, resolution)
+            && (rules.counted_alike)(self, v, u)
     }
 
     /// Returns whether the operation appended this entry.
@@ -115,14 +148,21 @@ impl Append<'_> {
 
     /// Returns whether `u` crossed the end of a window, or one of these ages.
     pub fn has_crossed(&self, u: &ReferenceEntry, limits: &[Limit], ages: &[u64]) -> bool {
-        let mut boundaries = limits.iter().map(|limit| limit.window().as_micros()).chain(ages.iter().copied());
+        let mut boundaries = limits
+            .iter()
+            .map(|limit| limit.window().as_micros())
+            .chain(ages.iter().copied());
         boundaries.any(|b| u.at <= self.before && age(u, self.before) < b && age(u, self.now) >= b)
     }
 
     /// Returns whether each limit counts both entries, or neither.
     pub fn counts_alike(&self, limits: &[Limit], v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
-        let counts = |limit: &Limit, entry: &ReferenceEntry| age(entry, self.now) < limit.window().as_micros();
-        limits.iter().all(|limit| counts(limit, u) == counts(limit, v))
+        let counts = |limit: &Limit, entry: &ReferenceEntry| {
+            age(entry, self.now) < limit.window().as_micros()
+        };
+        limits
+            .iter()
+            .all(|limit| counts(limit, u) == counts(limit, v))
     }
 }
 
@@ -143,16 +183,31 @@ mod tests {
     /// Returns the times and costs that remain if every entry that no limit tells apart from the one before it merges.
     fn folded(log: &[ReferenceEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
         let mut groups: Vec<(&ReferenceEntry, u64)> = Vec::new();
-        let new = ReferenceEntry { marks: [false; 2], ..log[log.len() - 1] };
+        let new = ReferenceEntry {
+            marks: [false; 2],
+            ..log[log.len() - 1]
+        };
         let policy = policy!("1/1s");
-        let append = Append { op: &Op::record(b"", &policy), limits: limits.to_vec(), before: now, now, new };
+        let append = Append {
+            op: &Op::record(b"", &policy),
+            limits: limits.to_vec(),
+            before: now,
+            now,
+            new,
+        };
         for entry in log {
-            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(&Rules::CONTRACT, last, entry)) {
+            match groups
+                .last_mut()
+                .filter(|(last, _)| append.cannot_tell_apart(&Rules::CONTRACT, last, entry))
+            {
                 Some((last, cost)) => (*last, *cost) = (entry, *cost + entry.cost),
                 None => groups.push((entry, entry.cost)),
             }
         }
-        groups.into_iter().map(|(last, cost)| (last.at, cost)).collect()
+        groups
+            .into_iter()
+            .map(|(last, cost)| (last.at, cost))
+            .collect()
     }
 
     /// With one policy, merging all due entries equals a fold over the whole log while nothing is named. With named entries,
@@ -161,17 +216,30 @@ mod tests {
     fn under_one_policy_the_whole_log_is_folded() {
         let times = [0, 0, 0, 1, 1, 2, 3, 7, 9, 30, 599_999_990].map(Just);
         let step = (proptest::strategy::Union::new(times), 1..=3_u64, 0..8_u8);
-        let config = Config { cases: 512, failure_persistence: None, ..Config::default() };
-        let (mut runner, merges) = (TestRunner::new_with_rng(config, TestRng::deterministic_rng(ChaCha)), Cell::new(0));
+        let config = Config {
+            cases: 512,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let (mut runner, merges) = (
+            TestRunner::new_with_rng(config, TestRng::deterministic_rng(ChaCha)),
+            Cell::new(0),
+        );
         let property = |(policy, names, steps): (Policy, bool, Vec<(u64, u64, u8)>)| {
-            let (reference, log, mut now) =
-                (ReferenceStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);
+            let (reference, log, mut now) = (
+                ReferenceStore::new(),
+                LogKey::new(Name::new("fold"), b""),
+                1_700_000_000_000_000,
+            );
             let (limits, mut marked_until) = (policy.limits(), 0);
             for (after, cost, kind) in steps {
                 now += after;
                 let at = Timestamp::from_micros_saturating(now);
                 let mut before = reference.entries(log);
-                let mut op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
+                let mut op = Op::record(b"", &policy)
+                    .with_name(log.name)
+                    .with_cost(cost)
+                    .at(at);
                 op.keep = names && kind == 0;
                 reference.apply_now(&op);
                 let left = reference.entries(log);
@@ -189,17 +257,39 @@ mod tests {
                 merges.set(merges.get() + before.len() - left.len());
                 let most = |limit: &Limit| {
                     let cells = |each| (limit.window().as_micros() / micros(each)) as usize + 2;
-                    let counted = || left.iter().filter(|entry| age(entry, at) < limit.window().as_micros()).count();
+                    let counted = || {
+                        left.iter()
+                            .filter(|entry| age(entry, at) < limit.window().as_micros())
+                            .count()
+                    };
                     limit.resolution().map_or_else(counted, cells)
                 };
-                let young = left.iter().filter(|entry| age(entry, at) < TEN_MINUTES).count();
-                let marked = if marked_until > 0 && now - marked_until < TEN_MINUTES { young } else { 0 };
-                prop_assert!(left.len() <= limits.iter().map(most).fold(marked, usize::saturating_add));
+                let young = left
+                    .iter()
+                    .filter(|entry| age(entry, at) < TEN_MINUTES)
+                    .count();
+                let marked = if marked_until > 0 && now - marked_until < TEN_MINUTES {
+                    young
+                } else {
+                    0
+                };
+                prop_assert!(
+                    left.len() <= limits.iter().map(most).fold(marked, usize::saturating_add)
+                );
             }
             Ok(())
         };
         let policies = policies().prop_filter("all limits are exact", Policy::has_resolution);
-        runner.run(&(policies, any::<bool>(), proptest::collection::vec(step, 1..=60)), property).unwrap();
+        runner
+            .run(
+                &(
+                    policies,
+                    any::<bool>(),
+                    proptest::collection::vec(step, 1..=60),
+                ),
+                property,
+            )
+            .unwrap();
         assert!(merges.get() > 1_000, "{merges:?}");
     }
 }

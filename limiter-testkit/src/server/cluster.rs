@@ -20,10 +20,15 @@ impl Cluster {
     /// As [`Server::start`].
     pub fn start() -> io::Result<Self> {
         let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-        let starting: Vec<_> = (0..3).map(|_| std::thread::spawn(move || Server::start_with(&arguments))).collect();
+        let starting: Vec<_> = (0..3)
+            .map(|_| std::thread::spawn(move || Server::start_with(&arguments)))
+            .collect();
         let mut nodes = Vec::new();
         for node in starting {
-            nodes.push(node.join().map_err(|_| io::Error::other("a node could not be started"))??);
+            nodes.push(
+                node.join()
+                    .map_err(|_| io::Error::other("a node could not be started"))??,
+            );
         }
         let cluster = Self { nodes };
         cluster.join()?;
@@ -67,7 +72,11 @@ impl Cluster {
     /// Returns the cluster's URL, which lists all nodes.
     #[must_use]
     pub fn url(&self) -> String {
-        let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let nodes: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port()))
+            .collect();
         format!("redis+cluster://{}", nodes.join(","))
     }
 
@@ -77,7 +86,10 @@ impl Cluster {
     /// If a node does not respond, or refuses a command.
     pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
         let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
-        let [from_id, to_id]: [String; 2] = [from.command(&["CLUSTER", "MYID"])?, to.command(&["CLUSTER", "MYID"])?];
+        let [from_id, to_id]: [String; 2] = [
+            from.command(&["CLUSTER", "MYID"])?,
+            to.command(&["CLUSTER", "MYID"])?,
+        ];
         to.command::<()>(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id])?;
         from.command::<()>(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id])?;
         let port = to.port().to_string();
@@ -101,7 +113,10 @@ impl Cluster {
     pub fn owner(&self, slot: u16) -> io::Result<&Server> {
         for node in &self.nodes {
             let nodes = node.command::<String>(&["CLUSTER", "NODES"])?;
-            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
+            let own = nodes
+                .lines()
+                .find(|line| line.contains("myself"))
+                .unwrap_or_default();
             let serves = own.split_whitespace().skip(8).any(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 (first.parse().ok()..=last.parse().ok()).contains(&Some(slot))
@@ -110,6 +125,9 @@ impl Cluster {
                 return Ok(node);
             }
         }
-        Err(io::Error::new(io::ErrorKind::NotFound, format!("no node serves slot {slot}")))
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("no node serves slot {slot}"),
+        ))
     }
 }

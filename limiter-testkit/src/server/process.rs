@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use redis_client::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, ToRedisArgs};
+use redis_client::{
+    Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
+    ToRedisArgs,
+};
 use tempfile::TempDir;
 
 /// The timeout of commands, and of [`until`].
@@ -49,8 +52,16 @@ impl Server {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let dir = tempfile::Builder::new().prefix("limiter-redis-").tempdir()?;
-            let mut server = Self { port: free_port()?, args: args.clone(), dir, keeper: None, pid: 0 };
+            let dir = tempfile::Builder::new()
+                .prefix("limiter-redis-")
+                .tempdir()?;
+            let mut server = Self {
+                port: free_port()?,
+                args: args.clone(),
+                dir,
+                keeper: None,
+                pid: 0,
+            };
             match server.launch() {
                 // Another process may have taken the port in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < 10 => {}
@@ -65,7 +76,11 @@ impl Server {
     /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
-        until("the replica is in sync", || Ok(replica.info("replication")?.contains("master_link_status:up")))?;
+        until("the replica is in sync", || {
+            Ok(replica
+                .info("replication")?
+                .contains("master_link_status:up"))
+        })?;
         Ok(replica)
     }
 
@@ -93,9 +108,11 @@ impl Server {
     /// If the server does not respond within 20 s, or with an error, or with a reply of another type.
     pub fn command<T: FromRedisValue>(&self, args: impl ToRedisArgs) -> io::Result<T> {
         let query = || {
-            let server = ConnectionAddr::Tcp("127.0.0.1".to_owned(), self.port).into_connection_info()?;
+            let server =
+                ConnectionAddr::Tcp("127.0.0.1".to_owned(), self.port).into_connection_info()?;
             // Otherwise the client introduces itself, which is a command that tests would count.
-            let server = server.set_redis_settings(RedisConnectionInfo::default().set_skip_set_lib_name());
+            let server =
+                server.set_redis_settings(RedisConnectionInfo::default().set_skip_set_lib_name());
             let mut connection = Client::open(server)?.get_connection_with_timeout(TIMEOUT)?;
             connection.set_read_timeout(Some(TIMEOUT))?;
             connection.set_write_timeout(Some(TIMEOUT))?;
@@ -119,13 +136,19 @@ impl Server {
     /// As [`command`](Self::command).
     pub fn info_number(&self, section: &str, name: &str) -> io::Result<u64> {
         let info = self.info(section)?;
-        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(value.and_then(|value| value.trim().parse().ok()).unwrap_or(0))
+        let value = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(value
+            .and_then(|value| value.trim().parse().ok())
+            .unwrap_or(0))
     }
 
     /// Kills the server with `SIGKILL`.
     pub fn kill(&mut self) {
-        let Some(mut keeper) = self.keeper.take() else { return };
+        let Some(mut keeper) = self.keeper.take() else {
+            return;
+        };
         drop(keeper.stdin.take());
         let _ = keeper.wait();
     }
@@ -165,15 +188,38 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) -> io::Result<()> {
-        let status = Command::new("kill").args([signal, &self.pid.to_string()]).status()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(format!("kill {signal}: {status}"))) }
+        let status = Command::new("kill")
+            .args([signal, &self.pid.to_string()])
+            .status()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("kill {signal}: {status}")))
+        }
     }
 
     fn launch(&mut self) -> io::Result<()> {
         let mut keeper = Command::new("sh")
             .current_dir(self.dir.path())
-            .args(["-c", KEEPER, "keeper", "--port", &self.port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--protected-mode", "no", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args([
+                "-c",
+                KEEPER,
+                "keeper",
+                "--port",
+                &self.port.to_string(),
+                "--bind",
+                "127.0.0.1",
+            ])
+            .args([
+                "--protected-mode",
+                "no",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+            ])
             .args(["--logfile", "log", "--unixsocket", "redis.sock"])
             .args(&self.args)
             .stdin(Stdio::piped())
@@ -198,7 +244,9 @@ impl Server {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             // The reply may come from another server that took the port first.
-            Ok(self.info_number("server", "process_id").is_ok_and(|pid| pid == u64::from(self.pid)))
+            Ok(self
+                .info_number("server", "process_id")
+                .is_ok_and(|pid| pid == u64::from(self.pid)))
         })
         .map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", log())))
     }
@@ -218,7 +266,10 @@ pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Res
     let until = Instant::now() + TIMEOUT;
     while !holds()? {
         if Instant::now() > until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("not within {TIMEOUT:?}: {what}"),
+            ));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -231,9 +282,15 @@ fn free_port() -> io::Result<u16> {
     for attempt in 0..1000_u64 {
         // Below the ephemeral port range.
         let port = 10_000 + (random.hash_one(attempt) % 12_000) as u16;
-        if [port, port + BUS].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
+        if [port, port + BUS]
+            .iter()
+            .all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        {
             return Ok(port);
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1"))
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        "no free port on 127.0.0.1",
+    ))
 }

@@ -70,11 +70,19 @@ fn advancing_wakes_a_sleeping_thread() {
 #[test]
 fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new("search", policy!("2/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
+    let limiter = Limiter::new(
+        "search",
+        policy!("2/1s"),
+        WithClock::new(ReferenceStore::new(), clock.clone()),
+    );
     let start = clock.now();
-    let at = |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
+    let at =
+        |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
     let next = || at(block_on(limiter.acquire("key").within(10 * SECOND)).unwrap());
-    assert_eq!([next(), next(), next(), next(), next()].map(|(allowed, _)| allowed), [true; 5]);
+    assert_eq!(
+        [next(), next(), next(), next(), next()].map(|(allowed, _)| allowed),
+        [true; 5]
+    );
     assert_eq!(clock.now().micros_since(start), 2_000_000);
     let impatient = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
     assert_eq!(impatient, (true, 2_000_000));

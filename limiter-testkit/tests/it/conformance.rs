@@ -29,20 +29,35 @@ conformance_tests!(
     Suite::new().sizes(|sizes| (sizes.long_log, sizes.long_log_time) = (2_000, Duration::MAX)),
     async |suite| { suite.run(Arc::new(ReferenceStore::new())).await }
 );
-conformance_tests!(the_object_safe_twin, Suite::slow(), async |suite| suite.run(reference()).await);
+conformance_tests!(the_object_safe_twin, Suite::slow(), async |suite| suite
+    .run(reference())
+    .await);
 conformance_tests!(with_clock, Suite::slow(), async |suite| {
-    suite.run(Arc::new(WithClock::new(ReferenceStore::new(), SystemClock))).await
+    suite
+        .run(Arc::new(WithClock::new(ReferenceStore::new(), SystemClock)))
+        .await
 });
-conformance_tests!(with_a_mock_clock, Suite::slow().own_epoch(), async |suite| {
-    suite.run(Arc::new(WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing()))).await
-});
+conformance_tests!(
+    with_a_mock_clock,
+    Suite::slow().own_epoch(),
+    async |suite| {
+        suite
+            .run(Arc::new(WithClock::new(
+                ReferenceStore::new(),
+                MockClock::new().auto_advancing(),
+            )))
+            .await
+    }
+);
 conformance_tests!(
     on_a_runtime,
     tokio,
     Suite::shared().sweep(|| Box::pin(async {})),
     async |suite| {
         let store = reference();
-        suite.run_handles(vec![store.clone(); 3], async { store.clone() }).await
+        suite
+            .run_handles(vec![store.clone(); 3], async { store.clone() })
+            .await
     },
     handles
 );
@@ -52,15 +67,27 @@ fn a_report_counts_every_check() {
     let report = Suite::slow().run_blocking(reference()).unwrap();
     let checks = [Random, LongLog, Golden, Cases, Contention].map(|phase| report.checks_of(phase));
     assert_eq!(checks[..2], [120, 1_100]);
-    assert!(checks[2] >= 100 && checks[3] > 300 && checks[4] > 1_000, "{report:?}");
-    assert_eq!(report.calls, Phase::ALL.iter().map(|phase| report.calls_of(*phase)).sum::<u64>());
+    assert!(
+        checks[2] >= 100 && checks[3] > 300 && checks[4] > 1_000,
+        "{report:?}"
+    );
+    assert_eq!(
+        report.calls,
+        Phase::ALL
+            .iter()
+            .map(|phase| report.calls_of(*phase))
+            .sum::<u64>()
+    );
     assert_eq!(report.calls_of(Handles), 0);
 }
 
 #[test]
 fn a_seed_repeats_the_random_sequences() {
     let run = |seed| {
-        let suite = Suite::new().seed(seed).sizes(|sizes| sizes.sequences = 50).phases(&[Phase::Random]);
+        let suite = Suite::new()
+            .seed(seed)
+            .sizes(|sizes| sizes.sequences = 50)
+            .phases(&[Phase::Random]);
         suite.run_blocking(reference()).unwrap().calls
     };
     assert_eq!(run(1), run(1));
@@ -71,9 +98,16 @@ fn a_seed_repeats_the_random_sequences() {
 fn a_seed_selects_other_short_sequences() {
     let count = |seed| {
         let suite = Suite::slow().seed(seed).phases(&[Phase::Exhaustive]);
-        suite.run_blocking(reference()).unwrap().checks_of(Phase::Exhaustive)
+        suite
+            .run_blocking(reference())
+            .unwrap()
+            .checks_of(Phase::Exhaustive)
     };
-    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(reference()).unwrap().checks_of(Phase::Exhaustive);
+    let all = Suite::new()
+        .phases(&[Phase::Exhaustive])
+        .run_blocking(reference())
+        .unwrap()
+        .checks_of(Phase::Exhaustive);
     assert!((0..6).map(count).sum::<u64>() == all, "{all}");
 }
 
@@ -81,7 +115,8 @@ fn a_seed_selects_other_short_sequences() {
 fn a_run_removes_all_its_logs() {
     let store = Arc::new(ReferenceStore::new());
     let handle = || Arc::clone(&store);
-    let _ = block_on(Suite::slow().run_handles(vec![handle(), handle()], async { handle() })).unwrap();
+    let _ =
+        block_on(Suite::slow().run_handles(vec![handle(), handle()], async { handle() })).unwrap();
     assert_eq!(format!("{store:?}").matches("ReferenceEntry").count(), 0);
 }
 
@@ -93,19 +128,37 @@ fn a_lost_task_is_a_failure() {
         Box::pin(async {})
     });
     let failure = suite.run_blocking(reference()).unwrap_err();
-    assert!(failure.to_string().contains("0 of 104 turns ended"), "{failure}");
+    assert!(
+        failure.to_string().contains("0 of 104 turns ended"),
+        "{failure}"
+    );
 }
 
 #[test]
 fn a_suite_that_runs_nothing_fails() {
     for (suite, phase) in [
-        (Suite::new().sizes(|sizes| sizes.sequences = 0), Phase::Random),
-        (Suite::new().sizes(|sizes| sizes.depth = 0), Phase::Exhaustive),
-        (Suite::new().sizes(|sizes| sizes.rounds = 0), Phase::Contention),
+        (
+            Suite::new().sizes(|sizes| sizes.sequences = 0),
+            Phase::Random,
+        ),
+        (
+            Suite::new().sizes(|sizes| sizes.depth = 0),
+            Phase::Exhaustive,
+        ),
+        (
+            Suite::new().sizes(|sizes| sizes.rounds = 0),
+            Phase::Contention,
+        ),
         (Suite::new(), Phase::Handles),
     ] {
-        let failure = suite.phases(&[phase]).run_blocking(reference()).unwrap_err();
+        let failure = suite
+            .phases(&[phase])
+            .run_blocking(reference())
+            .unwrap_err();
         assert_eq!(failure.phase(), phase);
-        assert!(failure.to_string().contains("nothing was checked"), "{failure}");
+        assert!(
+            failure.to_string().contains("nothing was checked"),
+            "{failure}"
+        );
     }
 }

@@ -14,13 +14,24 @@ use crate::flawed::{FLAWS, Flaw, RIGHT, StoreUnderTest};
 
 /// Returns the flaw with this name.
 fn named(name: &str) -> &'static Flaw {
-    FLAWS.iter().find(|flaw| flaw.2 == name).unwrap_or_else(|| panic!("there is no flaw {name}"))
+    FLAWS
+        .iter()
+        .find(|flaw| flaw.2 == name)
+        .unwrap_or_else(|| panic!("there is no flaw {name}"))
 }
 
 /// Runs the suite on all handles of a store, with its sweep and with a handle that is opened late.
 fn run(suite: Suite, flaw: &'static Flaw) -> Result<Report, Failure> {
-    let StoreUnderTest { handles, late, sweep } = StoreUnderTest::new(flaw);
-    block_on(suite.sweep(move || sweep()).run_handles(handles, async { late() }))
+    let StoreUnderTest {
+        handles,
+        late,
+        sweep,
+    } = StoreUnderTest::new(flaw);
+    block_on(
+        suite
+            .sweep(move || sweep())
+            .run_handles(handles, async { late() }),
+    )
 }
 
 /// Returns whether the long tests run.
@@ -35,21 +46,43 @@ fn found(flaw: &'static Flaw, phase: Phase) -> Option<Failure> {
 /// Returns what is wrong if the phase misses the flaw, or if the failure does not print the sentence.
 fn missed(flaw: &'static Flaw) -> Option<String> {
     let (phase, sentence, name, _) = flaw;
-    let Some(failure) = found(flaw, *phase) else { return Some(format!("{phase:?} does not find {name}")) };
-    let is_shown = failure.to_string().contains(&format!("\n{}: ", sentence.label()));
-    (!is_shown)
-        .then(|| format!("{name} breaks {}, but the failure is about {:?}", sentence.label(), failure.sentences()))
+    let Some(failure) = found(flaw, *phase) else {
+        return Some(format!("{phase:?} does not find {name}"));
+    };
+    let is_shown = failure
+        .to_string()
+        .contains(&format!("\n{}: ", sentence.label()));
+    (!is_shown).then(|| {
+        format!(
+            "{name} breaks {}, but the failure is about {:?}",
+            sentence.label(),
+            failure.sentences()
+        )
+    })
 }
 
 #[test]
 fn every_flaw_is_found_and_the_failure_names_the_sentence() {
     // Most phases sleep more than they compute.
     const THREADS: usize = 8;
-    let flaws: Vec<&Flaw> = std::iter::repeat_n(&*FLAWS, if is_long() { 10 } else { 1 }).flatten().collect();
+    let flaws: Vec<&Flaw> = std::iter::repeat_n(&*FLAWS, if is_long() { 10 } else { 1 })
+        .flatten()
+        .collect();
     let missed: Vec<String> = std::thread::scope(|scope| {
-        let part = |i| flaws.iter().copied().skip(i).step_by(THREADS).filter_map(missed).collect::<Vec<_>>();
+        let part = |i| {
+            flaws
+                .iter()
+                .copied()
+                .skip(i)
+                .step_by(THREADS)
+                .filter_map(missed)
+                .collect::<Vec<_>>()
+        };
         let parts: Vec<_> = (0..THREADS).map(|i| scope.spawn(move || part(i))).collect();
-        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
     });
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
@@ -57,7 +90,10 @@ fn every_flaw_is_found_and_the_failure_names_the_sentence() {
 #[test]
 fn every_sentence_has_a_flaw() {
     let broken: HashSet<Sentence> = FLAWS.iter().map(|flaw| flaw.1).collect();
-    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(|sentence| !broken.contains(sentence)).collect();
+    let missing: Vec<&Sentence> = Sentence::ALL
+        .iter()
+        .filter(|sentence| !broken.contains(sentence))
+        .collect();
     // A4 and A5 break without A3, and the suite causes no errors.
     assert_eq!(missing, [&Sentence::A3, &Sentence::A7, &Sentence::A8]);
 }
@@ -89,7 +125,10 @@ fn the_guarantee_needs_each_condition() {
         ("MergesWhatAnExactLimitCounts", M4),
         ("MergesByTheOwnPolicy", M4),
     ] {
-        let suite = Suite::new().seed(1).sizes(|sizes| sizes.sequences = 4_000).phases(&[Phase::Guarantee]);
+        let suite = Suite::new()
+            .seed(1)
+            .sizes(|sizes| sizes.sequences = 4_000)
+            .phases(&[Phase::Guarantee]);
         let failure = run(suite, named(flaw)).unwrap_err();
         assert!(failure.sentences().contains(&sentence), "{flaw}: {failure}");
     }
@@ -98,30 +137,55 @@ fn the_guarantee_needs_each_condition() {
 /// A failure shows the preceding calls, both answers, and the differences.
 #[test]
 fn a_failure_shows_the_golden_trace() {
-    let text = found(named("CountsWhatIsAgedTheWindow"), Golden).unwrap().to_string();
-    let first = text.split("\n\n").find(|part| part.contains("usage counter")).unwrap();
+    let text = found(named("CountsWhatIsAgedTheWindow"), Golden)
+        .unwrap()
+        .to_string();
+    let first = text
+        .split("\n\n")
+        .find(|part| part.contains("usage counter"))
+        .unwrap();
     let first = first.split_once(") ").unwrap().1;
-    let start =
-        "golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
+    let start = "golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
     assert!(first.starts_with(start), "{text}");
-    assert!(first.contains("\n> ") && first.contains("expected"), "{text}");
-    assert!(first.lines().any(|line| line.trim_start().starts_with("used ") && line.ends_with("<--")), "{text}");
+    assert!(
+        first.contains("\n> ") && first.contains("expected"),
+        "{text}"
+    );
+    assert!(
+        first
+            .lines()
+            .any(|line| line.trim_start().starts_with("used ") && line.ends_with("<--")),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
-    for (flaw, steps) in [("NeverCaps", 2), ("RefundsWhatHasLeft", 2), ("SettlesWithoutTheId", 3)] {
+    for (flaw, steps) in [
+        ("NeverCaps", 2),
+        ("RefundsWhatHasLeft", 2),
+        ("SettlesWithoutTheId", 3),
+    ] {
         for seed in 0..3 {
-            let suite = Suite::new().seed(seed).sizes(|sizes| sizes.sequences = 60).phases(&[Random]);
+            let suite = Suite::new()
+                .seed(seed)
+                .sizes(|sizes| sizes.sequences = 60)
+                .phases(&[Random]);
             let text = run(suite, named(flaw)).unwrap_err().to_string();
-            assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw} {text}");
+            assert!(
+                text.contains(&format!("shrunk to {steps} steps")),
+                "{flaw} {text}"
+            );
         }
     }
 }
 
 #[test]
 fn a_failure_under_contention_says_that_tasks_overlapped() {
-    for (store, phase) in [(named("ChecksThenAdds"), Contention), (named("HidesItsLock"), Handles)] {
+    for (store, phase) in [
+        (named("ChecksThenAdds"), Contention),
+        (named("HidesItsLock"), Handles),
+    ] {
         let text = found(store, phase).unwrap().to_string();
         assert!(text.contains("two tasks overlapped"), "{text}");
     }
@@ -131,7 +195,17 @@ fn a_failure_under_contention_says_that_tasks_overlapped() {
 fn every_failing_case_is_counted_and_ten_are_shown() {
     let failure = found(named("IgnoresIds"), Cases).unwrap();
     let text = failure.to_string();
-    assert!(failure.count() > 20 && text.starts_with(&format!("Cases: {} failing cases", failure.count())), "{text}");
-    assert!(text.contains("\n10) ") && text.contains(&format!("\nand {} more\n", failure.count() - 10)), "{text}");
-    assert!(text.ends_with("run this phase alone with Suite::phases(&[Phase::Cases])"), "{text}");
+    assert!(
+        failure.count() > 20
+            && text.starts_with(&format!("Cases: {} failing cases", failure.count())),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n10) ") && text.contains(&format!("\nand {} more\n", failure.count() - 10)),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("run this phase alone with Suite::phases(&[Phase::Cases])"),
+        "{text}"
+    );
 }

@@ -36,7 +36,11 @@ impl List {
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        self.push(itoa::Buffer::new().format(number.min(Self::MAX_INTEGER)).as_bytes());
+        self.push(
+            itoa::Buffer::new()
+                .format(number.min(Self::MAX_INTEGER))
+                .as_bytes(),
+        );
     }
 
     /// Returns the list as text; `None` if there is no item.
@@ -46,6 +50,10 @@ impl List {
 
     /// Returns the value, in an allocation of exactly its length; `None` if there is no item.
     pub(super) fn value(&self) -> Option<HeaderValue> {
-        if self.is_empty() { None } else { HeaderValue::from_bytes(&self.0).ok() }
+        if self.is_empty() {
+            None
+        } else {
+            HeaderValue::from_bytes(&self.0).ok()
+        }
     }
 }

@@ -32,12 +32,19 @@ impl Names {
     pub(crate) fn of_decision<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
         let limits: Vec<Limit> = decision.limits().iter().map(LimitStatus::limit).collect();
         let policy = Some(limiter.policy()).filter(|policy| policy.limits() == limits);
-        Self::of_limits(limiter.name().as_str(), policy.and_then(Policy::name), &limits)
+        Self::of_limits(
+            limiter.name().as_str(),
+            policy.and_then(Policy::name),
+            &limits,
+        )
     }
 
     /// Returns the names for a call with its policy.
     pub(crate) fn of_call<S>(part: &Part<'_, S>) -> Self {
-        Self::new(part.limiter().name().as_str(), part.own_policy().unwrap_or(part.limiter().policy()))
+        Self::new(
+            part.limiter().name().as_str(),
+            part.own_policy().unwrap_or(part.limiter().policy()),
+        )
     }
 
     /// A limit is called like its limiter and its policy, and by its window if there are several.
@@ -46,32 +53,51 @@ impl Names {
         if let Some(policy) = policy {
             base = base + "-" + &percent_encoded(policy);
         }
-        let name = |limit: &Limit| match limits.iter().filter(|other| other.window() == limit.window()).count() {
+        let name = |limit: &Limit| match limits
+            .iter()
+            .filter(|other| other.window() == limit.window())
+            .count()
+        {
             _ if limits.len() == 1 => base.clone(),
             1 => format!("{base}-{}", limit.window()),
             _ => format!("{base}-{limit}"),
         };
         let names: Vec<String> = limits.iter().map(name).collect();
         // As Strings of a structured field.
-        let quoted = |name: &String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+        let quoted =
+            |name: &String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
         let heads = names.iter().map(|name| quoted(name) + ";r=").collect();
         let quotas = names.iter().zip(limits).map(|(name, limit)| {
-            let (max, window) = (limit.max().min(List::MAX_INTEGER), ceil_secs(limit.window().as_duration()));
+            let (max, window) = (
+                limit.max().min(List::MAX_INTEGER),
+                ceil_secs(limit.window().as_duration()),
+            );
             format!("{};q={max};w={window}", quoted(name))
         });
-        Self { limiter: limiter.to_owned(), heads, quotas: quotas.collect(), names }
+        Self {
+            limiter: limiter.to_owned(),
+            heads,
+            quotas: quotas.collect(),
+            names,
+        }
     }
 
     /// Returns these names, unless the call has a policy of another name.
     pub(super) fn for_call<S>(&self, part: &Part<'_, S>) -> Cow<'_, Self> {
-        let other = part.own_policy().map(|policy| Self::new(&self.limiter, policy));
+        let other = part
+            .own_policy()
+            .map(|policy| Self::new(&self.limiter, policy));
         other.map_or(Cow::Borrowed(self), Cow::Owned)
     }
 
     /// Returns the names of the limits that deny, as clients see them.
     pub(crate) fn denying(&self, decision: &Decision) -> Vec<String> {
         let limits = decision.limits();
-        let denying = self.names.iter().zip(limits.iter()).filter(|(_, limit)| limit.retry_after().is_some());
+        let denying = self
+            .names
+            .iter()
+            .zip(limits.iter())
+            .filter(|(_, limit)| limit.retry_after().is_some());
         denying.map(|(name, _)| name.clone()).collect()
     }
 
@@ -79,8 +105,15 @@ impl Names {
         match part.outcome() {
             Some(PartOutcome::Denied(decision)) => self.denying(decision),
             Some(PartOutcome::Failed(_)) => {
-                let limits = part.own_policy().unwrap_or(part.limiter().policy()).limits();
-                let exceeded = self.names.iter().zip(limits).filter(|(_, limit)| part.cost() > limit.max());
+                let limits = part
+                    .own_policy()
+                    .unwrap_or(part.limiter().policy())
+                    .limits();
+                let exceeded = self
+                    .names
+                    .iter()
+                    .zip(limits)
+                    .filter(|(_, limit)| part.cost() > limit.max());
                 exceeded.map(|(name, _)| name.clone()).collect()
             }
             _ => Vec::new(),
@@ -111,8 +144,10 @@ pub(crate) struct Policies {
 
 impl Policies {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let names: Vec<_> =
-            rules.iter().map(|rule| Names::new(rule.limiter.name().as_str(), rule.limiter.policy())).collect();
+        let names: Vec<_> = rules
+            .iter()
+            .map(|rule| Names::new(rule.limiter.name().as_str(), rule.limiter.policy()))
+            .collect();
         let enforced = rules.iter().zip(&names).filter(|(rule, _)| !rule.shadow);
         let value = List::of(enforced.flat_map(|(_, names)| &names.quotas));
         Self { names, value }
@@ -121,7 +156,11 @@ impl Policies {
     /// Returns the names of the limits that deny a request, as clients see them.
     pub(crate) fn violated(&self, rules: &[Rule], rulings: &Rulings<'_>) -> Vec<String> {
         let asked = rules.iter().zip(&self.names).zip(rulings.iter());
-        let denying = asked.filter_map(|((_, names), (_, part))| Some((names, part.filter(|part| part.denies())?)));
-        denying.flat_map(|(names, part)| names.for_call(part).violated_by(part)).collect()
+        let denying = asked.filter_map(|((_, names), (_, part))| {
+            Some((names, part.filter(|part| part.denies())?))
+        });
+        denying
+            .flat_map(|(names, part)| names.for_call(part).violated_by(part))
+            .collect()
     }
 }

@@ -23,9 +23,17 @@ fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
     let extensions = head.extensions();
     let address: Option<SocketAddr> = None;
     #[cfg(feature = "axum")]
-    let address = address.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|info| info.0));
+    let address = address.or_else(|| {
+        extensions
+            .get::<axum::extract::ConnectInfo<SocketAddr>>()
+            .map(|info| info.0)
+    });
     #[cfg(feature = "tonic")]
-    let address = address.or_else(|| extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr));
+    let address = address.or_else(|| {
+        extensions
+            .get::<TcpConnectInfo>()
+            .and_then(TcpConnectInfo::remote_addr)
+    });
     let address = address.or_else(|| extensions.get::<Peer>().map(|peer| peer.0));
     address.map(|address| address.ip().to_canonical())
 }
@@ -82,13 +90,21 @@ impl ClientAddress {
     /// Returns the extractor that reads `X-Forwarded-For`.
     #[must_use]
     pub const fn x_forwarded_for(trust: Trust) -> Self {
-        Self { field: Field::XForwardedFor, trust, ipv6_prefix: IPV6_PREFIX }
+        Self {
+            field: Field::XForwardedFor,
+            trust,
+            ipv6_prefix: IPV6_PREFIX,
+        }
     }
 
     /// Returns the extractor that reads `Forwarded`.
     #[must_use]
     pub const fn forwarded(trust: Trust) -> Self {
-        Self { field: Field::Forwarded, trust, ipv6_prefix: IPV6_PREFIX }
+        Self {
+            field: Field::Forwarded,
+            trust,
+            ipv6_prefix: IPV6_PREFIX,
+        }
     }
 
     /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
@@ -109,7 +125,8 @@ impl ClientAddress {
             Field::Forwarded => {
                 let lines = head.headers().get_all(FORWARDED).iter().rev();
                 let elements = lines.flat_map(|line| forwarded::elements(line.as_bytes()));
-                self.trust.client(peer(head), elements.map(forwarded::address))
+                self.trust
+                    .client(peer(head), elements.map(forwarded::address))
             }
         }
     }
@@ -117,13 +134,17 @@ impl ClientAddress {
 
 /// The entries of one line of `X-Forwarded-For` from the right.
 fn entries(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
-    let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let entries = line
+        .as_bytes()
+        .rsplit(|byte| *byte == b',')
+        .map(<[u8]>::trim_ascii);
     entries.filter(|entry| !entry.is_empty()).map(node::address)
 }
 
 impl RequestKey for ClientAddress {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        self.address(head).map(|address| self::key(address, self.ipv6_prefix))
+        self.address(head)
+            .map(|address| self::key(address, self.ipv6_prefix))
     }
 
     fn kind(&self) -> &'static str {
@@ -136,5 +157,9 @@ const IPV6_PREFIX: u8 = 64;
 
 /// Returns an address's key; for IPv6 that of its network, unless the prefix is the whole address.
 fn key(address: IpAddr, ipv6_prefix: u8) -> KeyBuf {
-    if ipv6_prefix >= 128 { address.to_key() } else { IpBlock::with_prefix(address, ipv6_prefix).to_key() }
+    if ipv6_prefix >= 128 {
+        address.to_key()
+    } else {
+        IpBlock::with_prefix(address, ipv6_prefix).to_key()
+    }
 }

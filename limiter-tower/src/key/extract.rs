@@ -53,7 +53,10 @@ pub trait RequestKey: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or { first: self, second: other }
+        Or {
+            first: self,
+            second: other,
+        }
     }
 }
 
@@ -89,7 +92,9 @@ struct Or<A, B> {
 
 impl<A: RequestKey, B: RequestKey> RequestKey for Or<A, B> {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        self.first.tagged_key(head).or_else(|| self.second.tagged_key(head))
+        self.first
+            .tagged_key(head)
+            .or_else(|| self.second.tagged_key(head))
     }
 
     /// The key has its kind already, so that a chain of three has one kind and not two.

@@ -9,18 +9,26 @@ use super::node;
 
 /// Returns a line's elements from the right. A malformed element is returned unchanged and ends the line.
 pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let elements =
-        Pieces { rest: Some(line), separator: b',' }.map(|piece| piece.unwrap_or_else(|malformed| malformed));
+    let elements = Pieces {
+        rest: Some(line),
+        separator: b',',
+    }
+    .map(|piece| piece.unwrap_or_else(|malformed| malformed));
     elements.filter(|element| !element.trim_ascii().is_empty())
 }
 
 /// Returns the address in `for=` of an element; `None` if it is missing, doubled, hidden or malformed.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
-    for pair in (Pieces { rest: Some(element), separator: b';' }) {
+    for pair in (Pieces {
+        rest: Some(element),
+        separator: b';',
+    }) {
         let pair = pair.ok()?.trim_ascii();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
-        if pair[..equals].eq_ignore_ascii_case(b"for") && found.replace(&pair[equals + 1..]).is_some() {
+        if pair[..equals].eq_ignore_ascii_case(b"for")
+            && found.replace(&pair[equals + 1..]).is_some()
+        {
             return None;
         }
     }
@@ -43,7 +51,11 @@ impl<'a> Iterator for Pieces<'a> {
         for (i, byte) in text.iter().enumerate().rev() {
             match byte {
                 b'"' if quoted => {
-                    let backslashes = text[..i].iter().rev().take_while(|byte| **byte == b'\\').count();
+                    let backslashes = text[..i]
+                        .iter()
+                        .rev()
+                        .take_while(|byte| **byte == b'\\')
+                        .count();
                     quoted = !backslashes.is_multiple_of(2);
                 }
                 b'"' => quoted = true,

@@ -24,8 +24,13 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
 }
 
 fn ipv6(text: &str) -> Option<IpAddr> {
-    let (address, zone) = text.split_once('%').map_or((text, "zone"), |(address, zone)| (address, zone));
-    let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte));
+    let (address, zone) = text
+        .split_once('%')
+        .map_or((text, "zone"), |(address, zone)| (address, zone));
+    let is_zone = !zone.is_empty()
+        && zone
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte));
     let address: Ipv6Addr = address.parse().ok()?;
     is_zone.then_some(IpAddr::V6(address))
 }
@@ -34,7 +39,10 @@ fn ipv6(text: &str) -> Option<IpAddr> {
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(name) => {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
         }
         None => (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit()),
     }
@@ -43,7 +51,9 @@ fn is_port(text: &str) -> bool {
 /// Removes quotes. A backslash within them escapes nothing that an address could contain.
 fn unquoted(text: &[u8]) -> Option<&[u8]> {
     match text {
-        [b'"', inner @ .., b'"'] => (!inner.iter().any(|byte| matches!(byte, b'"' | b'\\'))).then_some(inner),
+        [b'"', inner @ .., b'"'] => {
+            (!inner.iter().any(|byte| matches!(byte, b'"' | b'\\'))).then_some(inner)
+        }
         _ => Some(text),
     }
 }

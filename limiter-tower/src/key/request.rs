@@ -43,7 +43,8 @@ impl RequestKey for Header {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
         let mut lines = head.headers().get_all(&self.0).iter();
         let value = lines.next()?.as_bytes();
-        (lines.next().is_none() && !value.is_empty() && value.len() <= MAX_LEN).then(|| KeyBuf::from(value))
+        (lines.next().is_none() && !value.is_empty() && value.len() <= MAX_LEN)
+            .then(|| KeyBuf::from(value))
     }
 
     fn kind(&self) -> &str {
@@ -85,7 +86,10 @@ where
     /// Returns an extractor that makes the key of the extension `T`. A request without the extension has no key.
     #[must_use]
     pub fn new(key: F) -> Self {
-        Self { key, kind: PhantomData }
+        Self {
+            key,
+            kind: PhantomData,
+        }
     }
 }
 

@@ -38,7 +38,8 @@ impl Trust {
             Self::Hops(0) => peer,
             Self::Hops(hops) => entries.nth(hops - 1)?,
             Self::Networks(networks) => {
-                let trusted = |address: &IpAddr| networks.iter().any(|network| network.contains(address));
+                let trusted =
+                    |address: &IpAddr| networks.iter().any(|network| network.contains(address));
                 let (mut client, mut skipped) = (peer?, 0);
                 while trusted(&client) {
                     if skipped > MAX_SKIPPED {

@@ -38,7 +38,13 @@ async fn a_client_that_resets_its_streams_uses_up_no_shared_rule() {
     let own = Limiter::new("own", policy!("1/1h"), store().0);
     assert!(own.acquire("k").await.unwrap().allowed());
     let server = Server::start(limited([&shared, &own]), true).await;
-    shared_store.rule(|verb, _| if verb == "settle" { Does::Hold } else { Does::Answer });
+    shared_store.rule(|verb, _| {
+        if verb == "settle" {
+            Does::Hold
+        } else {
+            Does::Answer
+        }
+    });
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..STREAMS {
         let server = server.clone();
@@ -58,7 +64,9 @@ async fn a_refund_that_waits_goes_on_after_its_request_was_dropped() {
     let (store, limiter) = remote("limit", POLICY);
     store.decide_immediately(true);
     let layer = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
-    let app = Router::new().route("/", on_get(std::future::pending::<()>)).layer(layer);
+    let app = Router::new()
+        .route("/", on_get(std::future::pending::<()>))
+        .layer(layer);
     assert!(get(&app).now_or_never().is_none());
     assert_eq!(used(&limiter).await, 1);
     eventually(async || used(&limiter).await == 0).await;

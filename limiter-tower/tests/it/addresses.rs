@@ -12,7 +12,9 @@ fn request(peer: &str, lines: &[(&str, &str)]) -> Request<()> {
     request.extensions_mut().insert(Peer(peer.parse().unwrap()));
     for (name, value) in lines {
         let name: HeaderName = name.parse().unwrap();
-        request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
+        request
+            .headers_mut()
+            .append(name, HeaderValue::from_str(value).unwrap());
     }
     request
 }
@@ -23,8 +25,14 @@ fn key(extractor: &impl RequestKey, request: &Request<()>) -> Option<String> {
 }
 
 fn xff(trust: Trust, peer: &str, lines: &[&str]) -> Option<String> {
-    let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", *line)).collect();
-    key(&ClientAddress::x_forwarded_for(trust), &request(peer, &lines))
+    let lines: Vec<_> = lines
+        .iter()
+        .map(|line| ("x-forwarded-for", *line))
+        .collect();
+    key(
+        &ClientAddress::x_forwarded_for(trust),
+        &request(peer, &lines),
+    )
 }
 
 fn forwarded(trust: Trust, peer: &str, lines: &[&str]) -> Option<String> {
@@ -34,11 +42,17 @@ fn forwarded(trust: Trust, peer: &str, lines: &[&str]) -> Option<String> {
 
 /// The entries of one line from the right. `None` is no address.
 fn entries(read: Read, line: &str, count: usize) -> Vec<Option<String>> {
-    (1..=count).map(|hops| read(Trust::Hops(hops), "10.0.0.1:80", &[line])).collect()
+    (1..=count)
+        .map(|hops| read(Trust::Hops(hops), "10.0.0.1:80", &[line]))
+        .collect()
 }
 
 fn networks() -> Trust {
-    Trust::Networks(["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().unwrap()).into())
+    Trust::Networks(
+        ["10.0.0.0/8", "fd00::/8"]
+            .map(|network| network.parse().unwrap())
+            .into(),
+    )
 }
 
 /// Reads the client's address from the lines of a field.
@@ -46,13 +60,29 @@ type Read = fn(Trust, &str, &[&str]) -> Option<String>;
 
 #[test]
 fn the_peer_is_the_client_unless_proxies_are_trusted() {
-    let spoofed = [("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-real-ip", "1.1.1.1")];
+    let spoofed = [
+        ("x-forwarded-for", "1.1.1.1"),
+        ("forwarded", "for=1.1.1.1"),
+        ("x-real-ip", "1.1.1.1"),
+    ];
     let request = request("203.0.113.7:4711", &spoofed);
-    assert_eq!(key(&ClientAddress::peer(), &request).unwrap(), "203.0.113.7");
-    assert_eq!(key(&ClientAddress::x_forwarded_for(Trust::Hops(0)), &request).unwrap(), "203.0.113.7");
+    assert_eq!(
+        key(&ClientAddress::peer(), &request).unwrap(),
+        "203.0.113.7"
+    );
+    assert_eq!(
+        key(&ClientAddress::x_forwarded_for(Trust::Hops(0)), &request).unwrap(),
+        "203.0.113.7"
+    );
     // The peer is no trusted proxy, so its header fields are ignored.
-    assert_eq!(key(&ClientAddress::x_forwarded_for(networks()), &request).unwrap(), "203.0.113.7");
-    assert_eq!(key(&ClientAddress::forwarded(networks()), &request).unwrap(), "203.0.113.7");
+    assert_eq!(
+        key(&ClientAddress::x_forwarded_for(networks()), &request).unwrap(),
+        "203.0.113.7"
+    );
+    assert_eq!(
+        key(&ClientAddress::forwarded(networks()), &request).unwrap(),
+        "203.0.113.7"
+    );
 }
 
 #[test]
@@ -64,10 +94,21 @@ fn peers_are_normalized() {
         ("[2001:db8:1:2:3::4]:80", 128, "2001:db8:1:2:3::4"),
         ("[2001:db8:1:2:3::4]:80", 48, "2001:db8:1::/48"),
     ] {
-        assert_eq!(key(&ClientAddress::peer().ipv6_prefix(prefix), &request(peer, &[])).unwrap(), expected);
+        assert_eq!(
+            key(
+                &ClientAddress::peer().ipv6_prefix(prefix),
+                &request(peer, &[])
+            )
+            .unwrap(),
+            expected
+        );
     }
     let mapped = request("[2001:db8:1:2:3::4]:80", &[]);
-    assert_eq!(key(&ClientAddress::peer(), &mapped).unwrap(), "2001:db8:1:2::/64", "the default");
+    assert_eq!(
+        key(&ClientAddress::peer(), &mapped).unwrap(),
+        "2001:db8:1:2::/64",
+        "the default"
+    );
     assert_eq!(key(&ClientAddress::peer(), &Request::new(())), None);
 }
 
@@ -76,58 +117,186 @@ fn peers_are_normalized() {
 fn trust_takes_hops_from_the_right() {
     let client = Some("203.0.113.7");
     let too_many = |proxies: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
-    let (at_most, more, endless) = (too_many(32), too_many(33), vec!["10.0.0.2"; 100_000].join(","));
-    let (garbage, quotes) = ("x".repeat(1_000_000), format!("for={}", "\"".repeat(100_000)));
+    let (at_most, more, endless) = (
+        too_many(32),
+        too_many(33),
+        vec!["10.0.0.2"; 100_000].join(","),
+    );
+    let (garbage, quotes) = (
+        "x".repeat(1_000_000),
+        format!("for={}", "\"".repeat(100_000)),
+    );
     for (trust, header, peer, entries, expected) in [
-        (Trust::Hops(1), xff as Read, "10.0.0.1:80", "1.1.1.1, 203.0.113.7", client),
-        (Trust::Hops(1), xff, "10.0.0.1:80", "1.1.1.1|203.0.113.7", client),
-        (Trust::Hops(1), xff, "10.0.0.1:80", "9.9.9.9,1.1.1.1|203.0.113.7", client),
-        (Trust::Hops(2), xff, "10.0.0.1:80", "9.9.9.9, 203.0.113.7, 10.0.0.2", client),
+        (
+            Trust::Hops(1),
+            xff as Read,
+            "10.0.0.1:80",
+            "1.1.1.1, 203.0.113.7",
+            client,
+        ),
+        (
+            Trust::Hops(1),
+            xff,
+            "10.0.0.1:80",
+            "1.1.1.1|203.0.113.7",
+            client,
+        ),
+        (
+            Trust::Hops(1),
+            xff,
+            "10.0.0.1:80",
+            "9.9.9.9,1.1.1.1|203.0.113.7",
+            client,
+        ),
+        (
+            Trust::Hops(2),
+            xff,
+            "10.0.0.1:80",
+            "9.9.9.9, 203.0.113.7, 10.0.0.2",
+            client,
+        ),
         // It did not come through both.
         (Trust::Hops(2), xff, "10.0.0.1:80", "203.0.113.7", None),
         (Trust::Hops(1), xff, "10.0.0.1:80", "", None),
-        (Trust::Hops(1), xff, "10.0.0.1:80", "1.1.1.1, nonsense", None),
-        (Trust::Hops(1), xff, "10.0.0.1:80", "nonsense, \u{9}[2001:db8::1%eth0]:443", Some("2001:db8::/64")),
-        (Trust::Hops(1), xff, "10.0.0.1:80", "::ffff:203.0.113.7", client),
+        (
+            Trust::Hops(1),
+            xff,
+            "10.0.0.1:80",
+            "1.1.1.1, nonsense",
+            None,
+        ),
+        (
+            Trust::Hops(1),
+            xff,
+            "10.0.0.1:80",
+            "nonsense, \u{9}[2001:db8::1%eth0]:443",
+            Some("2001:db8::/64"),
+        ),
+        (
+            Trust::Hops(1),
+            xff,
+            "10.0.0.1:80",
+            "::ffff:203.0.113.7",
+            client,
+        ),
         (Trust::Hops(1), xff, "10.0.0.1:80", &garbage, None),
-        (Trust::Hops(1), forwarded, "10.0.0.1:80", "for=1.1.1.1|for=\"[2001:db8::1]:80\";by=x", Some("2001:db8::/64")),
-        (Trust::Hops(1), forwarded, "10.0.0.1:80", "for=1.1.1.1, for=unknown", None),
+        (
+            Trust::Hops(1),
+            forwarded,
+            "10.0.0.1:80",
+            "for=1.1.1.1|for=\"[2001:db8::1]:80\";by=x",
+            Some("2001:db8::/64"),
+        ),
+        (
+            Trust::Hops(1),
+            forwarded,
+            "10.0.0.1:80",
+            "for=1.1.1.1, for=unknown",
+            None,
+        ),
         (Trust::Hops(1), forwarded, "10.0.0.1:80", &quotes, None),
-        (networks(), xff, "10.0.0.1:80", "1.1.1.1, 203.0.113.7, 10.0.0.2", client),
+        (
+            networks(),
+            xff,
+            "10.0.0.1:80",
+            "1.1.1.1, 203.0.113.7, 10.0.0.2",
+            client,
+        ),
         // A client that poses as a proxy.
-        (networks(), xff, "10.0.0.1:80", "10.9.9.9, 203.0.113.7", client),
+        (
+            networks(),
+            xff,
+            "10.0.0.1:80",
+            "10.9.9.9, 203.0.113.7",
+            client,
+        ),
         // All are trusted.
-        (networks(), xff, "10.0.0.1:80", "10.0.0.3, 10.0.0.2", Some("10.0.0.3")),
+        (
+            networks(),
+            xff,
+            "10.0.0.1:80",
+            "10.0.0.3, 10.0.0.2",
+            Some("10.0.0.3"),
+        ),
         (networks(), xff, "10.0.0.1:80", "", Some("10.0.0.1")),
         (networks(), xff, "[fd00::1]:80", "203.0.113.7", client),
-        (networks(), xff, "[::ffff:10.0.0.1]:80", "203.0.113.7", client),
-        (networks(), xff, "10.0.0.1:80", "1.1.1.1, nonsense, 10.0.0.2", None),
+        (
+            networks(),
+            xff,
+            "[::ffff:10.0.0.1]:80",
+            "203.0.113.7",
+            client,
+        ),
+        (
+            networks(),
+            xff,
+            "10.0.0.1:80",
+            "1.1.1.1, nonsense, 10.0.0.2",
+            None,
+        ),
         // No chain of proxies is longer than 32.
         (networks(), xff, "10.0.0.1:80", &at_most, client),
         (networks(), xff, "10.0.0.1:80", &more, None),
         (networks(), xff, "10.0.0.1:80", &endless, None),
-        (networks(), forwarded, "10.0.0.1:80", "for=1.1.1.1, for=203.0.113.7, for=\"10.0.0.2:80\"", client),
-        (networks(), forwarded, "10.0.0.1:80", "for=\"evil, for=203.0.113.7", client),
+        (
+            networks(),
+            forwarded,
+            "10.0.0.1:80",
+            "for=1.1.1.1, for=203.0.113.7, for=\"10.0.0.2:80\"",
+            client,
+        ),
+        (
+            networks(),
+            forwarded,
+            "10.0.0.1:80",
+            "for=\"evil, for=203.0.113.7",
+            client,
+        ),
         (networks(), forwarded, "10.0.0.1:80", "for=_hidden", None),
     ] {
         let lines: Vec<&str> = entries.split('|').filter(|line| !line.is_empty()).collect();
         let shown = &entries[..entries.len().min(60)];
-        assert_eq!(header(trust.clone(), peer, &lines).as_deref(), expected, "{trust:?}, {peer}: {shown}");
+        assert_eq!(
+            header(trust.clone(), peer, &lines).as_deref(),
+            expected,
+            "{trust:?}, {peer}: {shown}"
+        );
     }
 }
 
 #[test]
 fn an_entry_is_an_address_with_or_without_a_port_brackets_quotes_and_a_zone() {
     for (line, expected) in [
-        ("192.0.2.1, 192.0.2.1:4711, \"192.0.2.1:4711\", 192.0.2.1:_hidden", Some("192.0.2.1")),
-        ("::ffff:192.0.2.1, [::ffff:c000:201]:80, \"[::ffff:192.0.2.1%1]\"", Some("192.0.2.1")),
-        ("2001:db8::1, 2001:DB8::1, [2001:db8::1], \"[2001:db8::1]:4711\", [2001:db8::1]:_x", Some("2001:db8::/64")),
+        (
+            "192.0.2.1, 192.0.2.1:4711, \"192.0.2.1:4711\", 192.0.2.1:_hidden",
+            Some("192.0.2.1"),
+        ),
+        (
+            "::ffff:192.0.2.1, [::ffff:c000:201]:80, \"[::ffff:192.0.2.1%1]\"",
+            Some("192.0.2.1"),
+        ),
+        (
+            "2001:db8::1, 2001:DB8::1, [2001:db8::1], \"[2001:db8::1]:4711\", [2001:db8::1]:_x",
+            Some("2001:db8::/64"),
+        ),
         ("fe80::1%eth0, [fe80::1%25eth0]:80", Some("fe80::/64")),
         ("::1", Some("::/64")),
-        ("unknown, _hidden, _hidden:80, example.com, \"\", \", \"192.0.2.1, 192.0.2.1\", \"192.0.2.\\1\"", None),
-        ("192.0.2, 192.0.2.256, 192.0.2.01, 192.0.2.1:, 192.0.2.1:123456, 192.0.2.1:80:80, 192.0.2.1:_", None),
-        ("[2001:db8::1, 2001:db8::1], [2001:db8::1]80, [2001:db8::1]:, [192.0.2.1], [[::1]], [], []:80", None),
-        ("2001:db8::1%, [fe80::1%], fe80::1%a b, :, ::1::, 192.0.2.1 192.0.2.2, 192.0.2.1\u{e9}", None),
+        (
+            "unknown, _hidden, _hidden:80, example.com, \"\", \", \"192.0.2.1, 192.0.2.1\", \"192.0.2.\\1\"",
+            None,
+        ),
+        (
+            "192.0.2, 192.0.2.256, 192.0.2.01, 192.0.2.1:, 192.0.2.1:123456, 192.0.2.1:80:80, 192.0.2.1:_",
+            None,
+        ),
+        (
+            "[2001:db8::1, 2001:db8::1], [2001:db8::1]80, [2001:db8::1]:, [192.0.2.1], [[::1]], [], []:80",
+            None,
+        ),
+        (
+            "2001:db8::1%, [fe80::1%], fe80::1%a b, :, ::1::, 192.0.2.1 192.0.2.2, 192.0.2.1\u{e9}",
+            None,
+        ),
     ] {
         let texts: Vec<&str> = line.rsplit(", ").collect();
         for (text, found) in texts.iter().zip(entries(xff, line, texts.len())) {
@@ -140,26 +309,43 @@ fn an_entry_is_an_address_with_or_without_a_port_brackets_quotes_and_a_zone() {
 fn elements_of_forwarded_are_read_from_the_right() {
     const ONE: Option<&str> = Some("192.0.2.1");
     for (line, expected) in [
-        ("for=192.0.2.2, for=192.0.2.1;proto=http;by=203.0.113.43", &[ONE, Some("192.0.2.2")][..]),
-        ("For=\"[2001:db8:cafe::17]:4711\"", &[Some("2001:db8:cafe::/64")]),
+        (
+            "for=192.0.2.2, for=192.0.2.1;proto=http;by=203.0.113.43",
+            &[ONE, Some("192.0.2.2")][..],
+        ),
+        (
+            "For=\"[2001:db8:cafe::17]:4711\"",
+            &[Some("2001:db8:cafe::/64")],
+        ),
         // No space around the equals sign.
         ("by=\"a,b;for=192.0.2.9\"; FOR = 192.0.2.1", &[None]),
         ("by=\"a,\\\";for=192.0.2.9\";FOR=192.0.2.1 ,, ", &[ONE]),
         ("for=unknown, for=_hidden, for=\"_x:80\"", &[None; 3]),
-        ("proto=https, for=192.0.2.1;for=192.0.2.2, for, ;", &[None; 4]),
+        (
+            "proto=https, for=192.0.2.1;for=192.0.2.2, for, ;",
+            &[None; 4],
+        ),
         // An open quote hides nothing to its right.
         ("for=\"evil, for=192.0.2.1", &[ONE, None]),
         ("for=192.0.2.7, for=\"evil, for=192.0.2.1", &[ONE, None]),
         ("for=\"\\\", for=192.0.2.1", &[ONE, None]),
     ] {
         let found = entries(forwarded, line, expected.len() + 1);
-        assert!(found.iter().map(Option::as_deref).eq(expected.iter().copied().chain([None])), "{line}: {found:?}");
+        assert!(
+            found
+                .iter()
+                .map(Option::as_deref)
+                .eq(expected.iter().copied().chain([None])),
+            "{line}: {found:?}"
+        );
     }
 }
 
 #[test]
 fn a_host_has_no_user_and_no_password() {
-    let request = Request::get("http://user:secret@Example.com:8080/").body(()).unwrap();
+    let request = Request::get("http://user:secret@Example.com:8080/")
+        .body(())
+        .unwrap();
     assert_eq!(RequestHead::from(&request).host(), Some("Example.com:8080"));
 }
 
@@ -174,7 +360,10 @@ fn a_field_on_two_lines_or_of_many_bytes_is_no_key() {
         (&["a", "b"], None),
     ] {
         let lines: Vec<_> = values.iter().map(|value| ("x-api-key", *value)).collect();
-        assert_eq!(key(&field, &request("10.0.0.1:80", &lines)).as_deref(), expected);
+        assert_eq!(
+            key(&field, &request("10.0.0.1:80", &lines)).as_deref(),
+            expected
+        );
     }
 }
 
@@ -234,7 +423,9 @@ fn header_value() -> impl Strategy<Value = HeaderValue> {
     let valid = |value: Result<HeaderValue, _>| value.ok();
     prop_oneof![
         tokens.prop_filter_map("a value", move |text| valid(HeaderValue::from_str(&text))),
-        bytes.prop_filter_map("a value", move |bytes| valid(HeaderValue::from_bytes(&bytes))),
+        bytes.prop_filter_map("a value", move |bytes| valid(HeaderValue::from_bytes(
+            &bytes
+        ))),
     ]
 }
 

@@ -22,13 +22,18 @@ use limiter_tower::{LimitLayer, MissingKey, Respond, Rule, StoreFailure};
 pub(crate) use testbed::Does;
 use tower::ServiceExt;
 
-pub(crate) const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
+pub(crate) const CLOSED: StoreFailure = StoreFailure::Closed {
+    retry_after: Duration::from_secs(1),
+};
 pub(crate) const REJECT: MissingKey = MissingKey::Reject(StatusCode::BAD_REQUEST);
 
 /// A store in memory and its clock.
 pub(crate) fn store() -> (SharedStore, MockClock) {
     let clock = MockClock::new();
-    (Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), clock)
+    (
+        Arc::new(WithClock::new(MemoryStore::new(), clock.clone())),
+        clock,
+    )
 }
 
 /// A rule with the key `k` for all requests.
@@ -52,13 +57,22 @@ pub(crate) fn remote(name: &str, policy: impl IntoPolicy) -> (Remote, Limiter) {
 
 /// A service behind a layer.
 pub(crate) fn hello<R: Respond<Body>>(layer: LimitLayer<R>) -> Router {
-    Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
+    Router::new()
+        .route("/", on_get(|| async { "hello" }))
+        .layer(layer)
 }
 
 /// A rule by peer address on a fresh store, with the store's clock.
 pub(crate) fn rule(name: &str, policy: impl IntoPolicy) -> (Rule, MockClock) {
     let (store, clock) = store();
-    (Rule::new(Limiter::new(name, policy, store), ClientAddress::peer(), REJECT), clock)
+    (
+        Rule::new(
+            Limiter::new(name, policy, store),
+            ClientAddress::peer(),
+            REJECT,
+        ),
+        clock,
+    )
 }
 
 /// What came back.
@@ -70,15 +84,26 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    async fn new(response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>) -> Self {
+    async fn new(
+        response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>,
+    ) -> Self {
         let (parts, body) = response.into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        Self { status: parts.status.as_u16(), headers: parts.headers, body }
+        Self {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+        }
     }
 
     /// A field, its lines joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
-        let lines: Vec<&str> = self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+        let lines: Vec<&str> = self
+            .headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().unwrap())
+            .collect();
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
@@ -89,12 +114,16 @@ impl Reply {
 
     /// `Retry-After` in seconds.
     pub(crate) fn retry_after(&self) -> Option<u64> {
-        self.field("retry-after").map(|value| value.parse().unwrap())
+        self.field("retry-after")
+            .map(|value| value.parse().unwrap())
     }
 
     /// The body as problem details.
     pub(crate) fn problem(&self) -> serde_json::Value {
-        assert_eq!(self.field("content-type").unwrap(), "application/problem+json");
+        assert_eq!(
+            self.field("content-type").unwrap(),
+            "application/problem+json"
+        );
         let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(problem["status"], self.status);
         problem
@@ -108,7 +137,9 @@ pub(crate) async fn get_with(router: &Router, path: &str, headers: &[(&str, &str
         request = request.header(*name, *value);
     }
     let mut request = request.body(Body::empty()).unwrap();
-    request.extensions_mut().insert(ConnectInfo(SocketAddr::from((Ipv4Addr::LOCALHOST, 80))));
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(SocketAddr::from((Ipv4Addr::LOCALHOST, 80))));
     Reply::new(router.clone().oneshot(request).await.unwrap()).await
 }
 
@@ -129,11 +160,18 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, service).await });
-        Self { address, client: Client::builder(TokioExecutor::new()).http2_only(http2).build_http() }
+        Self {
+            address,
+            client: Client::builder(TokioExecutor::new())
+                .http2_only(http2)
+                .build_http(),
+        }
     }
 
     pub(crate) async fn get(&self) -> Reply {
-        let request = Request::get(format!("http://{}/", self.address)).body(Empty::new()).unwrap();
+        let request = Request::get(format!("http://{}/", self.address))
+            .body(Empty::new())
+            .unwrap();
         Reply::new(self.client.request(request).await.unwrap()).await
     }
 }

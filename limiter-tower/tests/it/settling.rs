@@ -29,9 +29,15 @@ fn login(limiter: &Limiter, good: ActualCost) -> Router {
         _ => ActualCost::AsCharged,
     });
     let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
-        if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+        if login["password"] == "right" {
+            StatusCode::OK
+        } else {
+            StatusCode::UNAUTHORIZED
+        }
     };
-    Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED))
+    Router::new()
+        .route("/", on_get(handler))
+        .layer(LimitLayer::new([login], CLOSED))
 }
 
 #[tokio::test]
@@ -40,12 +46,16 @@ async fn a_good_login_is_refunded_or_resets_its_key() {
         for (good, passwords, limits) in [
             (
                 ActualCost::Nothing,
-                ["right", "right", "wrong", "right", "wrong", "wrong", "right"],
+                [
+                    "right", "right", "wrong", "right", "wrong", "wrong", "right",
+                ],
                 ["3", "3", "2", "2", "1", "0", "0"],
             ),
             (
                 ActualCost::Reset,
-                ["wrong", "wrong", "right", "wrong", "wrong", "wrong", "right"],
+                [
+                    "wrong", "wrong", "right", "wrong", "wrong", "wrong", "right",
+                ],
                 ["2", "1", "3", "2", "1", "0", "0"],
             ),
         ] {
@@ -54,9 +64,17 @@ async fn a_good_login_is_refunded_or_resets_its_key() {
             for (password, left) in passwords.into_iter().zip(limits) {
                 let reply = get_with(&app, &format!("/?password={password}"), &[]).await;
                 let full = if left == "3" { "" } else { ";t=60" };
-                assert_eq!(reply.limits(), format!("\"limit\";r={left}{full}"), "{good:?} {password}");
+                assert_eq!(
+                    reply.limits(),
+                    format!("\"limit\";r={left}{full}"),
+                    "{good:?} {password}"
+                );
             }
-            assert_eq!(get_with(&app, "/?password=right", &[]).await.status, 429, "{good:?}");
+            assert_eq!(
+                get_with(&app, "/?password=right", &[]).await.status,
+                429,
+                "{good:?}"
+            );
         }
     }
 }
@@ -68,14 +86,25 @@ struct Tokens(u64);
 #[tokio::test]
 async fn tokens_and_bytes_are_charged_from_the_response() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
-    let tokens = shared(&limiter).charge(|_| Charge::units(400)).settle(|response| {
-        response.extensions().get().map_or(ActualCost::AsCharged, |Tokens(used)| ActualCost::Units(*used))
-    });
-    let bytes = |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
+    let tokens = shared(&limiter)
+        .charge(|_| Charge::units(400))
+        .settle(|response| {
+            response
+                .extensions()
+                .get()
+                .map_or(ActualCost::AsCharged, |Tokens(used)| {
+                    ActualCost::Units(*used)
+                })
+        });
+    let bytes =
+        |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
     let (_, traffic) = remote("limit", policy!("1000/1m"));
     let rules = [tokens, shared(&traffic).settle(bytes)];
     let chat = || async { (Extension(Tokens(30)), "three short words") };
-    let reply = get(&Router::new().route("/", on_get(chat)).layer(LimitLayer::new(rules, CLOSED))).await;
+    let reply = get(&Router::new()
+        .route("/", on_get(chat))
+        .layer(LimitLayer::new(rules, CLOSED)))
+    .await;
     assert_eq!(reply.limits(), "\"limit\";r=970;t=60, \"limit\";r=983;t=60");
     assert_eq!((used(&limiter).await, used(&traffic).await), (30, 17));
 }
@@ -83,7 +112,9 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
 #[tokio::test]
 async fn a_handler_settles_when_it_knows() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
-    let rule = shared(&limiter).charge(|_| Charge::units(400)).settle_in_handler();
+    let rule = shared(&limiter)
+        .charge(|_| Charge::units(400))
+        .settle_in_handler();
     let handler = |Extension(charges): Extension<Charges>| async move {
         assert_eq!(charges.iter().count(), 1);
         let parts = futures::stream::unfold((0, charges), async |(sent, charges)| {
@@ -97,12 +128,20 @@ async fn a_handler_settles_when_it_knows() {
         });
         Body::from_stream(parts).into_response()
     };
-    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED));
+    let app = Router::new()
+        .route("/", on_get(handler))
+        .layer(LimitLayer::new([rule], CLOSED));
     let reply = get(&app).await;
-    assert_eq!((reply.body.as_str(), reply.limits().as_str()), ("word word word ", "\"limit\";r=600;t=60"));
+    assert_eq!(
+        (reply.body.as_str(), reply.limits().as_str()),
+        ("word word word ", "\"limit\";r=600;t=60")
+    );
     assert_eq!(used(&limiter).await, 3);
     // A client that reads only one word stays charged.
-    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let response = app
+        .oneshot(Request::get("/").body(Body::empty()).unwrap())
+        .await
+        .unwrap();
     assert!(response.into_body().frame().await.unwrap().is_ok());
     assert_eq!(used(&limiter).await, 403);
 }
@@ -110,7 +149,11 @@ async fn a_handler_settles_when_it_knows() {
 #[tokio::test]
 async fn a_stream_is_charged_what_was_sent_whoever_ends_it() {
     let [(_, tokens), (_, calls)] = [(); 2].map(|()| remote("limit", policy!("1000/1m")));
-    let rules = [shared(&tokens).charge(|_| Charge::units(400)), shared(&calls)].map(Rule::settle_in_handler);
+    let rules = [
+        shared(&tokens).charge(|_| Charge::units(400)),
+        shared(&calls),
+    ]
+    .map(Rule::settle_in_handler);
     let handler = |Extension(charges): Extension<Charges>| async move {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
@@ -124,10 +167,15 @@ async fn a_stream_is_charged_what_was_sent_whoever_ends_it() {
             Ok::<_, std::io::Error>(word)
         }))
     };
-    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new(rules, CLOSED));
+    let app = Router::new()
+        .route("/", on_get(handler))
+        .layer(LimitLayer::new(rules, CLOSED));
     assert_eq!(get(&app).await.body, "a b c");
     eventually(async || used(&tokens).await == 3).await;
-    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let response = app
+        .oneshot(Request::get("/").body(Body::empty()).unwrap())
+        .await
+        .unwrap();
     let mut body = response.into_body();
     assert!(body.frame().await.unwrap().is_ok());
     assert_eq!(used(&tokens).await, 403);
@@ -143,8 +191,14 @@ async fn a_store_that_fails_while_settling_keeps_the_charge() {
         let store = remote.clone();
         let handler = move || async move { store.set(does) };
         let refunded = shared(&limiter).settle(|_| ActualCost::Nothing);
-        let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([refunded], CLOSED))).await;
-        assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=2;t=60"));
+        let reply = get(&Router::new()
+            .route("/", on_get(handler))
+            .layer(LimitLayer::new([refunded], CLOSED)))
+        .await;
+        assert_eq!(
+            (reply.status, reply.limits().as_str()),
+            (200, "\"limit\";r=2;t=60")
+        );
         remote.set(Does::Answer);
         assert_eq!(used(&limiter).await, 1);
     }
@@ -156,7 +210,9 @@ fn endless(rule: Rule, panics: bool) -> Router {
         assert!(!panics, "a handler that panics");
         std::future::pending::<()>().await;
     };
-    Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED))
+    Router::new()
+        .route("/", on_get(handler))
+        .layer(LimitLayer::new([rule], CLOSED))
 }
 
 /// With a paused clock, a sleep ends when all tasks have done what they can.
@@ -173,14 +229,22 @@ async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
     ] {
         let request = async move { get(&endless(rule, panics)).await };
         let gone = tokio::spawn(tokio::time::timeout(Duration::from_millis(50), request)).await;
-        assert!(if panics { gone.is_err() } else { gone.unwrap().is_err() });
+        assert!(if panics {
+            gone.is_err()
+        } else {
+            gone.unwrap().is_err()
+        });
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(used(&limiter).await, expected);
     }
     let finished = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
     assert_eq!(get(&hello(finished)).await.status, 200);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(used(&limiter).await, 4, "a finished request is refunded by its hook alone");
+    assert_eq!(
+        used(&limiter).await,
+        4,
+        "a finished request is refunded by its hook alone"
+    );
 }
 
 #[tokio::test]
@@ -200,6 +264,13 @@ async fn under_a_resolution_only_charges_that_may_change_are_kept_apart() {
         for _ in 0..9 {
             assert_eq!(get(&app).await.status, 200);
         }
-        assert_eq!(store.entries(LogKey { name: "coarse".into(), key: b"k" }), entries, "change {i}");
+        assert_eq!(
+            store.entries(LogKey {
+                name: "coarse".into(),
+                key: b"k"
+            }),
+            entries,
+            "change {i}"
+        );
     }
 }

@@ -32,16 +32,29 @@ async fn closed_means_503_and_open_means_unlimited() {
         let (store, limiter) = remote();
         store.set(does);
         for (millis, seconds) in [(1500, 2), (0, 1)] {
-            let closed = StoreFailure::Closed { retry_after: Duration::from_millis(millis) };
+            let closed = StoreFailure::Closed {
+                retry_after: Duration::from_millis(millis),
+            };
             let closed = ask([shared(&limiter)], closed).await;
-            assert_eq!((closed.status, closed.retry_after()), (503, Some(seconds)), "{does:?}");
+            assert_eq!(
+                (closed.status, closed.retry_after()),
+                (503, Some(seconds)),
+                "{does:?}"
+            );
             let problem = closed.problem();
-            assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+            assert_eq!(
+                problem["type"],
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            );
             assert_eq!(problem.get("violated-policies"), None);
             assert_eq!(closed.field("ratelimit"), None);
         }
         let open = ask([shared(&limiter)], StoreFailure::Open).await;
-        assert_eq!((open.status, open.body.as_str(), open.field("ratelimit")), (200, "hello", None), "{does:?}");
+        assert_eq!(
+            (open.status, open.body.as_str(), open.field("ratelimit")),
+            (200, "hello", None),
+            "{does:?}"
+        );
     }
 }
 
@@ -51,13 +64,26 @@ async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
     broken.set(Does::Refuse);
     let one = memory(policy!("1/1m"));
     let reply = ask([shared(&remote), shared(&one)], StoreFailure::Open).await;
-    assert_eq!((reply.status, reply.limits().as_str()), (200, "\"memory\";r=0;t=60"));
-    assert_eq!(ask([shared(&remote), shared(&one)], StoreFailure::Open).await.status, 429);
+    assert_eq!(
+        (reply.status, reply.limits().as_str()),
+        (200, "\"memory\";r=0;t=60")
+    );
+    assert_eq!(
+        ask([shared(&remote), shared(&one)], StoreFailure::Open)
+            .await
+            .status,
+        429
+    );
     let five = memory(policy!("5/1m"));
-    assert_eq!(ask([shared(&five), shared(&remote)], CLOSED).await.status, 503);
+    assert_eq!(
+        ask([shared(&five), shared(&remote)], CLOSED).await.status,
+        503
+    );
     assert_eq!(used(&five).await, 0);
     assert_eq!(
-        ask([shared(&five), shared(&remote).shadow()], CLOSED).await.status,
+        ask([shared(&five), shared(&remote).shadow()], CLOSED)
+            .await
+            .status,
         200,
         "a shadow rule denies nothing"
     );
@@ -69,7 +95,9 @@ async fn a_shadow_rule_whose_store_fails_is_reported_as_open() {
     store.set(Does::Refuse);
     let (sender, reports) = std::sync::mpsc::channel();
     let report = move |seen: &Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
-    let layer = LimitLayer::builder([shared(&limiter).shadow()], CLOSED).observe(report).build();
+    let layer = LimitLayer::builder([shared(&limiter).shadow()], CLOSED)
+        .observe(report)
+        .build();
     assert_eq!(get(&hello(layer)).await.status, 200);
     assert_eq!(reports.recv().unwrap(), "failed_open");
 }

@@ -51,7 +51,12 @@ impl Log {
         let first = self.first_open();
         let width = (self.retention.window.as_micros() / CELLS).max(1);
         let place = |cell: &Cell| (cell.is_given, cell.newest.as_micros() / width);
-        if let Some(cell) = self.cells.iter_mut().skip(first).rfind(|cell| place(cell) == place(&new)) {
+        if let Some(cell) = self
+            .cells
+            .iter_mut()
+            .skip(first)
+            .rfind(|cell| place(cell) == place(&new))
+        {
             cell.cost = cell.cost.saturating_add(new.cost).min(MAX_COST);
             (cell.oldest, cell.newest) = (cell.oldest.min(new.oldest), cell.newest.max(new.newest));
         } else {
@@ -66,8 +71,18 @@ impl Log {
     fn trim(&mut self, clock: Timestamp) {
         let Retention { window, max } = self.retention;
         let newest = self.cells.last().map_or(clock, |cell| cell.newest);
-        let now = |cell: &Cell| if cell.is_given { newest } else { newest.max(clock) };
-        let expired = self.cells.iter().take_while(|cell| !window.counts(cell.newest, now(cell))).count();
+        let now = |cell: &Cell| {
+            if cell.is_given {
+                newest
+            } else {
+                newest.max(clock)
+            }
+        };
+        let expired = self
+            .cells
+            .iter()
+            .take_while(|cell| !window.counts(cell.newest, now(cell)))
+            .count();
         if expired > 0 {
             self.frozen = None;
             self.cells.drain(..expired);
@@ -80,7 +95,8 @@ impl Log {
             is_surplus
         });
         let first = self.first_open();
-        self.cells.drain(first..surplus.map_or(first, |last| first.max(last + 1)));
+        self.cells
+            .drain(first..surplus.map_or(first, |last| first.max(last + 1)));
     }
 }
 
@@ -105,15 +121,32 @@ impl Carried {
     }
 
     /// Adds an entry that the local store has appended at `clock`. A settlement carries no retention.
-    pub(super) fn add(&mut self, log: LogKey<'_>, retention: Option<Retention>, clock: Timestamp, cell: Cell) {
-        let all = Retention { window: Window::MIN, max: 1 };
+    pub(super) fn add(
+        &mut self,
+        log: LogKey<'_>,
+        retention: Option<Retention>,
+        clock: Timestamp,
+        cell: Cell,
+    ) {
+        let all = Retention {
+            window: Window::MIN,
+            max: 1,
+        };
         let all = widest(self.widest.unwrap_or(all), retention);
         self.widest = Some(all);
         let id = id_of(log);
-        let number = *self.numbers.entry(id.clone()).or_insert(self.last_number + 1);
+        let number = *self
+            .numbers
+            .entry(id.clone())
+            .or_insert(self.last_number + 1);
         self.last_number = self.last_number.max(number);
         let initial = retention.unwrap_or(all);
-        let new = || Log { id, retention: initial, cells: Vec::new(), frozen: None };
+        let new = || Log {
+            id,
+            retention: initial,
+            cells: Vec::new(),
+            frozen: None,
+        };
         let log = self.logs.entry(number).or_insert_with(new);
         log.retention = widest(log.retention, retention);
         log.add(cell);
@@ -128,22 +161,46 @@ impl Carried {
     }
 
     /// Adjusts the cost of an entry that the local store has settled. `before` and `after` are the total costs of the local log.
-    pub(super) fn settle(&mut self, settlement: &Settlement<'_>, before: u64, after: u64, clock: Timestamp) {
+    pub(super) fn settle(
+        &mut self,
+        settlement: &Settlement<'_>,
+        before: u64,
+        after: u64,
+        clock: Timestamp,
+    ) {
         let at = settlement.receipt.at();
-        let number = self.numbers.get(&id_of(settlement.log)).copied().unwrap_or_default();
+        let number = self
+            .numbers
+            .get(&id_of(settlement.log))
+            .copied()
+            .unwrap_or_default();
         let log = self.logs.get_mut(&number);
         let mut unsent = log.into_iter().flat_map(|log| {
             let first = log.first_open();
             log.cells.iter_mut().skip(first)
         });
         if let Some(cell) = unsent.find(|cell| cell.oldest <= at && at <= cell.newest) {
-            cell.cost = cell.cost.saturating_add(after).saturating_sub(before).min(MAX_COST);
+            cell.cost = cell
+                .cost
+                .saturating_add(after)
+                .saturating_sub(before)
+                .min(MAX_COST);
             self.trim(number, clock);
         } else if after > before {
             // Settlements of its neighbours must not find the added cost, because their own cells are sent.
             let oldest = Timestamp::from_micros_saturating(u64::MAX);
             let is_given = settlement.at != At::StoreClock;
-            self.add(settlement.log, None, clock, Cell { oldest, newest: at, is_given, cost: after - before });
+            self.add(
+                settlement.log,
+                None,
+                clock,
+                Cell {
+                    oldest,
+                    newest: at,
+                    is_given,
+                    cost: after - before,
+                },
+            );
         }
     }
 
@@ -160,7 +217,13 @@ impl Carried {
             self.sweep = None;
             return None;
         }
-        Some(self.logs.range(number..).take(1000).map(|(number, log)| (*number, log.id.clone())).collect())
+        Some(
+            self.logs
+                .range(number..)
+                .take(1000)
+                .map(|(number, log)| (*number, log.id.clone()))
+                .collect(),
+        )
     }
 
     /// Returns the oldest cell that still counts.
@@ -181,10 +244,16 @@ impl Carried {
         now: Timestamp,
     ) -> Option<(EntryId, u64, Policy)> {
         let log = self.logs.get_mut(&number)?;
-        let cost = log.cells.first().filter(|first| first.newest == cell.newest)?.cost;
+        let cost = log
+            .cells
+            .first()
+            .filter(|first| first.newest == cell.newest)?
+            .cost;
         let Retention { window, max } = log.retention;
         let random = || u128::from(RandomState::new().hash_one(0));
-        let id = *log.frozen.get_or_insert_with(|| (random() << 64 | random()).into());
+        let id = *log
+            .frozen
+            .get_or_insert_with(|| (random() << 64 | random()).into());
         if !window.counts(at, now) {
             self.confirm(number, id);
             return None;
@@ -194,7 +263,11 @@ impl Carried {
 
     /// Removes a frozen cell: the primary store holds it.
     pub(super) fn confirm(&mut self, number: u64, id: EntryId) {
-        if let Some(log) = self.logs.get_mut(&number).filter(|log| log.frozen == Some(id)) {
+        if let Some(log) = self
+            .logs
+            .get_mut(&number)
+            .filter(|log| log.frozen == Some(id))
+        {
             log.frozen = None;
             log.cells.remove(0);
             self.trim(number, Timestamp::EPOCH);
@@ -202,7 +275,9 @@ impl Carried {
     }
 
     fn trim(&mut self, number: u64, clock: Timestamp) {
-        let Some(log) = self.logs.get_mut(&number) else { return };
+        let Some(log) = self.logs.get_mut(&number) else {
+            return;
+        };
         log.trim(clock);
         if log.cells.is_empty() {
             self.numbers.remove(&log.id);
@@ -212,5 +287,8 @@ impl Carried {
 }
 
 fn widest(a: Retention, b: Option<Retention>) -> Retention {
-    b.map_or(a, |b| Retention { window: a.window.max(b.window), max: a.max.max(b.max) })
+    b.map_or(a, |b| Retention {
+        window: a.window.max(b.window),
+        max: a.max.max(b.max),
+    })
 }

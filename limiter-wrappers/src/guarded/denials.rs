@@ -53,7 +53,9 @@ struct Denial {
 impl fmt::Debug for Denials {
     /// Neither locks the map nor prints keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials").field("max_keys", &self.max_keys).finish_non_exhaustive()
+        f.debug_struct("Denials")
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,10 +69,20 @@ impl Denial {
     }
 
     fn facts(&self, now: Instant) -> Facts {
-        let passed = u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
-        let now = Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
-        let log = LogFacts { now, ..self.log.clone() };
-        Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log }
+        let passed =
+            u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
+        let now =
+            Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
+        let log = LogFacts {
+            now,
+            ..self.log.clone()
+        };
+        Facts {
+            admitted: false,
+            refundable: false,
+            outcome: Outcome::Nothing,
+            log,
+        }
     }
 }
 
@@ -101,7 +113,9 @@ impl Denials {
         if !Self::is_cacheable(op) {
             return None;
         }
-        let denial = self.denials.get(&self.hash(op.log).checked_rem(self.max_keys)?)?;
+        let denial = self
+            .denials
+            .get(&self.hash(op.log).checked_rem(self.max_keys)?)?;
         let now = Instant::now();
         (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
     }
@@ -110,13 +124,20 @@ impl Denials {
     pub(super) fn watch(&self, log: LogKey<'_>) -> Watch<'_> {
         let hash = self.hash(log);
         let changes = self.changes(hash).load(Ordering::SeqCst);
-        Watch { denials: self, hash, changes, sent: Instant::now(), has_changed: true }
+        Watch {
+            denials: self,
+            hash,
+            changes,
+            sent: Instant::now(),
+            has_changed: true,
+        }
     }
 
     fn forget(&self, hash: u64) {
         self.changes(hash).fetch_add(1, Ordering::SeqCst);
         if let Some(place) = hash.checked_rem(self.max_keys) {
-            self.denials.remove_if(&place, |_, denial| denial.hash == hash);
+            self.denials
+                .remove_if(&place, |_, denial| denial.hash == hash);
         }
     }
 
@@ -145,13 +166,25 @@ impl Watch<'_> {
         }
         let Self { denials, hash, .. } = self;
         let now = facts.log.now.as_micros();
-        let used = facts.log.usage.iter().zip(op.policy.limits()).filter(|(usage, _)| usage.used > 0);
-        let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
-        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
+        let used = facts
+            .log
+            .usage
+            .iter()
+            .zip(op.policy.limits())
+            .filter(|(usage, _)| usage.used > 0);
+        let expiries =
+            used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
+        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else {
+            return;
+        };
         let received = Instant::now();
         let age = denials.max_age.min(Duration::from_micros(wait));
-        let Some(until) = self.sent.checked_add(age).filter(|until| received < *until) else { return };
-        let Some(place) = hash.checked_rem(denials.max_keys) else { return };
+        let Some(until) = self.sent.checked_add(age).filter(|until| received < *until) else {
+            return;
+        };
+        let Some(place) = hash.checked_rem(denials.max_keys) else {
+            return;
+        };
         let denial = Denial {
             hash,
             name: op.log.name,

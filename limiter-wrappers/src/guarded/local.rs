@@ -22,7 +22,11 @@ static TOTAL: Policy = policy!("4503599627370496/104249d");
 impl Local {
     pub(crate) fn new(store: impl SyncStore) -> Self {
         let (carried, waiting) = Default::default();
-        Self { store: Box::new(store), carried, waiting }
+        Self {
+            store: Box::new(store),
+            carried,
+            waiting,
+        }
     }
 
     /// Returns how many logs wait to be carried over.
@@ -45,7 +49,12 @@ impl Local {
     fn apply_to(&self, carried: &mut Carried, op: &Op<'_>) -> Facts {
         let facts = self.store.apply_now(op);
         if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
-            let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
+            let cell = Cell {
+                oldest: at,
+                newest: at,
+                is_given: op.at != At::StoreClock,
+                cost: op.cost,
+            };
             carried.add(op.log, Some(op.retention()), at, cell);
         }
         facts
@@ -56,11 +65,19 @@ impl Local {
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         self.locked(|carried| {
             let previews: Vec<_> = ops.iter().map(|joint| self.preview(&joint.op)).collect();
-            let denier = ops.iter().zip(&previews).position(|(joint, facts)| joint.denies(facts.admitted));
+            let denier = ops
+                .iter()
+                .zip(&previews)
+                .position(|(joint, facts)| joint.denies(facts.admitted));
             let decide = |(i, (joint, preview)): (usize, (&JointOp<'_>, Facts))| {
                 let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
-                let appends = preview.outcome == Outcome::Nothing && joint.op.appends(preview.admitted);
-                if appends && !is_held { self.apply_to(carried, &joint.op) } else { preview }
+                let appends =
+                    preview.outcome == Outcome::Nothing && joint.op.appends(preview.admitted);
+                if appends && !is_held {
+                    self.apply_to(carried, &joint.op)
+                } else {
+                    preview
+                }
             };
             ops.iter().zip(previews).enumerate().map(decide).collect()
         })
@@ -70,13 +87,28 @@ impl Local {
     fn preview(&self, op: &Op<'_>) -> Facts {
         let peeked = self.store.apply_now(&op.to_peek());
         let (window, now) = (op.receipt_window(), peeked.log.now);
-        let has_entries = peeked.log.newest.is_some_and(|newest| window.counts(newest, now));
-        let (Some(id), true, Ok(limit)) = (op.id, has_entries, Limit::with_window(1, window)) else { return peeked };
+        let has_entries = peeked
+            .log
+            .newest
+            .is_some_and(|newest| window.counts(newest, now));
+        let (Some(id), true, Ok(limit)) = (op.id, has_entries, Limit::with_window(1, window))
+        else {
+            return peeked;
+        };
         // An entry counts in this window, so another does not fit. This one repeats, or is denied.
         let one = limit.into();
-        let find = Op::acquire(op.log.key, &one).with_name(op.log.name).with_id(id).at(now);
+        let find = Op::acquire(op.log.key, &one)
+            .with_name(op.log.name)
+            .with_id(id)
+            .at(now);
         match self.store.apply_now(&find) {
-            found @ Facts { outcome: Outcome::Repeated(_), .. } => Facts { log: peeked.log, ..found },
+            found @ Facts {
+                outcome: Outcome::Repeated(_),
+                ..
+            } => Facts {
+                log: peeked.log,
+                ..found
+            },
             _ => peeked,
         }
     }
@@ -104,6 +136,8 @@ impl Local {
 impl fmt::Debug for Local {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Local")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }

@@ -93,7 +93,8 @@ impl Out {
     }
 
     fn is_over(&self) -> bool {
-        self.answering_since.map_or_else(|| self.has_left(), |since| since.elapsed() >= CALM)
+        self.answering_since
+            .map_or_else(|| self.has_left(), |since| since.elapsed() >= CALM)
     }
 
     fn fail(&mut self) {
@@ -105,7 +106,12 @@ impl Nodes {
     /// 0 failures mean 1.
     pub(super) fn new(threshold: u32, pause: Duration) -> Self {
         let (in_outage, state) = Default::default();
-        Self { threshold: threshold.max(1), pause, in_outage, state }
+        Self {
+            threshold: threshold.max(1),
+            pause,
+            in_outage,
+            state,
+        }
     }
 
     pub(super) fn listen(&self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) {
@@ -118,7 +124,11 @@ impl Nodes {
 
     /// Returns the nodes that have ever failed, and whether each has an outage for which the predicate holds.
     pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(Node, bool)> {
-        self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so))).collect()
+        self.lock()
+            .nodes
+            .iter()
+            .map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so)))
+            .collect()
     }
 
     /// Returns how many outages have begun.
@@ -133,7 +143,12 @@ impl Nodes {
         }
         let (node, now) = (node(), Instant::now());
         let mut state = self.lock();
-        let Some(out) = state.nodes.get_mut(&node).and_then(Option::as_mut).filter(|out| out.is_open()) else {
+        let Some(out) = state
+            .nodes
+            .get_mut(&node)
+            .and_then(Option::as_mut)
+            .filter(|out| out.is_open())
+        else {
             return Ok(());
         };
         if out.probe.is_some_and(|probe| now >= probe) {
@@ -143,14 +158,26 @@ impl Nodes {
         out.fail();
         let node = node.map_or_else(String::new, |node| format!(" on {node}"));
         let failed = format!("the store failed {} times in a row{node}", self.threshold);
-        Err(Error::new(ErrorKind::Unavailable, format!("{failed}; it is not called before the next probe")))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{failed}; it is not called before the next probe"),
+        ))
     }
 
     /// Notes the result of a call. The caller's hurry must not open the breaker for all.
-    pub(super) fn note<T>(&self, answer: &Result<T, Error>, is_hurried: bool, node: impl FnOnce() -> Node) {
+    pub(super) fn note<T>(
+        &self,
+        answer: &Result<T, Error>,
+        is_hurried: bool,
+        node: impl FnOnce() -> Node,
+    ) {
         match answer {
             Err(error) if error.is_retryable() => {
-                self.failed(error, is_hurried && error.kind() == ErrorKind::Timeout, &node());
+                self.failed(
+                    error,
+                    is_hurried && error.kind() == ErrorKind::Timeout,
+                    &node(),
+                );
             }
             _ if self.in_outage() => self.answered(&node()),
             _ => {}
@@ -161,7 +188,13 @@ impl Nodes {
         let mut locked = self.lock();
         let out = locked.nodes.entry(node.clone()).or_default();
         let is_new = out.is_none();
-        let new = || Out { failed: Instant::now(), answering_since: None, calls: 0, failures: 0, probe: None };
+        let new = || Out {
+            failed: Instant::now(),
+            answering_since: None,
+            calls: 0,
+            failures: 0,
+            probe: None,
+        };
         let out = out.get_or_insert_with(new);
         if out.has_left() {
             (out.failures, out.probe) = (0, None);
@@ -175,7 +208,13 @@ impl Nodes {
         if is_new {
             locked.begun += 1;
             self.in_outage.store(true, Ordering::Release);
-            report(locked, &[Outage::Began { node: node.as_deref(), error }]);
+            report(
+                locked,
+                &[Outage::Began {
+                    node: node.as_deref(),
+                    error,
+                }],
+            );
         }
     }
 
@@ -185,12 +224,17 @@ impl Nodes {
             out.answering_since.get_or_insert_with(Instant::now);
             (out.failures, out.probe) = (0, None);
         }
-        let over =
-            locked.nodes.iter_mut().filter_map(|(node, out)| Some((node.clone(), out.take_if(|out| out.is_over())?)));
+        let over = locked
+            .nodes
+            .iter_mut()
+            .filter_map(|(node, out)| Some((node.clone(), out.take_if(|out| out.is_over())?)));
         let over: Vec<_> = over.collect();
         let in_outage = locked.nodes.values().any(Option::is_some);
         self.in_outage.store(in_outage, Ordering::Release);
-        let ended = over.iter().map(|(node, out)| Outage::Ended { node: node.as_deref(), calls: out.calls });
+        let ended = over.iter().map(|(node, out)| Outage::Ended {
+            node: node.as_deref(),
+            calls: out.calls,
+        });
         report(locked, &ended.collect::<Vec<_>>());
     }
 
@@ -211,7 +255,9 @@ fn report(state: MutexGuard<'_, State>, outages: &[Outage<'_>]) {
 impl fmt::Debug for Nodes {
     /// Locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nodes").field("in_outage", &self.in_outage()).finish_non_exhaustive()
+        f.debug_struct("Nodes")
+            .field("in_outage", &self.in_outage())
+            .finish_non_exhaustive()
     }
 }
 
@@ -219,5 +265,6 @@ impl fmt::Debug for Nodes {
 pub(super) fn later(duration: Duration) -> Instant {
     let now = Instant::now();
     // Thirty years, as tokio's timers do.
-    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))
+    now.checked_add(duration)
+        .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))
 }

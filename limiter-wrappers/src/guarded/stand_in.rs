@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use limiter_core::store::{Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::store::{
+    Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+};
 use limiter_core::{Limit, PerLimit, Timestamp};
 
 use super::local::Local;
@@ -21,7 +23,11 @@ pub(crate) enum StandIn {
 
 impl StandIn {
     pub(super) const fn local(&self) -> Option<&Local> {
-        if let Self::Local(local) = self { Some(local) } else { None }
+        if let Self::Local(local) = self {
+            Some(local)
+        } else {
+            None
+        }
     }
 
     /// Returns the facts of an operation. `None` if there are none.
@@ -43,7 +49,14 @@ impl StandIn {
                 let denier = ops.iter().position(|joint| joint.denies(false));
                 let deny = |(i, joint): (usize, &JointOp<'_>)| {
                     let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
-                    full(&if is_held { joint.op.to_peek() } else { joint.op }, *retry_after)
+                    full(
+                        &if is_held {
+                            joint.op.to_peek()
+                        } else {
+                            joint.op
+                        },
+                        *retry_after,
+                    )
                 };
                 ops.iter().enumerate().map(deny).collect()
             }
@@ -71,18 +84,32 @@ fn full(op: &Op<'_>, retry_after: Duration) -> Option<Facts> {
     };
     let usage = PerLimit::of(op.policy, |limit| {
         let oldest = oldest(limit);
-        Usage { used: limit.max(), oldest, blocker: oldest }
+        Usage {
+            used: limit.max(),
+            oldest,
+            blocker: oldest,
+        }
     });
     let (outcome, newest) = if op.appends(false) {
         (empty.outcome, Some(now))
     } else {
-        (Outcome::Nothing, op.policy.limits().iter().map(oldest).max())
+        (
+            Outcome::Nothing,
+            op.policy.limits().iter().map(oldest).max(),
+        )
     };
-    Some(Facts { admitted: false, refundable: false, outcome, log: LogFacts { now, newest, usage } })
+    Some(Facts {
+        admitted: false,
+        refundable: false,
+        outcome,
+        log: LogFacts { now, newest, usage },
+    })
 }
 
 /// Returns the system's time.
 fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -24,7 +24,9 @@ static CLOCK: Policy = policy!("1/1us");
 impl<S: WindowStore> Inner<S> {
     /// Starts the task if something waits, no task runs, and the caller is in a runtime.
     pub(super) fn start_sweep(self: &Arc<Self>) {
-        let Some(local) = self.stand_in.local().filter(|local| local.waiting() > 0) else { return };
+        let Some(local) = self.stand_in.local().filter(|local| local.waiting() > 0) else {
+            return;
+        };
         local.locked(|carried| {
             // A runtime that ended has dropped its task.
             if carried.sweep.as_ref().is_none_or(JoinHandle::is_finished)
@@ -37,16 +39,24 @@ impl<S: WindowStore> Inner<S> {
 
     /// Sends until nothing waits.
     async fn sweep(self: Arc<Self>) {
-        let Some(local) = self.stand_in.local() else { return };
+        let Some(local) = self.stand_in.local() else {
+            return;
+        };
         let mut next = 0;
         // The cells go with the last clone.
         while Arc::strong_count(&self) > 1 {
-            let Some(logs) = local.locked(|carried| carried.some_from(next)) else { return };
+            let Some(logs) = local.locked(|carried| carried.some_from(next)) else {
+                return;
+            };
             next = logs.last().map_or(0, |(last, _)| last + 1);
             // Where the numbers begin again, no node fails.
             let is_end = logs.is_empty();
             let sends = stream::iter(logs).map(|(number, log)| self.send(local, number, log));
-            if !sends.buffer_unordered(LOGS_AT_A_TIME).fold(is_end, |any, sent| ready(any | sent)).await {
+            if !sends
+                .buffer_unordered(LOGS_AT_A_TIME)
+                .fold(is_end, |any, sent| ready(any | sent))
+                .await
+            {
                 sleep(PAUSE).await;
             }
         }
@@ -56,7 +66,12 @@ impl<S: WindowStore> Inner<S> {
     async fn send(&self, local: &Local, number: u64, (name, key): LogId) -> bool {
         let log = LogKey { name, key: &key };
         let node = self.store.place(log).node;
-        if local.locked(|carried| carried.paused.get(&node).is_some_and(|until| *until > Instant::now())) {
+        if local.locked(|carried| {
+            carried
+                .paused
+                .get(&node)
+                .is_some_and(|until| *until > Instant::now())
+        }) {
             return false;
         }
         loop {
@@ -72,17 +87,38 @@ impl<S: WindowStore> Inner<S> {
     }
 
     /// Sends the oldest cell of a log, if there is one. Returns `false` if there is none.
-    async fn send_oldest(&self, local: &Local, number: u64, log: LogKey<'_>) -> Result<bool, Error> {
+    async fn send_oldest(
+        &self,
+        local: &Local,
+        number: u64,
+        log: LogKey<'_>,
+    ) -> Result<bool, Error> {
         // Before the primary store's clock is read: an entry may count for longer than it should, but not shorter.
         let clock = local.store.apply_now(&Op::peek("", &CLOCK)).log.now;
-        let Some(cell) = local.locked(|carried| carried.oldest(number, clock)) else { return Ok(false) };
+        let Some(cell) = local.locked(|carried| carried.oldest(number, clock)) else {
+            return Ok(false);
+        };
         let mut peek = Op::peek(log.key, &CLOCK).with_name(log.name);
-        peek.at = if cell.is_given { At::Given(cell.newest) } else { At::StoreClock };
+        peek.at = if cell.is_given {
+            At::Given(cell.newest)
+        } else {
+            At::StoreClock
+        };
         let now = self.ask(peek).await?.log.now;
-        let by_age = now.as_micros().saturating_sub(clock.micros_since(cell.newest));
-        let at = if cell.is_given { cell.newest } else { Timestamp::from_micros_saturating(by_age) };
-        if let Some((id, cost, policy)) = local.locked(|carried| carried.freeze(number, cell, at, now)) {
-            let record = Op::record(log.key, &policy).with_name(log.name).with_cost(cost);
+        let by_age = now
+            .as_micros()
+            .saturating_sub(clock.micros_since(cell.newest));
+        let at = if cell.is_given {
+            cell.newest
+        } else {
+            Timestamp::from_micros_saturating(by_age)
+        };
+        if let Some((id, cost, policy)) =
+            local.locked(|carried| carried.freeze(number, cell, at, now))
+        {
+            let record = Op::record(log.key, &policy)
+                .with_name(log.name)
+                .with_cost(cost);
             self.ask(record.with_id(id).at(at)).await?;
             local.locked(|carried| carried.confirm(number, id));
         }

@@ -19,34 +19,68 @@ use crate::script::{Does, bare};
 const LONG: Duration = Duration::from_secs(20);
 
 fn stack() -> Stack<MemoryStore> {
-    Stack::new(MemoryStore::new()).timeout(LONG).failure_threshold(1).cooldown(LONG)
+    Stack::new(MemoryStore::new())
+        .timeout(LONG)
+        .failure_threshold(1)
+        .cooldown(LONG)
 }
 
-conformance_tests!(a_stack, tokio, Suite::slow(), async |suite| suite.run(Arc::new(stack().or_error())).await);
-conformance_tests!(fail_open, tokio, Suite::shared(), async |suite| suite.run(Arc::new(stack().fail_open())).await);
-conformance_tests!(fail_closed, tokio, Suite::shared(), async |suite| suite.run(Arc::new(stack().fail_closed())).await);
+conformance_tests!(a_stack, tokio, Suite::slow(), async |suite| suite
+    .run(Arc::new(stack().or_error()))
+    .await);
+conformance_tests!(fail_open, tokio, Suite::shared(), async |suite| suite
+    .run(Arc::new(stack().fail_open()))
+    .await);
+conformance_tests!(fail_closed, tokio, Suite::shared(), async |suite| suite
+    .run(Arc::new(stack().fail_closed()))
+    .await);
 conformance_tests!(a_fallback, tokio, Suite::slow(), async |suite| {
-    suite.run(Arc::new(stack().fallback(MemoryStore::new()))).await
+    suite
+        .run(Arc::new(stack().fallback(MemoryStore::new())))
+        .await
 });
 conformance_tests!(an_observed_store, tokio, Suite::slow(), async |suite| {
-    suite.run(Arc::new(ObservedStore::new(MemoryStore::new(), "default"))).await
+    suite
+        .run(Arc::new(ObservedStore::new(MemoryStore::new(), "default")))
+        .await
 });
 // Without a cache: the time of a cached denial may lag behind the server's by the round trip that brought it, and the suite
 // bounds the server's clock more tightly.
-conformance_tests!(the_stack_over_redis, tokio, Suite::shared(), async |suite| {
-    let server = Server::start().unwrap();
-    let redis =
-        RedisStore::builder().connect_timeout(LONG).response_timeout(LONG).connect(&server.url()).await.unwrap();
-    suite.run(Arc::new(Stack::new(redis).timeout(LONG).cached_keys(0).fail_open())).await
-});
+conformance_tests!(
+    the_stack_over_redis,
+    tokio,
+    Suite::shared(),
+    async |suite| {
+        let server = Server::start().unwrap();
+        let redis = RedisStore::builder()
+            .connect_timeout(LONG)
+            .response_timeout(LONG)
+            .connect(&server.url())
+            .await
+            .unwrap();
+        suite
+            .run(Arc::new(
+                Stack::new(redis).timeout(LONG).cached_keys(0).fail_open(),
+            ))
+            .await
+    }
+);
 
 /// A reset is the primary store's. The local clock stands still, because the fallback reads it for each operation.
 #[tokio::test]
 async fn a_fallback_in_an_outage_applies_several_operations_as_one() {
     let primary = Faulty::<ReferenceStore>::default();
-    primary.rule(|verb, _| if verb == "reset" { Does::Answer } else { Does::Refuse });
+    primary.rule(|verb, _| {
+        if verb == "reset" {
+            Does::Answer
+        } else {
+            Does::Refuse
+        }
+    });
     let local = WithClock::new(MemoryStore::new(), MockClock::new());
-    let suite = Suite::new().phases(&[Phase::Several]).spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
+    let suite = Suite::new()
+        .phases(&[Phase::Several])
+        .spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
     let checked = suite.run(Arc::new(bare(primary).fallback(local))).await;
     assert!(checked.is_ok(), "{}", checked.unwrap_err());
 }

@@ -25,17 +25,33 @@ const CASES: [(&str, u64, &str); 8] = [
          peek k = denied, calls = 12, record k = denied, peek k = denied, calls = 2",
     ),
     // A key that another process unblocks is denied until the denial is too old, or a unit is released.
-    ("1/30d", 1, "acquire k 1, acquire k 1 = denied, unblock k = true, wait 998, acquire k 1 = denied, acquire k 1"),
-    ("1/30d", 5, "acquire k 1, acquire k 1 = denied, unblock k = true, wait 4998, acquire k 1 = denied, acquire k 1"),
+    (
+        "1/30d",
+        1,
+        "acquire k 1, acquire k 1 = denied, unblock k = true, wait 998, acquire k 1 = denied, acquire k 1",
+    ),
+    (
+        "1/30d",
+        5,
+        "acquire k 1, acquire k 1 = denied, unblock k = true, wait 4998, acquire k 1 = denied, acquire k 1",
+    ),
     (
         "1/1h",
         u64::MAX,
         "acquire k 1, acquire k 1 = denied, unblock k = true, wait 3599997, acquire k 1 = denied, acquire k 1",
     ),
     // If attempts count, any call may change the log.
-    ("1/1h attempts", 1, "acquire k 1, acquire k 1 = denied, acquire k 1 = denied, calls = 3"),
+    (
+        "1/1h attempts",
+        1,
+        "acquire k 1, acquire k 1 = denied, acquire k 1 = denied, calls = 3",
+    ),
     // Known denials continue during an outage.
-    ("1/1h", 1, "acquire k 1, acquire k 1 = denied, RRR, acquire k 1 = denied, acquire other 1 = refused"),
+    (
+        "1/1h",
+        1,
+        "acquire k 1, acquire k 1 = denied, RRR, acquire k 1 = denied, acquire other 1 = refused",
+    ),
     // One is held: another change leaves it, another denial replaces it.
     (
         "1/1h",
@@ -49,7 +65,11 @@ const CASES: [(&str, u64, &str); 8] = [
 async fn the_denial_cache_does_what_it_says() {
     for (policy, seconds, script) in CASES {
         let ttl = Duration::from_secs(seconds);
-        Scene::new(policy, |stack| stack.cached_keys(1).denial_ttl(ttl).or_error()).play(script).await;
+        Scene::new(policy, |stack| {
+            stack.cached_keys(1).denial_ttl(ttl).or_error()
+        })
+        .play(script)
+        .await;
     }
 }
 
@@ -59,7 +79,11 @@ async fn the_denial_cache_does_what_it_says() {
 async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
     const TASKS: u64 = 8;
     let server = Faulty::default();
-    let limiter = Limiter::new("t", policy!("10/1s"), bare(server.clone()).cached_keys(10).or_error());
+    let limiter = Limiter::new(
+        "t",
+        policy!("10/1s"),
+        bare(server.clone()).cached_keys(10).or_error(),
+    );
     let start = Instant::now();
     let flood = |limiter: Limiter<_>| async move {
         let (mut admitted, mut denied) = (Vec::new(), 0_u64);
@@ -73,15 +97,29 @@ async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
         }
         admitted
     };
-    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(flood(limiter.clone()))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| tokio::spawn(flood(limiter.clone())))
+        .collect();
     let mut admitted = Vec::new();
     for task in tasks {
         admitted.extend(task.await.unwrap());
     }
     admitted.sort_unstable();
-    assert!(admitted.windows(11).all(|window| window[10] - window[0] >= 1_000_000), "more than 10 within a second");
+    assert!(
+        admitted
+            .windows(11)
+            .all(|window| window[10] - window[0] >= 1_000_000),
+        "more than 10 within a second"
+    );
     let (free, calls) = (10 * start.elapsed().as_secs(), server.calls() as u64);
-    assert!(admitted.len() as u64 >= free * 3 / 4, "{} admitted of {free} that were free", admitted.len());
+    assert!(
+        admitted.len() as u64 >= free * 3 / 4,
+        "{} admitted of {free} that were free",
+        admitted.len()
+    );
     // Each unit that is released costs every task at most one call that finds it free or taken, and one denial to cache.
-    assert!(calls <= 2 * TASKS * (free + 10), "{calls} calls for {free} units");
+    assert!(
+        calls <= 2 * TASKS * (free + 10),
+        "{calls} calls for {free} units"
+    );
 }

@@ -17,7 +17,9 @@ const LONG: Duration = Duration::from_secs(20);
 /// Returns a process whose local clock is wrong by some seconds.
 fn scene(policy: &str, wrong: i64) -> Scene {
     let clock = Virtual(tokio::time::Instant::now(), wrong);
-    Scene::new(policy, |stack| stack.fallback(WithClock::new(MemoryStore::new(), clock)))
+    Scene::new(policy, |stack| {
+        stack.fallback(WithClock::new(MemoryStore::new(), clock))
+    })
 }
 
 /// Ends the outage.
@@ -29,7 +31,10 @@ async fn flush(server: &Server, store: &Guarded<Server>) {
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
 const SENTENCES: [(&str, &str); 18] = [
     // 1: the primary store decides as soon as it responds, whatever is pending.
-    ("9/64s", "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1"),
+    (
+        "9/64s",
+        "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1",
+    ),
     // 2: one record a cell, of 2 s here.
     (
         "9/64s",
@@ -42,7 +47,10 @@ const SENTENCES: [(&str, &str); 18] = [
          wait 200, waiting = 0, sent = 2 7, used k = 9",
     ),
     // 3: a frozen cell ages until it no longer counts.
-    ("5/64s", "ARR, acquire k 2, wait 40000, AAA, wait 300, waiting = 0, wait 23699, used k = 2, wait 1, used k = 0"),
+    (
+        "5/64s",
+        "ARR, acquire k 2, wait 40000, AAA, wait 300, waiting = 0, wait 23699, used k = 2, wait 1, used k = 0",
+    ),
     ("5/64s", "ARR, acquire k 2, wait 64200, waiting = 0, sent ="),
     // 4: the age is the newest entry's, whatever the clocks say, and however late the server replies.
     (
@@ -50,7 +58,10 @@ const SENTENCES: [(&str, &str); 18] = [
         "RRR, acquire k 1, wait 1, acquire k 2, wait 40000, AAA, wait 300, used k = 3, wait 23699, used k = 3, \
          wait 1, used k = 0",
     ),
-    ("9/64s", "RRR, acquire k 1, wait 40000, LAA, wait 3000, AAA, wait 20999, used k = 1, wait 1, used k = 0"),
+    (
+        "9/64s",
+        "RRR, acquire k 1, wait 40000, LAA, wait 3000, AAA, wait 20999, used k = 1, wait 1, used k = 0",
+    ),
     (
         "9/64s",
         "RRR, acquire k 1, wait 100, LAR, wait 200, acquire k 1, wait 5000, AAA, wait 58998, used k = 2, wait 3, \
@@ -130,22 +141,56 @@ async fn each_sentence_holds() {
 async fn a_dead_node_holds_up_no_other() {
     let scene = scene("5/1h", 0);
     scene.server.set(Does::Refuse);
-    for log in (0..1500).map(|log| format!("{log}@dead")).chain(["log@live".to_owned()]) {
+    for log in (0..1500)
+        .map(|log| format!("{log}@dead"))
+        .chain(["log@live".to_owned()])
+    {
         assert!(scene.limiter.acquire(log).await.unwrap().allowed());
     }
     sleep(Duration::from_millis(150)).await;
     let asked = || scene.server.calls_to("peek");
-    scene.server.rule(|verb, _| if verb == "acquire" { Does::Answer } else { Does::Hold });
+    scene.server.rule(|verb, _| {
+        if verb == "acquire" {
+            Does::Answer
+        } else {
+            Does::Hold
+        }
+    });
     let before = asked();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((asked() - before, Handle::current().metrics().num_alive_tasks()), (64, 1));
+    assert_eq!(
+        (
+            asked() - before,
+            Handle::current().metrics().num_alive_tasks()
+        ),
+        (64, 1)
+    );
     let call = timeout(Duration::from_millis(10), scene.limiter.acquire("log@live")).await;
-    assert_eq!(call.expect("no call waits for the sweep").unwrap().used(), 1);
-    scene.server.rule(|_, log| if log.key.ends_with(b"@dead") { Does::Corrupt } else { Does::Answer });
+    assert_eq!(
+        call.expect("no call waits for the sweep").unwrap().used(),
+        1
+    );
+    scene.server.rule(|_, log| {
+        if log.key.ends_with(b"@dead") {
+            Does::Corrupt
+        } else {
+            Does::Answer
+        }
+    });
     let before = asked();
     sleep(Duration::from_millis(400)).await;
-    assert_eq!((scene.used("log@live", scene.clock.now()), scene.limiter.store().carried_logs()), (2, 1500));
-    assert!((64..=5 * 64).contains(&(asked() - before)), "{}", asked() - before);
+    assert_eq!(
+        (
+            scene.used("log@live", scene.clock.now()),
+            scene.limiter.store().carried_logs()
+        ),
+        (2, 1500)
+    );
+    assert!(
+        (64..=5 * 64).contains(&(asked() - before)),
+        "{}",
+        asked() - before
+    );
     flush(&scene.server, scene.limiter.store()).await;
 }
 
@@ -170,7 +215,9 @@ fn a_sweep_outlives_its_runtime_but_not_its_store() {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(LONG, sent).await.expect("the sweep begins, and ends");
+        timeout(LONG, sent)
+            .await
+            .expect("the sweep begins, and ends");
     });
 }
 
@@ -185,21 +232,43 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
         for _ in 0..80 {
             sleep(Duration::from_millis(random.u64(1..2000))).await;
             if random.u8(..8) == 0 {
-                scene.server.set([Does::Answer, Does::Refuse][random.usize(..2)]);
+                scene
+                    .server
+                    .set([Does::Answer, Does::Refuse][random.usize(..2)]);
             }
             let (policy, cost) = ([default, &small][random.usize(..2)], random.u64(1..=3));
-            if scene.limiter.acquire("key").cost(cost).policy(policy).await.unwrap().allowed() {
-                let _ = exact.apply_now(&Op::record("key", &policy!("1000000/64s")).with_cost(cost));
+            if scene
+                .limiter
+                .acquire("key")
+                .cost(cost)
+                .policy(policy)
+                .await
+                .unwrap()
+                .allowed()
+            {
+                let _ =
+                    exact.apply_now(&Op::record("key", &policy!("1000000/64s")).with_cost(cost));
             }
         }
         flush(&scene.server, scene.limiter.store()).await;
         for second in 0..64 {
-            let at = scene.clock.now().saturating_add(Duration::from_secs(second));
+            let at = scene
+                .clock
+                .now()
+                .saturating_add(Duration::from_secs(second));
             let peek = Op::peek("key", default).at(at);
             let all = exact.apply_now(&peek).log.usage;
-            let held = scene.server.store().apply_now(&peek.with_name("t".into())).log.usage;
+            let held = scene
+                .server
+                .store()
+                .apply_now(&peek.with_name("t".into()))
+                .log
+                .usage;
             for (limit, (held, all)) in default.limits().iter().zip(held.iter().zip(all.iter())) {
-                assert!(held.used.min(limit.max()) >= all.used.min(limit.max()), "{seed}, {second} s, {limit}");
+                assert!(
+                    held.used.min(limit.max()) >= all.used.min(limit.max()),
+                    "{seed}, {second} s, {limit}"
+                );
             }
         }
     }
@@ -212,9 +281,19 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
     scene.server.set(Does::Refuse);
     let acquire = async |key: String| drop(scene.limiter.acquire(key).await.unwrap());
     for key in 0..110_100 {
-        acquire(if key < 100 { format!("quota {key}") } else { "attacked".to_owned() }).await;
+        acquire(if key < 100 {
+            format!("quota {key}")
+        } else {
+            "attacked".to_owned()
+        })
+        .await;
     }
-    let counts = || (scene.limiter.store().carried_logs(), scene.limiter.store().dropped());
+    let counts = || {
+        (
+            scene.limiter.store().carried_logs(),
+            scene.limiter.store().dropped(),
+        )
+    };
     assert_eq!(counts(), (101, 0));
     for key in 0..99_902 {
         acquire(format!("{key}")).await;
@@ -222,20 +301,35 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
     assert_eq!(counts(), (100_000, 3));
     flush(&scene.server, scene.limiter.store()).await;
     let used = |key: &str| scene.used(key, scene.clock.now());
-    assert!((0..100).all(|key| used(&format!("quota {key}")) == u64::from(key >= 3)) && used("attacked") >= 5);
+    assert!(
+        (0..100).all(|key| used(&format!("quota {key}")) == u64::from(key >= 3))
+            && used("attacked") >= 5
+    );
 }
 
 /// Returns the units that three processes over one store admit beyond their quotas in an outage, and those missing in the store.
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
     let (mut random, scene) = (Rng::with_seed(1), scene("20/1h", 0));
     let local = || WithClock::new(MemoryStore::new(), scene.clock);
-    let process = || Limiter::new("t", policy!("20/1h"), bare(scene.server.clone()).fallback(local()));
+    let process = || {
+        Limiter::new(
+            "t",
+            policy!("20/1h"),
+            bare(scene.server.clone()).fallback(local()),
+        )
+    };
     let processes = [process(), process(), process()];
     let (mut admitted, mut receipts) = (vec![0_u64; keys], [const { Vec::new() }; 3]);
     for step in 0..1600 {
         let in_outage = (300..1050).contains(&step);
         let fails = move |verb: &str| in_outage || (verb == "record" && !is_carried);
-        scene.server.rule(move |verb, _| if fails(verb) { Does::Refuse } else { Does::Answer });
+        scene.server.rule(move |verb, _| {
+            if fails(verb) {
+                Does::Refuse
+            } else {
+                Does::Answer
+            }
+        });
         sleep(Duration::from_millis(2)).await;
         for (process, receipts) in processes.iter().zip(&mut receipts) {
             let key = random.usize(..keys).min(random.usize(..keys));
@@ -266,7 +360,9 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
 async fn three_processes_admit_little_beyond_their_quotas() {
     let (beyond, missing) = three_processes(300, true).await;
     let control = three_processes(300, false).await;
-    println!("beyond the quotas, and missing: {beyond}, {missing}; if nothing is carried over: {control:?}");
+    println!(
+        "beyond the quotas, and missing: {beyond}, {missing}; if nothing is carried over: {control:?}"
+    );
     assert!(beyond <= 320 && missing <= 320 && control.0.min(control.1) > 320);
     let (beyond, missing) = three_processes(3000, true).await;
     println!("over 3,000 keys: {beyond}, {missing}");

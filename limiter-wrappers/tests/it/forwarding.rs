@@ -23,17 +23,30 @@ fn store() -> Faulty<WithClock<ReferenceStore, MockClock>> {
 async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
     let wrappers: [(&str, Box<dyn WindowStore>); 3] = [
         ("Arc", Box::new(Arc::new(store()))),
-        ("ObservedStore", Box::new(ObservedStore::new(store(), "default"))),
-        ("Guarded", Box::new(Stack::new(store()).fallback(ReferenceStore::new()))),
+        (
+            "ObservedStore",
+            Box::new(ObservedStore::new(store(), "default")),
+        ),
+        (
+            "Guarded",
+            Box::new(Stack::new(store()).fallback(ReferenceStore::new())),
+        ),
     ];
     let policy = policy!("9/1h");
     for (name, wrapper) in wrappers {
         let op = Op::acquire("key@here", &policy);
         // A guarded store needs a future, for its timeout.
         assert_eq!(attempt(&*wrapper, op).is_some(), name != "Guarded");
-        assert!(wrapper.timer().is_some() && wrapper.place(op.log).node.as_deref() == Some("here"), "{name}");
+        assert!(
+            wrapper.timer().is_some() && wrapper.place(op.log).node.as_deref() == Some("here"),
+            "{name}"
+        );
         let ops = [Op::acquire("one", &policy).into(), op.into()];
-        assert_eq!(wrapper.apply_all(&ops).await.unwrap().unwrap().len(), 2, "{name}");
+        assert_eq!(
+            wrapper.apply_all(&ops).await.unwrap().unwrap().len(),
+            2,
+            "{name}"
+        );
     }
     // The wrapped store's timer sleeps by another clock than the one in front of it, which has none here.
     let with_clock = WithClock::new(store(), Virtual(Instant::now(), 0));
@@ -47,11 +60,19 @@ fn every_synchronous_wrapper_forwards_decide_now() {
     let store = store();
     let wrappers: [(&str, Box<dyn SyncStore>); 2] = [
         ("Arc", Box::new(Arc::new(store.clone()))),
-        ("WithClock", Box::new(WithClock::new(store.clone(), MockClock::new()))),
+        (
+            "WithClock",
+            Box::new(WithClock::new(store.clone(), MockClock::new())),
+        ),
     ];
     let policy = policy!("9/1h");
     for (calls, (name, wrapper)) in (1..).zip(wrappers) {
-        assert!(wrapper.decide_now(Op::acquire(name, &policy)).unwrap().allowed());
+        assert!(
+            wrapper
+                .decide_now(Op::acquire(name, &policy))
+                .unwrap()
+                .allowed()
+        );
         assert_eq!(store.calls_to("decide_now"), calls, "{name}");
     }
 }

@@ -16,17 +16,27 @@ pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, run);
-    let entries = snapshotter.snapshot().into_vec().into_iter().map(|(key, unit, help, value)| {
-        assert!(unit.is_some() && help.is_some_and(|help| help.ends_with('.')), "{key:?}");
-        let labels: Vec<String> =
-            key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
-        let value = match value {
-            DebugValue::Counter(count) => count.to_string(),
-            DebugValue::Gauge(value) => value.to_string(),
-            DebugValue::Histogram(values) => format!("{} values", values.len()),
-        };
-        (format!("{} {}", key.key().name(), labels.join(" ")), value)
-    });
+    let entries = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, unit, help, value)| {
+            assert!(
+                unit.is_some() && help.is_some_and(|help| help.ends_with('.')),
+                "{key:?}"
+            );
+            let labels: Vec<String> = key
+                .key()
+                .labels()
+                .map(|label| format!("{}={}", label.key(), label.value()))
+                .collect();
+            let value = match value {
+                DebugValue::Counter(count) => count.to_string(),
+                DebugValue::Gauge(value) => value.to_string(),
+                DebugValue::Histogram(values) => format!("{} values", values.len()),
+            };
+            (format!("{} {}", key.key().name(), labels.join(" ")), value)
+        });
     entries.collect()
 }
 
@@ -50,20 +60,34 @@ pub(crate) async fn traffic<S: WindowStore>(limiter: &Limiter<S>) {
 }
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 /// Returns the metrics with their values, in few words.
 fn shown(run: impl FnOnce()) -> Vec<String> {
-    let short = |name: String| name.replace("limiter_", "").replace("store=default limiter=search ", "");
-    metrics_of(run).into_iter().map(|(name, value)| format!("{}: {value}", short(name))).collect()
+    let short = |name: String| {
+        name.replace("limiter_", "")
+            .replace("store=default limiter=search ", "")
+    };
+    metrics_of(run)
+        .into_iter()
+        .map(|(name, value)| format!("{}: {value}", short(name)))
+        .collect()
 }
 
 #[test]
 fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
     let metrics = shown(|| {
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), "default"));
-        block_on(traffic(&Limiter::new("search", policy!("5/10s"), store.clone())));
+        block_on(traffic(&Limiter::new(
+            "search",
+            policy!("5/10s"),
+            store.clone(),
+        )));
         report_keys("default", store.store().len());
     });
     // A status decides nothing, and a cost that makes no sense is no failure of the store.
@@ -91,7 +115,11 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
     let metrics = shown(|| {
         let remote = Faulty::default();
         let inner = ObservedStore::new(remote.clone(), "default");
-        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(inner, "stack"));
+        let limiter = Limiter::new(
+            "search",
+            policy!("5/10s"),
+            ObservedStore::new(inner, "stack"),
+        );
         block_on(async {
             let _ = limiter.acquire(SECRET).await.unwrap();
             remote.set(Does::Refuse);
@@ -101,7 +129,10 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
             limiter.acquire(SECRET).await.unwrap_err();
         });
     });
-    let of_stack = metrics.iter().filter(|name| name.contains("store=stack")).count();
+    let of_stack = metrics
+        .iter()
+        .filter(|name| name.contains("store=stack"))
+        .count();
     let expected = [
         "decisions_total policy=5/10s limit=5/10s operation=acquire outcome=allowed: 1",
         "near_limit_total policy=5/10s limit=5/10s: 0",
@@ -112,21 +143,43 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
         "store_errors_total operation=reset kind=unavailable: 1",
     ];
     assert_eq!(of_stack, expected.len());
-    assert_eq!(metrics.into_iter().filter(|name| !name.contains("stack")).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        metrics
+            .into_iter()
+            .filter(|name| !name.contains("stack"))
+            .collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
 fn a_stack_reports_its_state() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let _entered = runtime.enter();
     let remote = Faulty::default();
     let stack = || Stack::new(remote.clone()).failure_threshold(2);
-    let stores = [stack().fallback(MemoryStore::new()), stack().fail_open(), stack().fail_closed(), stack().or_error()];
+    let stores = [
+        stack().fallback(MemoryStore::new()),
+        stack().fail_open(),
+        stack().fail_closed(),
+        stack().or_error(),
+    ];
     let states = || {
         stores.each_ref().map(|store| {
             let values = metrics_of(|| report("redis", store));
-            let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
-            values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
+            let short = |name: String| {
+                name.trim_start_matches("limiter_")
+                    .replace(" store=redis", "")
+            };
+            values
+                .into_iter()
+                .map(|(name, value)| format!("{} {value}", short(name)))
+                .collect::<Vec<_>>()
+                .join(", ")
         })
     };
     let shown = |out, logs, outages| {
@@ -138,7 +191,9 @@ fn a_stack_reports_its_state() {
 
     let calls = async || {
         for store in stores.iter().cycle().take(5 * stores.len()) {
-            let called = Limiter::new("search", policy!("50/10s"), store.clone()).acquire(SECRET).await;
+            let called = Limiter::new("search", policy!("50/10s"), store.clone())
+                .acquire(SECRET)
+                .await;
             assert!(called.is_ok() || std::ptr::eq(store, &stores[3]));
         }
     };

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::script::{Build, Does, Faulty, Scene, Server, bare};
 use limiter_core::request::AllOf;
 use limiter_core::store::{Op, Settlement};
-use limiter_core::{EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
+use limiter_core::{
+    EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy,
+};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
 use limiter_wrappers::Stack;
@@ -20,11 +22,21 @@ const BREAKER: Build = |stack| stack.failure_threshold(3).cooldown(PAUSE).or_err
 const OPEN: Build = Stack::fail_open;
 const CLOSED: Build = |stack| stack.cooldown(2 * PAUSE).fail_closed();
 const CACHED: Build = |stack| stack.cached_keys(9).denial_ttl(9 * PAUSE).fail_open();
-const ALL: Build =
-    |stack| stack.timeout(Duration::from_millis(100)).failure_threshold(2).cooldown(PAUSE).cached_keys(9).fail_open();
+const ALL: Build = |stack| {
+    stack
+        .timeout(Duration::from_millis(100))
+        .failure_threshold(2)
+        .cooldown(PAUSE)
+        .cached_keys(9)
+        .fail_open()
+};
 
 fn longest(stack: Stack<Server>) -> Stack<Server> {
-    stack.failure_threshold(1).cooldown(Duration::MAX).cached_keys(9).denial_ttl(Duration::MAX)
+    stack
+        .failure_threshold(1)
+        .cooldown(Duration::MAX)
+        .cached_keys(9)
+        .denial_ttl(Duration::MAX)
 }
 
 const CASES: [(Build, &str, &str); 15] = [
@@ -45,7 +57,11 @@ const CASES: [(Build, &str, &str); 15] = [
          acquire k 1 = in a row, calls = 1, wait 998, AAA, acquire k 1, open =, acquire k 1, calls = 2",
     ),
     // An error that is no outage passes.
-    (BREAKER, "9/1h", "CCC, acquire k 1 = corrupt, acquire k 1 = corrupt, acquire k 1 = corrupt, open ="),
+    (
+        BREAKER,
+        "9/1h",
+        "CCC, acquire k 1 = corrupt, acquire k 1 = corrupt, acquire k 1 = corrupt, open =",
+    ),
     (OPEN, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
     (CLOSED, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
     // Each node has a breaker of its own.
@@ -132,9 +148,15 @@ async fn a_caller_in_a_hurry_opens_no_breaker() {
     let limiter = Limiter::new("t", policy!("5/1h"), Arc::clone(&store) as SharedStore);
     faulty.set(Does::Hang);
     for (millis, opens) in [(20, false), (20, false), (999, true)] {
-        let mut call = AllOf::new().timeout(Duration::from_millis(millis)).with(limiter.acquire("key"));
+        let mut call = AllOf::new()
+            .timeout(Duration::from_millis(millis))
+            .with(limiter.acquire("key"));
         assert_eq!(call.decide().await.unwrap_err().kind(), ErrorKind::Timeout);
-        assert_eq!(store.breakers().iter().any(|(_, is_open)| *is_open), opens, "{millis} ms");
+        assert_eq!(
+            store.breakers().iter().any(|(_, is_open)| *is_open),
+            opens,
+            "{millis} ms"
+        );
     }
 }
 
@@ -142,30 +164,53 @@ async fn a_caller_in_a_hurry_opens_no_breaker() {
 fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
     let policy = policy!("5/1h");
     let poll = |store: &dyn WindowStore| {
-        let receipt = Receipt::new(EntryId::from_u128(1), Timestamp::EPOCH, policy.longest_window());
+        let receipt = Receipt::new(
+            EntryId::from_u128(1),
+            Timestamp::EPOCH,
+            policy.longest_window(),
+        );
         let refund = Settlement::new(Op::acquire("key", &policy).log, &policy, receipt, 0);
-        match store.settle(refund).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => answer.map(|facts| facts.applied).map_err(|error| error.kind()),
+        match store
+            .settle(refund)
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(answer) => answer
+                .map(|facts| facts.applied)
+                .map_err(|error| error.kind()),
             Poll::Pending => panic!("it would wait for ever"),
         }
     };
     assert_eq!(poll(&Stack::new(MemoryStore::new()).or_error()), Ok(false));
-    assert_eq!(poll(&Stack::new(Faulty::default()).or_error()), Err(ErrorKind::Configuration));
+    assert_eq!(
+        poll(&Stack::new(Faulty::default()).or_error()),
+        Err(ErrorKind::Configuration)
+    );
 }
 
 /// Of three calls after a pause one passes. If nobody polls it, another passes after the next pause.
 #[tokio::test(start_paused = true)]
 async fn one_probe_passes_each_pause() {
     let faulty = Faulty::default();
-    let limiter =
-        Limiter::new("t", policy!("9/1h"), bare(faulty.clone()).failure_threshold(1).cooldown(PAUSE).or_error());
+    let limiter = Limiter::new(
+        "t",
+        policy!("9/1h"),
+        bare(faulty.clone())
+            .failure_threshold(1)
+            .cooldown(PAUSE)
+            .or_error(),
+    );
     faulty.set(Does::Refuse);
     assert!(limiter.acquire("key").await.is_err());
     advance(PAUSE).await;
     faulty.set(Does::Answer);
     let mut probe = Box::pin(limiter.acquire("key").into_future());
     assert!(poll_times(1, &mut probe).await.is_none());
-    assert!(limiter.acquire("key").await.is_err() && limiter.acquire("key").await.is_err() && faulty.calls() == 2);
+    assert!(
+        limiter.acquire("key").await.is_err()
+            && limiter.acquire("key").await.is_err()
+            && faulty.calls() == 2
+    );
     advance(PAUSE).await;
     assert!(limiter.acquire("key").await.unwrap().allowed());
     assert!(probe.await.unwrap().allowed());
@@ -176,6 +221,12 @@ async fn fail_closed_counts_no_attempt() {
     let faulty = Faulty::default();
     faulty.set(Does::Refuse);
     let policy = policy!("5/1h").with_counting(limiter_core::Counting::Attempts);
-    let attempt = Limiter::new("a", policy, bare(faulty).cooldown(PAUSE).fail_closed()).acquire("key").await.unwrap();
-    assert_eq!((attempt.allowed(), attempt.retry_after()), (false, Some(PAUSE)));
+    let attempt = Limiter::new("a", policy, bare(faulty).cooldown(PAUSE).fail_closed())
+        .acquire("key")
+        .await
+        .unwrap();
+    assert_eq!(
+        (attempt.allowed(), attempt.retry_after()),
+        (false, Some(PAUSE))
+    );
 }

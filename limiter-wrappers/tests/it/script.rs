@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock};
+use limiter_core::{
+    Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
+};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::{Guarded, Outage, Stack};
 pub(crate) use testbed::Does;
@@ -26,7 +28,10 @@ pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
 
 /// Returns a stack without guards.
 pub(crate) fn bare<S>(store: S) -> Stack<S> {
-    Stack::new(store).timeout(Duration::MAX).failure_threshold(u32::MAX).cached_keys(0)
+    Stack::new(store)
+        .timeout(Duration::MAX)
+        .failure_threshold(u32::MAX)
+        .cached_keys(0)
 }
 
 /// One in virtual time.
@@ -49,23 +54,36 @@ impl Scene {
     pub(crate) fn new(policy: &str, build: impl FnOnce(Stack<Server>) -> Guarded<Server>) -> Self {
         let clock = Virtual(Instant::now(), 0);
         let limits: Policy = policy.trim_end_matches(" attempts").parse().unwrap();
-        let policy = if policy.ends_with("attempts") { limits.with_counting(Counting::Attempts) } else { limits };
+        let policy = if policy.ends_with("attempts") {
+            limits.with_counting(Counting::Attempts)
+        } else {
+            limits
+        };
         let server = Server::new(WithClock::new(MemoryStore::new(), clock));
         let outages = Arc::new(Mutex::new(String::new()));
         let seen = Arc::clone(&outages);
         let store = build(bare(server.clone())).on_outage(move |outage: Outage<'_>| {
             *seen.lock().unwrap() += &match outage {
-                Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
+                Outage::Began { node, error } => {
+                    format!("{} began {} ", node.unwrap_or("-"), error.kind())
+                }
                 Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
                 _ => String::new(),
             };
         });
-        Self { limiter: Limiter::new("t", policy, store), clock, server, outages }
+        Self {
+            limiter: Limiter::new("t", policy, store),
+            clock,
+            server,
+            outages,
+        }
     }
 
     /// Returns the units that the server counts, beyond the maximum too.
     pub(crate) fn used(&self, key: &str, at: Timestamp) -> u64 {
-        let peek = Op::peek(key, self.limiter.policy()).with_name("t".into()).at(at);
+        let peek = Op::peek(key, self.limiter.policy())
+            .with_name("t".into())
+            .at(at);
         self.server.store().apply_now(&peek).log.usage[0].used
     }
 
@@ -86,7 +104,8 @@ impl Scene {
             let words: Vec<&str> = call.split(' ').collect();
             let n = |index: usize| words[index].parse::<u64>().unwrap();
             let time = |index| Timestamp::from_micros_saturating(n(index) * 1_000_000);
-            let verdict = |decision: Decision| if decision.allowed() { "" } else { "denied" }.to_owned();
+            let verdict =
+                |decision: Decision| if decision.allowed() { "" } else { "denied" }.to_owned();
             let found: Result<String, Error> = match words[..] {
                 ["acquire", key, _, ref options @ ..] => {
                     sleep(Duration::from_millis(1)).await;
@@ -97,21 +116,35 @@ impl Scene {
                         ["by", policy] => acquire.policy(&policy.parse().unwrap()).await,
                         _ => acquire.await,
                     };
-                    permits.extend(decided.iter().filter_map(Decision::receipt).map(|receipt| (key, receipt)));
+                    permits.extend(
+                        decided
+                            .iter()
+                            .filter_map(Decision::receipt)
+                            .map(|receipt| (key, receipt)),
+                    );
                     decided.map(verdict)
                 }
                 ["peek", key] => self.limiter.peek(key).await.map(verdict),
                 ["record", key] => self.limiter.record(key).await.map(verdict),
                 ["settle", ..] => {
                     let (key, receipt) = permits[n(1) as usize];
-                    self.limiter.settle(key, receipt, n(2)).await.map(|settled| settled.applied().to_string())
+                    self.limiter
+                        .settle(key, receipt, n(2))
+                        .await
+                        .map(|settled| settled.applied().to_string())
                 }
-                ["reset", key] => self.limiter.reset(key).await.map(|existed| existed.to_string()),
-                ["shown", key] => self
+                ["reset", key] => self
                     .limiter
-                    .peek(key)
+                    .reset(key)
                     .await
-                    .map(|decision| format!("{} {:?}", decision.used(), decision.retry_after().unwrap_or_default())),
+                    .map(|existed| existed.to_string()),
+                ["shown", key] => self.limiter.peek(key).await.map(|decision| {
+                    format!(
+                        "{} {:?}",
+                        decision.used(),
+                        decision.retry_after().unwrap_or_default()
+                    )
+                }),
                 ["used", key] => Ok(self.used(key, self.clock.now()).to_string()),
                 ["used", key, "at", _] => Ok(self.used(key, time(3)).to_string()),
                 ["sent"] => {
@@ -119,17 +152,27 @@ impl Scene {
                     records.dedup();
                     Ok(records.join(" ").replace("record ", ""))
                 }
-                ["calls"] => Ok((self.server.calls() - std::mem::replace(&mut calls, self.server.calls())).to_string()),
+                ["calls"] => Ok((self.server.calls()
+                    - std::mem::replace(&mut calls, self.server.calls()))
+                .to_string()),
                 ["now"] => Ok(self.clock.0.elapsed().as_millis().to_string()),
                 ["wait", _] => (sleep(Duration::from_millis(n(1))).await, Ok(String::new())).1,
                 ["unblock", key] => {
-                    let key = Op::peek(key, self.limiter.policy()).with_name("t".into()).log;
+                    let key = Op::peek(key, self.limiter.policy())
+                        .with_name("t".into())
+                        .log;
                     Ok(self.server.store().reset_now(key).to_string())
                 }
                 ["down", node] => {
                     let node = format!("@{node}");
                     let fails = move |key: &[u8]| key.ends_with(node.as_bytes());
-                    self.server.rule(move |_, log| if fails(log.key) { Does::Refuse } else { Does::Answer });
+                    self.server.rule(move |_, log| {
+                        if fails(log.key) {
+                            Does::Refuse
+                        } else {
+                            Does::Answer
+                        }
+                    });
                     Ok(String::new())
                 }
                 [rule] if rule.len() == 3 && rule.bytes().all(|byte| byte.is_ascii_uppercase()) => {
@@ -151,7 +194,9 @@ impl Scene {
                 }
                 ["open"] => {
                     let open = store.breakers().into_iter().filter(|(_, is_open)| *is_open);
-                    let mut open: Vec<_> = open.map(|(node, _)| node.as_deref().unwrap_or("-").to_owned()).collect();
+                    let mut open: Vec<_> = open
+                        .map(|(node, _)| node.as_deref().unwrap_or("-").to_owned())
+                        .collect();
                     open.sort();
                     Ok(open.join(" "))
                 }
@@ -164,7 +209,9 @@ impl Scene {
             };
             let is_expected = match &found {
                 Ok(found) => found == expected,
-                Err(error) => !expected.is_empty() && format!("{} {error}", error.kind()).contains(expected),
+                Err(error) => {
+                    !expected.is_empty() && format!("{} {error}", error.kind()).contains(expected)
+                }
             };
             assert!(is_expected, "{step}: found {found:?}, in {script}");
         }

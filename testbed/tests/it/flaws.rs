@@ -65,20 +65,45 @@ const FORGETS_IDS: Flaw = |store, mut op| {
 const COUNTS_TWICE: Flaw = |store, op| {
     Box::pin(async move {
         let first = store.apply(op).await;
-        if op.id.is_none() { store.apply(op).await.and(first) } else { first }
+        if op.id.is_none() {
+            store.apply(op).await.and(first)
+        } else {
+            first
+        }
     })
 };
-const ADMITS_UNCOUNTED: Flaw = |_, op| Box::pin(async move { ReferenceStore::new().apply(op).await });
+const ADMITS_UNCOUNTED: Flaw =
+    |_, op| Box::pin(async move { ReferenceStore::new().apply(op).await });
 
 /// Each flaw, with what most callers see and the violations that must be found.
 const FLAWS: [(&str, Flaw, Option<Seen>, &[&str]); 8] = [
     ("none", NONE, Some(Seen::Err(ErrorKind::Unavailable)), &[]),
     ("hangs", HANGS, Some(Seen::Never), &["did not end within"]),
-    ("slow", IS_SLOW, Some(Seen::Err(ErrorKind::Unavailable)), &["usually take"]),
-    ("kind", FAILS_FOR_GOOD, Some(Seen::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+    (
+        "slow",
+        IS_SLOW,
+        Some(Seen::Err(ErrorKind::Unavailable)),
+        &["usually take"],
+    ),
+    (
+        "kind",
+        FAILS_FOR_GOOD,
+        Some(Seen::Err(ErrorKind::Configuration)),
+        &["failed as Configuration"],
+    ),
     ("ids", FORGETS_IDS, None, &["idempotency keys count"]),
-    ("twice", COUNTS_TWICE, None, &["admitted, count", "dropped calls count"]),
-    ("uncounted", ADMITS_UNCOUNTED, Some(Seen::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
+    (
+        "twice",
+        COUNTS_TWICE,
+        None,
+        &["admitted, count", "dropped calls count"],
+    ),
+    (
+        "uncounted",
+        ADMITS_UNCOUNTED,
+        Some(Seen::Ok(true)),
+        &["admitted, count 0", "a window of 10 admitted"],
+    ),
     ("stuck", NONE, None, &["does not decide again"]),
 ];
 
@@ -87,8 +112,17 @@ async fn every_flaw_is_found() {
     let (server, [is_down, is_stuck]) = <(Arc<ReferenceStore>, [Arc<AtomicBool>; 2])>::default();
     let subjects = FLAWS.map(|(name, flaw, ..)| {
         let is_down = if name == "stuck" { &is_stuck } else { &is_down };
-        let store = Arc::new(Store { server: server.clone(), is_down: is_down.clone(), flaw });
-        Subject { name, store, bound: BOUND, most: Some(1) }
+        let store = Arc::new(Store {
+            server: server.clone(),
+            is_down: is_down.clone(),
+            flaw,
+        });
+        Subject {
+            name,
+            store,
+            bound: BOUND,
+            most: Some(1),
+        }
     });
     let inject = |during: &mut dyn FnMut()| {
         is_down.store(true, Ordering::SeqCst);
@@ -97,11 +131,21 @@ async fn every_flaw_is_found() {
         is_down.store(false, Ordering::SeqCst);
         Ok(String::new())
     };
-    let observed = observe(&subjects, false, inject, async |_| server.clone() as SharedStore).await.unwrap();
+    let observed = observe(&subjects, false, inject, async |_| {
+        server.clone() as SharedStore
+    })
+    .await
+    .unwrap();
     for ((name, _, outcome, violations), observed) in FLAWS.iter().zip(&observed) {
-        assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
+        assert!(
+            outcome.is_none_or(|outcome| outcome == observed.during),
+            "{name}: {observed:?}"
+        );
         let all = observed.violations.join("; ");
         assert_eq!(violations.is_empty(), all.is_empty(), "{name}: {all}");
-        assert!(violations.iter().all(|violation| all.contains(violation)), "{name}: {all}");
+        assert!(
+            violations.iter().all(|violation| all.contains(violation)),
+            "{name}: {all}"
+        );
     }
 }

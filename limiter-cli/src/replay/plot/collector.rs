@@ -34,7 +34,12 @@ impl<'a> Collector<'a> {
         let buckets = usize::try_from((view.whole.end - view.whole.start) / view.bucket)?;
         let all = vec![Bucket::default(); buckets];
         let usage = KeyUsage::new(view.close.clone(), policy)?;
-        Ok(Self { usage, top: vec![all.clone(); view.top.len()], all, view })
+        Ok(Self {
+            usage,
+            top: vec![all.clone(); view.top.len()],
+            all,
+            view,
+        })
     }
 
     /// Returns the data after the last row.
@@ -53,12 +58,25 @@ impl<'a> Collector<'a> {
         };
         let into = row.at.as_micros().saturating_sub(self.view.whole.start);
         let bucket = usize::try_from(into / self.view.bucket).unwrap_or(usize::MAX);
-        let top = self.view.top.iter().position(|(key, _)| *key == row.key).map(|i| &mut self.top[i]);
+        let top = self
+            .view
+            .top
+            .iter()
+            .position(|(key, _)| *key == row.key)
+            .map(|i| &mut self.top[i]);
         for buckets in [Some(&mut self.all), top].into_iter().flatten() {
             if let Some(bucket) = buckets.get_mut(bucket) {
-                *(if decision.retry_after().is_some() { &mut bucket.denied } else { &mut bucket.allowed }) += 1;
+                *(if decision.retry_after().is_some() {
+                    &mut bucket.denied
+                } else {
+                    &mut bucket.allowed
+                }) += 1;
             }
         }
-        if is_plotted { self.usage.decided(row.action, row.cost, decision) } else { Ok(()) }
+        if is_plotted {
+            self.usage.decided(row.action, row.cost, decision)
+        } else {
+            Ok(())
+        }
     }
 }

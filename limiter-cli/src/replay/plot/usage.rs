@@ -31,9 +31,17 @@ impl KeyUsage {
         // Demand falls as late as usage does.
         let meter = |limit: &Limit| {
             let exact = Limit::with_window(MAX_COST, limit.window())?;
-            limit.resolution().map_or(Ok(exact), |resolution| exact.with_resolution(resolution))
+            limit
+                .resolution()
+                .map_or(Ok(exact), |resolution| exact.with_resolution(resolution))
         };
-        let requested = Policy::new(policy.limits().iter().map(meter).collect::<Result<Vec<_>, _>>()?)?;
+        let requested = Policy::new(
+            policy
+                .limits()
+                .iter()
+                .map(meter)
+                .collect::<Result<Vec<_>, _>>()?,
+        )?;
         let log = |policy: &Policy| Limiter::new(LOG, policy.clone(), MemoryStore::new());
         Ok(Self {
             span,
@@ -55,11 +63,20 @@ impl KeyUsage {
         &self.shares[self.policy.limits().len()]
     }
 
-    pub(super) fn decided(&mut self, action: Action, cost: u64, decision: &Decision) -> anyhow::Result<()> {
+    pub(super) fn decided(
+        &mut self,
+        action: Action,
+        cost: u64,
+        decision: &Decision,
+    ) -> anyhow::Result<()> {
         // A reset restarts a key's time, but the time of the plot continues.
         self.advance(decision.at().as_micros())?;
         let now = Timestamp::from_micros_saturating(self.now);
-        for (log, counts) in self.logs.iter().zip([decision.appended(), action != Action::Peek]) {
+        for (log, counts) in self
+            .logs
+            .iter()
+            .zip([decision.appended(), action != Action::Peek])
+        {
             if counts {
                 drop(log.record(LOG).cost(cost).at(now).now()?);
             }
@@ -93,7 +110,10 @@ impl KeyUsage {
                 break;
             }
             let present = self.present(start)?;
-            self.shares.iter_mut().zip(present).for_each(|(shares, share)| shares.push(share));
+            self.shares
+                .iter_mut()
+                .zip(present)
+                .for_each(|(shares, share)| shares.push(share));
         }
         Ok(())
     }
@@ -103,7 +123,8 @@ impl KeyUsage {
         let at = Timestamp::from_micros_saturating(at);
         let shares = |log: &Limiter<MemoryStore>| -> anyhow::Result<Vec<f64>> {
             let used = log.status(LOG).at(at).now()?.limits();
-            let share = |(used, limit): (&LimitStatus, &Limit)| used.used() as f64 / limit.max() as f64;
+            let share =
+                |(used, limit): (&LimitStatus, &Limit)| used.used() as f64 / limit.max() as f64;
             Ok(used.iter().zip(self.policy.limits()).map(share).collect())
         };
         let [used, requested] = &self.logs;

@@ -43,7 +43,11 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// Returns the view of a key. Default: the key with the most denials, else the busiest. Fails if the trace has no
     /// such key, or no rows.
-    pub(crate) fn new(summary: &'a Summary, policy: &Policy, key: Option<&'a [u8]>) -> Result<Self, String> {
+    pub(crate) fn new(
+        summary: &'a Summary,
+        policy: &Policy,
+        key: Option<&'a [u8]>,
+    ) -> Result<Self, String> {
         let Some((first, last)) = summary.span else {
             return Err("there is nothing to plot: the trace has no rows".to_owned());
         };
@@ -51,7 +55,12 @@ impl<'a> View<'a> {
             None => summary.top(1, |count| (count.denied, count.rows as f64))[0],
             Some(key) => match summary.keys.get(key) {
                 Some(count) => (key, *count),
-                None => return Err(format!("there is nothing to plot: the trace has no key {}", text::key(key, 60))),
+                None => {
+                    return Err(format!(
+                        "there is nothing to plot: the trace has no key {}",
+                        text::key(key, 60)
+                    ));
+                }
             },
         };
         let (first, last) = (first.as_micros(), last.as_micros());
@@ -59,7 +68,11 @@ impl<'a> View<'a> {
         // A trace with a single time still needs a span.
         let end = last.max(first.saturating_add(window.min(HOUR)));
         let bucket = round_step(end - first, BUCKETS);
-        let all = first..last.saturating_add(window).saturating_add(window / 10).max(first + 1);
+        let all = first
+            ..last
+                .saturating_add(window)
+                .saturating_add(window / 10)
+                .max(first + 1);
         let near = near(&count, &all, window);
         let is_close_up = near.end - near.start < (all.end - all.start) / 2;
         Ok(Self {
@@ -89,13 +102,17 @@ fn near(count: &KeyCount, all: &Range<u64>, window: u64) -> Range<u64> {
         _ => (count.worst.from, count.worst.to),
     };
     let from = from.as_micros().saturating_sub(window / 2).max(all.start);
-    from..to.as_micros().saturating_add(window.saturating_mul(3) / 2).min(all.end)
+    from..to
+        .as_micros()
+        .saturating_add(window.saturating_mul(3) / 2)
+        .min(all.end)
 }
 
 /// Returns the first time in a column of a span; for the number of columns, the end of the span.
 pub(super) fn column_start(span: &Range<u64>, column: usize) -> u64 {
     let into = (column as u128 * u128::from(span.end - span.start)).div_ceil(COLUMNS as u128);
-    span.start.saturating_add(u64::try_from(into).unwrap_or(u64::MAX))
+    span.start
+        .saturating_add(u64::try_from(into).unwrap_or(u64::MAX))
 }
 
 /// Returns round times in a span with their labels, at most seven.
@@ -109,16 +126,29 @@ pub(super) fn ticks(span: &Range<u64>, relative: bool) -> Vec<(u64, String)> {
             _ if step > 28 * DAY => "%b %Y",
             _ => "%-d %b",
         };
-        (at, text::clock(Timestamp::from_micros_saturating(at), format, relative))
+        (
+            at,
+            text::clock(Timestamp::from_micros_saturating(at), format, relative),
+        )
     };
-    (span.start.div_ceil(step)..=span.end / step).map(|i| label(i * step)).collect()
+    (span.start.div_ceil(step)..=span.end / step)
+        .map(|i| label(i * step))
+        .collect()
 }
 
 /// Returns the shortest round duration of which at most `most` fit into `length`.
 fn round_step(length: u64, most: u64) -> u64 {
     let fine = (0..6).flat_map(|power| [1, 2, 5].map(|n| n * 10_u64.pow(power)));
-    let seconds = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200];
-    let days = [1, 2, 7, 14, 28].into_iter().chain((0..20).map(|power| 56 << power));
-    let steps = fine.chain(seconds.map(|n| n * SECOND)).chain(days.map(|n| n * DAY));
-    { steps }.find(|step| length / step <= most).unwrap_or(length.max(1))
+    let seconds = [
+        1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200,
+    ];
+    let days = [1, 2, 7, 14, 28]
+        .into_iter()
+        .chain((0..20).map(|power| 56 << power));
+    let steps = fine
+        .chain(seconds.map(|n| n * SECOND))
+        .chain(days.map(|n| n * DAY));
+    { steps }
+        .find(|step| length / step <= most)
+        .unwrap_or(length.max(1))
 }

@@ -16,7 +16,8 @@ use crate::request::call::Call;
 use crate::store::WindowStore;
 
 /// Parts with the store's decision on each. `None` if the store cannot make them as one.
-pub(super) type Decided<S> = Result<Option<SmallVec<[(Part<'static, S>, Result<Decision, Error>); 2]>>, Error>;
+pub(super) type Decided<S> =
+    Result<Option<SmallVec<[(Part<'static, S>, Result<Decision, Error>); 2]>>, Error>;
 
 /// Calls that the store is answering. The mutex makes it `Sync` and is never locked.
 pub(super) struct Calling<S: 'static> {
@@ -35,11 +36,21 @@ impl<S: WindowStore + Clone> Calling<S> {
         timeout: Option<Duration>,
     ) -> Self {
         let is_kept = parts.iter().all(|part| part.keeps_charge);
-        Self { places, is_kept, has_waited: false, decided: Mutex::new(Box::pin(decided(parts, timeout))) }
+        Self {
+            places,
+            is_kept,
+            has_waited: false,
+            decided: Mutex::new(Box::pin(decided(parts, timeout))),
+        }
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Decided<S>> {
-        let decided = self.decided.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(context);
+        let decided = self
+            .decided
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_mut()
+            .poll(context);
         self.has_waited |= decided.is_pending();
         decided
     }
@@ -49,7 +60,10 @@ impl<S: WindowStore + Clone> Calling<S> {
         if self.is_kept {
             return;
         }
-        let decided = self.decided.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let decided = self
+            .decided
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         let refund = async move {
             for (part, decision) in decided.await.ok().flatten().into_iter().flatten() {
                 if let Ok(decision) = decision {
@@ -65,20 +79,42 @@ async fn decided<S: WindowStore + Clone>(
     parts: SmallVec<[Part<'static, S>; 2]>,
     timeout: Option<Duration>,
 ) -> Decided<S> {
-    let calls: Vec<_> = parts.iter().map(|part| Call { timeout, ..part.ask.call(&part.target) }).collect();
+    let calls: Vec<_> = parts
+        .iter()
+        .map(|part| Call {
+            timeout,
+            ..part.ask.call(&part.target)
+        })
+        .collect();
     if let [call] = &calls[..] {
         let decision = call.apply().await?;
         return Ok(Some(parts.into_iter().zip([Ok(decision)]).collect()));
     }
     let mut ops = Vec::with_capacity(calls.len());
     for (part, call) in parts.iter().zip(&calls) {
-        let Part { is_advisory, keeps_charge, .. } = *part;
-        ops.push(JointOp { op: call.op().checked()?, is_advisory, keeps_charge });
+        let Part {
+            is_advisory,
+            keeps_charge,
+            ..
+        } = *part;
+        ops.push(JointOp {
+            op: call.op().checked()?,
+            is_advisory,
+            keeps_charge,
+        });
     }
-    let Some(first) = calls.first() else { return Ok(None) };
-    let Some(facts) = first.limiter.store.apply_all(&ops).await? else { return Ok(None) };
+    let Some(first) = calls.first() else {
+        return Ok(None);
+    };
+    let Some(facts) = first.limiter.store.apply_all(&ops).await? else {
+        return Ok(None);
+    };
     if facts.len() != ops.len() {
-        let text = format!("the store returned facts for {} of {} operations", facts.len(), ops.len());
+        let text = format!(
+            "the store returned facts for {} of {} operations",
+            facts.len(),
+            ops.len()
+        );
         return Err(Error::new(ErrorKind::Inconsistent, text));
     }
     let decisions: Vec<Result<Decision, Error>> = ops

@@ -42,15 +42,39 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    pub(super) const STATUS: Self = Self { mode: Mode::Peek, cost: 1, id: None, is_status: true, keep: false };
+    pub(super) const STATUS: Self = Self {
+        mode: Mode::Peek,
+        cost: 1,
+        id: None,
+        is_status: true,
+        keep: false,
+    };
 
     pub(super) const fn of<S, B>(call: &Call<'_, S, B>) -> Self {
-        Self { mode: call.mode, cost: call.cost, id: call.id, is_status: call.is_status, keep: call.keep }
+        Self {
+            mode: call.mode,
+            cost: call.cost,
+            id: call.id,
+            is_status: call.is_status,
+            keep: call.keep,
+        }
     }
 
     pub(super) fn call<'c, S>(self, target: &'c Target<'_, S>) -> Call<'c, S, &'c [u8]> {
-        let Self { mode, cost, id, is_status, keep } = self;
-        Call { cost, id, is_status, keep: keep && mode != Mode::Peek, ..target.call(mode) }
+        let Self {
+            mode,
+            cost,
+            id,
+            is_status,
+            keep,
+        } = self;
+        Call {
+            cost,
+            id,
+            is_status,
+            keep: keep && mode != Mode::Peek,
+            ..target.call(mode)
+        }
     }
 
     /// Returns whether the decision repeats an earlier one with the caller's key.
@@ -60,7 +84,14 @@ impl Ask {
 
     /// Asks for the same without charging. A record never denies, so it only reads the usage.
     pub(super) fn look(self) -> Self {
-        if self.mode == Mode::Record { Self::STATUS } else { Self { mode: Mode::Peek, ..self } }
+        if self.mode == Mode::Record {
+            Self::STATUS
+        } else {
+            Self {
+                mode: Mode::Peek,
+                ..self
+            }
+        }
     }
 }
 
@@ -78,7 +109,11 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn made(outcome: PartOutcome) -> Self {
-        Self { is_made: true, outcome: Some(outcome), ..Self::default() }
+        Self {
+            is_made: true,
+            outcome: Some(outcome),
+            ..Self::default()
+        }
     }
 
     /// Forgets the outcome, so that the call is made again, unless it is charged already.

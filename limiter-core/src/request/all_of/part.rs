@@ -44,8 +44,18 @@ pub(super) enum Turn {
 
 impl<'a, S, B: AsRef<[u8]>, V: Verb> From<Request<'a, S, B, V>> for Part<'a, S> {
     fn from(request: Request<'a, S, B, V>) -> Self {
-        let (target, ask, is_advisory) = (Target::of(request.call()), Ask::of(request.call()), V::IS_STATUS);
-        Self { target, ask, keeps_charge: false, is_advisory, life: Life::default() }
+        let (target, ask, is_advisory) = (
+            Target::of(request.call()),
+            Ask::of(request.call()),
+            V::IS_STATUS,
+        );
+        Self {
+            target,
+            ask,
+            keeps_charge: false,
+            is_advisory,
+            life: Life::default(),
+        }
     }
 }
 
@@ -104,7 +114,9 @@ impl<'a, S> Part<'a, S> {
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self.outcome()? {
-            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision.status()),
+            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => {
+                Some(decision.status())
+            }
             PartOutcome::Uncharged(status) => Some(status.clone()),
             PartOutcome::Failed(_) => None,
         }
@@ -113,8 +125,16 @@ impl<'a, S> Part<'a, S> {
     /// Returns whether the outcome denies the whole.
     #[must_use]
     pub const fn denies(&self) -> bool {
-        let Life { is_made, outcome, is_tolerated, .. } = &self.life;
-        let admits = matches!(outcome, Some(PartOutcome::Charged(_) | PartOutcome::Uncharged(_)));
+        let Life {
+            is_made,
+            outcome,
+            is_tolerated,
+            ..
+        } = &self.life;
+        let admits = matches!(
+            outcome,
+            Some(PartOutcome::Charged(_) | PartOutcome::Uncharged(_))
+        );
         *is_made && !admits && !*is_tolerated && !self.is_advisory
     }
 
@@ -132,14 +152,23 @@ impl<'a, S> Part<'a, S> {
     }
 
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        if let Some(PartOutcome::Denied(decision)) = self.outcome() { decision.retry_after() } else { None }
+        if let Some(PartOutcome::Denied(decision)) = self.outcome() {
+            decision.retry_after()
+        } else {
+            None
+        }
     }
 
     pub(super) fn take_error(&mut self) -> Option<Error> {
         let denies = self.denies();
-        let is_failure = |outcome: &mut PartOutcome| denies && matches!(outcome, PartOutcome::Failed(_));
+        let is_failure =
+            |outcome: &mut PartOutcome| denies && matches!(outcome, PartOutcome::Failed(_));
         let taken = self.life.outcome.take_if(is_failure);
-        if let Some(PartOutcome::Failed(error)) = taken { Some(error) } else { None }
+        if let Some(PartOutcome::Failed(error)) = taken {
+            Some(error)
+        } else {
+            None
+        }
     }
 
     /// Notes what the store decided.
@@ -151,7 +180,12 @@ impl<'a, S> Part<'a, S> {
         tolerate: &impl Fn(&Error) -> bool,
     ) {
         match decision {
-            Ok(decision) => self.life = Life { immediately, ..Life::made(PartOutcome::of(ask, decision)) },
+            Ok(decision) => {
+                self.life = Life {
+                    immediately,
+                    ..Life::made(PartOutcome::of(ask, decision))
+                }
+            }
             Err(error) => self.fail(error, tolerate),
         }
     }
@@ -159,15 +193,29 @@ impl<'a, S> Part<'a, S> {
     /// Notes that the call failed.
     pub(super) fn fail(&mut self, error: Error, tolerate: &impl Fn(&Error) -> bool) {
         // The choice may depend on the limiter, and not every error names it.
-        let error = if error.limiter_name().is_none() { error.with_log(self.log()) } else { error };
+        let error = if error.limiter_name().is_none() {
+            error.with_log(self.log())
+        } else {
+            error
+        };
         let is_tolerated = self.is_advisory || tolerate(&error);
-        self.life = Life { is_tolerated, ..Life::made(PartOutcome::Failed(error)) };
+        self.life = Life {
+            is_tolerated,
+            ..Life::made(PartOutcome::Failed(error))
+        };
     }
 
     /// Returns the call's request to its store. `looks` if another one denied; `keep` if the charge may be refunded or settled.
     pub(super) fn asks(&self, looks: bool, keep: bool) -> Ask {
-        let ask = if looks && !self.keeps_charge { self.ask.look() } else { self.ask };
-        Ask { keep: keep || ask.keep, ..ask }
+        let ask = if looks && !self.keeps_charge {
+            self.ask.look()
+        } else {
+            self.ask
+        };
+        Ask {
+            keep: keep || ask.keep,
+            ..ask
+        }
     }
 
     pub(super) fn log(&self) -> LogKey<'_> {
@@ -182,7 +230,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     /// # Errors
     /// If the store fails. The charge then stays.
     pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
-        let Some(receipt) = self.charge().and_then(Decision::receipt) else { return Ok(false) };
+        let Some(receipt) = self.charge().and_then(Decision::receipt) else {
+            return Ok(false);
+        };
         let settled = self.target.settle(receipt, cost).await?;
         self.life = Life::made(PartOutcome::Uncharged(settled.status().clone()));
         Ok(settled.applied())
@@ -206,11 +256,19 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     }
 
     const fn charge(&self) -> Option<&Decision> {
-        if let Some(PartOutcome::Charged(decision)) = self.outcome() { Some(decision) } else { None }
+        if let Some(PartOutcome::Charged(decision)) = self.outcome() {
+            Some(decision)
+        } else {
+            None
+        }
     }
 
     pub(super) async fn refund(&mut self) {
-        if !self.keeps_charge && self.charge().is_some_and(|decision| !self.ask.repeats(decision)) {
+        if !self.keeps_charge
+            && self
+                .charge()
+                .is_some_and(|decision| !self.ask.repeats(decision))
+        {
             let _ = self.settle(0).await;
         }
     }
@@ -227,14 +285,20 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     /// Refunds what is charged.
     pub(super) fn abandon(&mut self, background: Option<&Background>) {
-        let Life { outcome: Some(PartOutcome::Charged(decision)), immediately, .. } = mem::take(&mut self.life) else {
+        let Life {
+            outcome: Some(PartOutcome::Charged(decision)),
+            immediately,
+            ..
+        } = mem::take(&mut self.life)
+        else {
             return;
         };
         if self.keeps_charge {
             return;
         }
         let asked = self.to_asked();
-        let mut refund: BoxFuture<'static, ()> = Box::pin(async move { asked.undo(&decision).await });
+        let mut refund: BoxFuture<'static, ()> =
+            Box::pin(async move { asked.undo(&decision).await });
         // A store over a network may need a runtime, which a drop need not have.
         if !immediately || (&mut refund).now_or_never().is_none() {
             background::run(background, refund);
@@ -251,20 +315,37 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     }
 
     pub(super) fn into_owned(self) -> Part<'static, S> {
-        Part { target: self.target.to_owned(), ..self }
+        Part {
+            target: self.target.to_owned(),
+            ..self
+        }
     }
 
     /// Returns the same call, without its outcome and its borrows.
     pub(super) fn to_asked(&self) -> Part<'static, S> {
-        let Self { ask, keeps_charge, is_advisory, .. } = *self;
-        Part { target: self.target.to_owned(), ask, keeps_charge, is_advisory, life: Life::default() }
+        let Self {
+            ask,
+            keeps_charge,
+            is_advisory,
+            ..
+        } = *self;
+        Part {
+            target: self.target.to_owned(),
+            ask,
+            keeps_charge,
+            is_advisory,
+            life: Life::default(),
+        }
     }
 }
 
 impl<S> fmt::Debug for Part<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Part");
-        out.field("limiter", &self.limiter().name()).field("mode", &self.ask.mode).field("cost", &self.ask.cost);
-        out.field("outcome", &self.outcome()).finish_non_exhaustive()
+        out.field("limiter", &self.limiter().name())
+            .field("mode", &self.ask.mode)
+            .field("cost", &self.ask.cost);
+        out.field("outcome", &self.outcome())
+            .finish_non_exhaustive()
     }
 }

@@ -31,7 +31,11 @@ async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 pub(super) async fn run(run: &mut Run<'_>) {
-    let mut quickest = [("an append", Duration::MAX), ("a settlement", Duration::MAX), ("a reset", Duration::MAX)];
+    let mut quickest = [
+        ("an append", Duration::MAX),
+        ("a settlement", Duration::MAX),
+        ("a reset", Duration::MAX),
+    ];
     for _ in 0..CALLS {
         let Ok(times) = alone(run).await else {
             // Other phases report errors better.
@@ -46,12 +50,17 @@ pub(super) async fn run(run: &mut Run<'_>) {
     for delay in DELAYS {
         let mut quickest = Duration::MAX;
         for _ in 0..CALLS {
-            let Some(time) = beside_another(run, delay).await else { break };
+            let Some(time) = beside_another(run, delay).await else {
+                break;
+            };
             quickest = quickest.min(time);
             run.count(3);
         }
         if quickest < Duration::MAX {
-            measured.push(("an append while another call on the key is under way", quickest));
+            measured.push((
+                "an append while another call on the key is under way",
+                quickest,
+            ));
         }
     }
     let most = run.suite.sizes.blocking;
@@ -60,7 +69,11 @@ pub(super) async fn run(run: &mut Run<'_>) {
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
              the runtime's thread before it blocks needs a longer `Sizes::blocking`."
         );
-        run.fail(Mismatch::new(format!("the time that {what} takes"), &[T5], text));
+        run.fail(Mismatch::new(
+            format!("the time that {what} takes"),
+            &[T5],
+            text,
+        ));
     }
 }
 
@@ -72,7 +85,8 @@ async fn alone(run: &Run<'_>) -> Result<[Duration; 3], Error> {
     let receipt = decision?.0.receipt();
     let mut settle = Duration::ZERO;
     if let Some(receipt) = receipt {
-        let (facts, time) = longest_poll(store.settle(Settlement::new(log, &limits, receipt, 2))).await;
+        let (facts, time) =
+            longest_poll(store.settle(Settlement::new(log, &limits, receipt, 2))).await;
         facts?;
         settle = time;
     }

@@ -42,7 +42,11 @@ impl Made {
             CallResult::Settled(settled) => &settled.status,
             _ => return (u64::MAX, !self.may_have_changed(), 0),
         };
-        let used = status.limits().iter().map(LimitStatus::used).fold(0, u64::saturating_add);
+        let used = status
+            .limits()
+            .iter()
+            .map(LimitStatus::used)
+            .fold(0, u64::saturating_add);
         (status.at().as_micros(), !self.may_have_changed(), used)
     }
 }
@@ -59,7 +63,11 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn new(planner: &Planner) -> Self {
-        Self { planner: planner.clone(), calls: Vec::new(), receipts: BTreeMap::new() }
+        Self {
+            planner: planner.clone(),
+            calls: Vec::new(),
+            receipts: BTreeMap::new(),
+        }
     }
 
     /// Returns the order with one more call at its end; `None` if the reference store returns another result there.
@@ -68,19 +76,45 @@ impl Order {
         let number = order.calls.len();
         if let Operation::Settle { step, .. } = &mut call.operation {
             let issuers = [(made.of.0, *step), (0, *step)];
-            *step = issuers.iter().find_map(|issuer| order.calls.iter().position(|call| call == issuer))?;
+            *step = issuers
+                .iter()
+                .find_map(|issuer| order.calls.iter().position(|call| call == issuer))?;
         }
         order.calls.push(made.of);
-        order.receipts.extend(made.receipt.map(|receipt| (number, receipt)));
-        order.planner.compare(number, call, &order.receipts, &made.got).is_ok().then_some(order)
+        order
+            .receipts
+            .extend(made.receipt.map(|receipt| (number, receipt)));
+        order
+            .planner
+            .compare(number, call, &order.receipts, &made.got)
+            .is_ok()
+            .then_some(order)
     }
 
     fn held(&self) -> Vec<HeldEntry> {
-        let of_log = |log: Log| self.planner.entries(log).into_iter().map(move |entry| (log, entry));
+        let of_log = |log: Log| {
+            self.planner
+                .entries(log)
+                .into_iter()
+                .map(move |entry| (log, entry))
+        };
         let entries = self.planner.logs.iter().flat_map(|log| of_log(*log));
-        let call = |entry: &ReferenceEntry| self.planner.appended_by(entry).map(|number| self.calls[number]);
+        let call = |entry: &ReferenceEntry| {
+            self.planner
+                .appended_by(entry)
+                .map(|number| self.calls[number])
+        };
         entries
-            .map(|(log, entry)| (log, entry.at, entry.cost, entry.admitted, entry.refundable, call(&entry)))
+            .map(|(log, entry)| {
+                (
+                    log,
+                    entry.at,
+                    entry.cost,
+                    entry.admitted,
+                    entry.refundable,
+                    call(&entry),
+                )
+            })
             .collect()
     }
 }
@@ -100,19 +134,29 @@ impl Search {
     /// Returns whether an order that begins like this one and ends with `end` explains all calls. Gives up after
     /// [`MAX_TRIES`], and then returns `true`.
     pub(super) fn explains(&mut self, order: &Order, tasks: &[&[Made]], end: &[Made]) -> bool {
-        let next = tasks.iter().enumerate().filter_map(|(task, calls)| Some((task, calls.first()?)));
+        let next = tasks
+            .iter()
+            .enumerate()
+            .filter_map(|(task, calls)| Some((task, calls.first()?)));
         let mut next: Vec<(usize, &Made)> = next.collect();
         if next.is_empty() {
             return end.iter().try_fold(order.clone(), Order::then).is_some();
         }
-        let state = || (tasks.iter().map(|calls| calls.len()).collect(), order.held());
+        let state = || {
+            (
+                tasks.iter().map(|calls| calls.len()).collect(),
+                order.held(),
+            )
+        };
         if !self.dead_ends.is_empty() && self.dead_ends.contains(&state()) {
             return false;
         }
         next.sort_by_key(|(_, made)| made.likely_place());
         for (task, made) in next {
             self.tries += 1;
-            let Some(longer) = order.clone().then(made) else { continue };
+            let Some(longer) = order.clone().then(made) else {
+                continue;
+            };
             let mut rest = tasks.to_vec();
             rest[task] = &rest[task][1..];
             if self.explains(&longer, &rest, end) || self.tries > MAX_TRIES {

@@ -33,7 +33,11 @@ pub(super) async fn run(run: &mut Run<'_>) {
 }
 
 async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
-    let (store, key, limits) = (run.store().clone(), run.new_key(), policy(&[limit(9, WINDOW)], false));
+    let (store, key, limits) = (
+        run.store().clone(),
+        run.new_key(),
+        policy(&[limit(9, WINDOW)], false),
+    );
     let mut op = op(Mode::Record, &key, &limits);
     let (mut calls, mut lost) = (0, None);
     // A mock clock moves only while its timer sleeps.
@@ -69,8 +73,9 @@ async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
             break;
         }
         if decision.used() == 0 {
-            lost =
-                Some(format!("the store has forgotten a log whose newest entry is {age} \u{b5}s old, under {limits}"));
+            lost = Some(format!(
+                "the store has forgotten a log whose newest entry is {age} \u{b5}s old, under {limits}"
+            ));
         }
         if stands_still {
             break;

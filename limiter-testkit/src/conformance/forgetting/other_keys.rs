@@ -31,7 +31,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
             Err(mismatch) => Err(mismatch),
         };
         session.end().await;
-        run.count_script(result.map(|()| session.calls()).map_err(|mismatch| script.cited(mismatch)));
+        run.count_script(
+            result
+                .map(|()| session.calls())
+                .map_err(|mismatch| script.cited(mismatch)),
+        );
     }
 }
 

@@ -27,11 +27,17 @@ async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Re
 }
 
 pub(super) async fn run(run: &mut Run<'_>) {
-    let Some(sweep) = run.suite.sweep.clone() else { return };
+    let Some(sweep) = run.suite.sweep.clone() else {
+        return;
+    };
     for polls in 0..=MAX_POLLS {
         if let Ok(0) = between_polls(run, polls).await {
             let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
-            return run.fail(Mismatch::new("an append between two polls of a sweep", CITATIONS, text));
+            return run.fail(Mismatch::new(
+                "an append between two polls of a sweep",
+                CITATIONS,
+                text,
+            ));
         }
     }
     for _ in 0..run.suite.sizes.tries.div_ceil(4) {
@@ -47,7 +53,15 @@ pub(super) async fn run(run: &mut Run<'_>) {
             async move {
                 match task {
                     0 => sweep().await,
-                    _ => _ = call(&store, Mode::Record, &keys[task * KEYS + turn], &policy!("9/1h")).await,
+                    _ => {
+                        _ = call(
+                            &store,
+                            Mode::Record,
+                            &keys[task * KEYS + turn],
+                            &policy!("9/1h"),
+                        )
+                        .await
+                    }
                 }
             }
         };
@@ -56,13 +70,17 @@ pub(super) async fn run(run: &mut Run<'_>) {
         }
         let mut lost = 0;
         for key in &all[KEYS..] {
-            lost += usize::from(matches!(call(run.store(), Mode::Peek, key, &policy!("9/1h")).await, Ok(0)));
+            lost += usize::from(matches!(
+                call(run.store(), Mode::Peek, key, &policy!("9/1h")).await,
+                Ok(0)
+            ));
         }
         let logs: Vec<_> = all.iter().map(log).collect();
         reset_all(run.store(), &logs).await;
         run.count(4 * all.len() as u64);
         if lost > 0 {
-            let text = format!("{lost} logs lost an entry that was appended while another task swept");
+            let text =
+                format!("{lost} logs lost an entry that was appended while another task swept");
             return run.fail(Mismatch::new("sweeps and appends", CITATIONS, text));
         }
     }
@@ -70,7 +88,8 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 /// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
 async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
-    let (Some(sweep), store, key) = (run.suite.sweep.as_ref(), run.store().clone(), run.new_key()) else {
+    let (Some(sweep), store, key) = (run.suite.sweep.as_ref(), run.store().clone(), run.new_key())
+    else {
         return Ok(1);
     };
     call(&store, Mode::Record, &key, &policy!("9/1us")).await?;

@@ -18,32 +18,72 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     let (mut kinds, mut latest) = (Vec::new(), 0);
     for Planned { call, expected, .. } in plan.calls.iter().map(AsRef::as_ref) {
         let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
-        let Call { policy, limiter_policy, at, log, .. } = call;
+        let Call {
+            policy,
+            limiter_policy,
+            at,
+            log,
+            ..
+        } = call;
         match (&call.operation, expected) {
-            (Operation::Run { mode, id, cost, keep, .. }, CallResult::Decided(decided)) => {
+            (
+                Operation::Run {
+                    mode,
+                    id,
+                    cost,
+                    keep,
+                    ..
+                },
+                CallResult::Decided(decided),
+            ) => {
                 let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
                 let has_resolution = |policy: usize| plan.policies[policy].has_resolution();
                 let default = limiter_policy.filter(|default| default != policy);
                 note(has_resolution(*policy), "a resolution");
-                note(!has_resolution(*policy) && default.is_some_and(has_resolution), "a resolution of the limiter's");
-                note(has_resolution(*policy) && default.is_some_and(has_resolution), "two policies with resolutions");
+                note(
+                    !has_resolution(*policy) && default.is_some_and(has_resolution),
+                    "a resolution of the limiter's",
+                );
+                note(
+                    has_resolution(*policy) && default.is_some_and(has_resolution),
+                    "two policies with resolutions",
+                );
                 let is_kept = answer.appended && (*keep || id.is_some());
                 let lives = answer.receipt.map(|(_, window)| window.as_micros());
-                note(is_kept && lives == Some(600_000_000), "kept for ten minutes");
-                let merges = !is_kept && (has_resolution(*policy) || default.is_some_and(has_resolution));
-                note(answer.appended && merges && answer.receipt.is_none(), "without a receipt");
+                note(
+                    is_kept && lives == Some(600_000_000),
+                    "kept for ten minutes",
+                );
+                let merges =
+                    !is_kept && (has_resolution(*policy) || default.is_some_and(has_resolution));
+                note(
+                    answer.appended && merges && answer.receipt.is_none(),
+                    "without a receipt",
+                );
                 let is_final = answer.appended && !merges && answer.receipt.is_none();
                 note(is_final && answer.allowed, "above the limiter's policy");
                 note(log.name > 0, "another limiter");
-                note(limiter_policy.is_some_and(|default| default != *policy), "not the default policy");
+                note(
+                    limiter_policy.is_some_and(|default| default != *policy),
+                    "not the default policy",
+                );
                 note(at.as_micros() < latest, "steps back");
                 note(*at < answer.status.at(), "clamped");
-                let is_later = answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at());
+                let is_later = answer
+                    .receipt
+                    .is_some_and(|(appended, _)| appended < answer.status.at());
                 note(id.is_some() && is_later, "repeated later");
-                note(answer.retry_after == Some(Duration::from_micros(1)), "one microsecond early");
+                note(
+                    answer.retry_after == Some(Duration::from_micros(1)),
+                    "one microsecond early",
+                );
                 note(answer.status.binding_index() > 0, "a later limit binds");
-                let is_whole = answer.status.limits().iter().any(|limit| limit.limit().max() == *cost);
+                let is_whole = answer
+                    .status
+                    .limits()
+                    .iter()
+                    .any(|limit| limit.limit().max() == *cost);
                 note(answer.allowed && is_whole, "the whole maximum");
                 latest = at.as_micros();
                 let kind = match (mode, answer.allowed) {
@@ -71,7 +111,9 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                     },
                 );
             }
-            (_, CallResult::Reset(done)) => note(true, if *done { "reset" } else { "reset of nothing" }),
+            (_, CallResult::Reset(done)) => {
+                note(true, if *done { "reset" } else { "reset of nothing" })
+            }
             (call, expected) => panic!("{call:?} expects {expected:?}"),
         }
     }

@@ -21,9 +21,24 @@ pub(crate) fn policies() -> Vec<Policy> {
 
 /// Returns the operations of a short sequence, and the time steps before each operation.
 fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
-    let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-    let run = |mode, cost, id, keep| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep };
-    let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
+    let (max, window) = (
+        policy.smallest_max(),
+        policy.longest_window().as_micros() as i64,
+    );
+    let run = |mode, cost, id, keep| Operation::Run {
+        mode,
+        on: Place::default(),
+        policy: 0,
+        cost,
+        id,
+        keep,
+    };
+    let settle = |step, cost| Operation::Settle {
+        step,
+        on: None,
+        cost,
+        policy: 0,
+    };
     let mut operations = vec![
         run(Mode::Acquire, 1, None, false),
         run(Mode::Acquire, 2, None, false),
@@ -36,7 +51,9 @@ fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
         settle(0, 0),
         settle(0, 2),
         settle(1, 0),
-        Operation::Reset { on: Place::default() },
+        Operation::Reset {
+            on: Place::default(),
+        },
     ];
     if policy.has_resolution() {
         operations.push(run(Mode::Acquire, 1, None, true));
@@ -60,14 +77,32 @@ pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = C
     let (operations, steps) = choices(policy);
     let (policies, depth) = (vec![policy.clone()], depth.min(4));
     let can_be_first = |operation: &&Operation| !matches!(operation, Operation::Settle { .. });
-    let firsts: Vec<Step> =
-        operations.iter().filter(can_be_first).map(|&operation| Step { after: 0, operation }).collect();
+    let firsts: Vec<Step> = operations
+        .iter()
+        .filter(can_be_first)
+        .map(|&operation| Step {
+            after: 0,
+            operation,
+        })
+        .collect();
     // From the third step on, the receipt of the second step can be settled.
-    let is_possible = |operation: &&Operation| depth > 2 || !matches!(operation, Operation::Settle { step: 1, .. });
+    let is_possible = |operation: &&Operation| {
+        depth > 2 || !matches!(operation, Operation::Settle { step: 1, .. })
+    };
     let operations: Vec<Operation> = operations.iter().filter(is_possible).copied().collect();
-    let later: Vec<Step> =
-        steps.iter().flat_map(|&after| operations.iter().map(move |&operation| Step { after, operation })).collect();
-    let count = if depth == 0 { 0 } else { firsts.len() * later.len().pow(depth as u32 - 1) };
+    let later: Vec<Step> = steps
+        .iter()
+        .flat_map(|&after| {
+            operations
+                .iter()
+                .map(move |&operation| Step { after, operation })
+        })
+        .collect();
+    let count = if depth == 0 {
+        0
+    } else {
+        firsts.len() * later.len().pow(depth as u32 - 1)
+    };
     (0..count).map(move |number| {
         let mut rest = number;
         let mut steps = vec![firsts[rest % firsts.len()]];
@@ -76,6 +111,11 @@ pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = C
             steps.push(later[rest % later.len()]);
             rest /= later.len();
         }
-        Case { policies: policies.clone(), limiters: vec![CaseLimiter::NONE], start: START, steps }
+        Case {
+            policies: policies.clone(),
+            limiters: vec![CaseLimiter::NONE],
+            start: START,
+            steps,
+        }
     })
 }

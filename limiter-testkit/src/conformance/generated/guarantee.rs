@@ -4,7 +4,9 @@
 use std::fmt::Write;
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
-use limiter_core::{Decision, Error, Limit, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::{
+    Decision, Error, Limit, Policy, Receipt, SharedStore, Timestamp, WindowStore as _,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -31,7 +33,9 @@ struct Units {
 }
 
 fn sum<'a>(units: impl IntoIterator<Item = &'a Units>) -> u64 {
-    units.into_iter().fold(0, |sum, units| sum.saturating_add(units.cost))
+    units
+        .into_iter()
+        .fold(0, |sum, units| sum.saturating_add(units.cost))
 }
 
 /// Returns sequences on one key that keep limits nearly full, under up to two policies, at times that suit the windows.
@@ -41,56 +45,94 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     const SCALES: [u64; 3] = [1, 10, 60_000_000];
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
     let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
-    let step = (0..20_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<Index>());
+    let step = (
+        0..20_u8,
+        0..TIMES.len(),
+        1..=3_u64,
+        0..8_u8,
+        0..60_i64,
+        any::<Index>(),
+    );
     // Most logs with named entries merge nothing, so a quarter of the sequences have some.
     let names = (0..4_u8).prop_map(|kind| kind == 0);
     let policies = (vec((vec(raw_limit, 1..=3), any::<bool>()), 1..=2), 0..4_u8);
-    (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(|((mut policies, pair), scale, names, raw)| {
-        let scale = SCALES[scale];
-        if let ([(default, _), (own, _)], 0) = (&mut policies[..], pair) {
-            // Entries with a faster policy displace those that the first counts. Exact limits give each a receipt.
-            default.truncate(1);
-            default[0].2 = 0;
-            *own = vec![(own[0].0.min(default[0].0), 0, 0)];
-        }
-        let limits = |(max, window, fraction): (u64, usize, usize)| {
-            let window = WINDOWS[window] * scale;
-            resolved(limit(max, window), window.checked_div(FRACTIONS[fraction]).unwrap_or(0))
-        };
-        let policies = policies.into_iter().map(|(raw, attempts)| {
-            let limits: Vec<_> = raw.into_iter().map(limits).collect();
-            policy(&limits, attempts)
-        });
-        let step = |(number, (kind, time, cost, id, jitter, other)): (usize, (_, usize, u64, u8, i64, Index))| {
-            let run = |mode, policy| Operation::Run {
-                mode,
-                on: Place::default(),
-                policy,
-                cost,
-                id: (names && id == 7).then_some(CaseId::Fresh(number as u8)),
-                keep: names && id > 4,
+    (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(
+        |((mut policies, pair), scale, names, raw)| {
+            let scale = SCALES[scale];
+            if let ([(default, _), (own, _)], 0) = (&mut policies[..], pair) {
+                // Entries with a faster policy displace those that the first counts. Exact limits give each a receipt.
+                default.truncate(1);
+                default[0].2 = 0;
+                *own = vec![(own[0].0.min(default[0].0), 0, 0)];
+            }
+            let limits = |(max, window, fraction): (u64, usize, usize)| {
+                let window = WINDOWS[window] * scale;
+                resolved(
+                    limit(max, window),
+                    window.checked_div(FRACTIONS[fraction]).unwrap_or(0),
+                )
             };
-            let operation = match kind {
-                0 | 1 => run(Mode::Record, 0),
-                2..=6 => run(Mode::Acquire, 1),
-                7..=10 if number > 0 => {
-                    let step = number - 1 - other.index(number.min(12));
-                    Operation::Settle { step, on: None, cost: (cost - 1) / 2, policy: 0 }
+            let policies = policies.into_iter().map(|(raw, attempts)| {
+                let limits: Vec<_> = raw.into_iter().map(limits).collect();
+                policy(&limits, attempts)
+            });
+            let step = |(number, (kind, time, cost, id, jitter, other)): (
+                usize,
+                (_, usize, u64, u8, i64, Index),
+            )| {
+                let run = |mode, policy| Operation::Run {
+                    mode,
+                    on: Place::default(),
+                    policy,
+                    cost,
+                    id: (names && id == 7).then_some(CaseId::Fresh(number as u8)),
+                    keep: names && id > 4,
+                };
+                let operation = match kind {
+                    0 | 1 => run(Mode::Record, 0),
+                    2..=6 => run(Mode::Acquire, 1),
+                    7..=10 if number > 0 => {
+                        let step = number - 1 - other.index(number.min(12));
+                        Operation::Settle {
+                            step,
+                            on: None,
+                            cost: (cost - 1) / 2,
+                            policy: 0,
+                        }
+                    }
+                    _ => run(Mode::Acquire, 0),
+                };
+                let scale = scale as i64;
+                Step {
+                    after: TIMES[time] * scale + jitter * (scale / 60),
+                    operation,
                 }
-                _ => run(Mode::Acquire, 0),
             };
-            let scale = scale as i64;
-            Step { after: TIMES[time] * scale + jitter * (scale / 60), operation }
-        };
-        let steps = raw.into_iter().enumerate().map(step).collect();
-        Case { policies: policies.collect(), limiters: vec![CaseLimiter::NONE], start: START, steps }
-    })
+            let steps = raw.into_iter().enumerate().map(step).collect();
+            Case {
+                policies: policies.collect(),
+                limiters: vec![CaseLimiter::NONE],
+                start: START,
+                steps,
+            }
+        },
+    )
 }
 
 /// Returns the bound on a unit's delay: the smallest resolution among the windows of the same length.
 fn late(policy: &Policy, limit: &Limit) -> u64 {
-    let as_long = policy.limits().iter().filter(|other| other.window() >= limit.window());
-    as_long.map(|other| other.resolution().map_or(0, |resolution| resolution.as_micros() as u64)).min().unwrap_or(0)
+    let as_long = policy
+        .limits()
+        .iter()
+        .filter(|other| other.window() >= limit.window());
+    as_long
+        .map(|other| {
+            other
+                .resolution()
+                .map_or(0, |resolution| resolution.as_micros() as u64)
+        })
+        .min()
+        .unwrap_or(0)
 }
 
 /// Returns the error in a decision. `log` holds the units after it.
@@ -105,16 +147,31 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, S
     for status in decision.limits().iter() {
         let (limit, used) = (status.limit(), status.used());
         let least = sum(younger(limit.window().as_micros()).filter(|units| !units.may_be_missing));
-        let most = sum(younger(limit.window().as_micros() + late(op.policy, &limit)));
-        if used < least.min(limit.max()) || decision.allowed() && op.mode == Mode::Acquire && least > limit.max() {
-            return Some((L3, format!("used {used} of {limit}, but the window admitted {least}")));
+        let most = sum(younger(
+            limit.window().as_micros() + late(op.policy, &limit),
+        ));
+        if used < least.min(limit.max())
+            || decision.allowed() && op.mode == Mode::Acquire && least > limit.max()
+        {
+            return Some((
+                L3,
+                format!("used {used} of {limit}, but the window admitted {least}"),
+            ));
         }
         if used > most {
-            return Some((M4, format!("used {used} of {limit}, but at most {most} are still held")));
+            return Some((
+                M4,
+                format!("used {used} of {limit}, but at most {most} are still held"),
+            ));
         }
         may_deny |= most.saturating_add(op.cost) > limit.max();
     }
-    (!may_deny).then(|| (M4, format!("{:?} of {} was denied, but fits", op.mode, op.cost)))
+    (!may_deny).then(|| {
+        (
+            M4,
+            format!("{:?} of {} was denied, but fits", op.mode, op.cost),
+        )
+    })
 }
 
 /// A sequence on one new key. All operations go through a limiter whose default policy is the first.
@@ -130,38 +187,71 @@ struct Judged<'a> {
 
 impl Judged<'_> {
     /// Makes a step's call, then a peek with the default policy. Returns what is wrong with them.
-    async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Sentence, String)>, Error> {
+    async fn step(
+        &mut self,
+        operation: Operation,
+        at: Timestamp,
+    ) -> Result<Option<(Sentence, String)>, Error> {
         let (default, units) = (&self.policies[0], &mut self.units);
-        let op = Op::peek(self.log_key.key, default).with_name(self.log_key.name).at(at);
+        let op = Op::peek(self.log_key.key, default)
+            .with_name(self.log_key.name)
+            .at(at);
         let (mut found, mut receipt) = (None, None);
         match operation {
-            Operation::Run { mode, policy, cost, id, keep, .. } => {
+            Operation::Run {
+                mode,
+                policy,
+                cost,
+                id,
+                keep,
+                ..
+            } => {
                 let mut op = op.with_cost(cost).with_limiter_policy(default);
-                (op.mode, op.policy, op.keep) = (mode, &self.policies[usize::from(policy) % self.policies.len()], keep);
+                (op.mode, op.policy, op.keep) = (
+                    mode,
+                    &self.policies[usize::from(policy) % self.policies.len()],
+                    keep,
+                );
                 op.id = id.and_then(|id| id.entry_id(self.salt, |_| None));
                 if op.checked().is_ok() {
                     let mut peek = op;
                     (peek.mode, peek.policy) = (Mode::Peek, default);
-                    let fits_default = peek.checked().is_ok() && by_facts(self.store, peek).await?.0.allowed();
+                    let fits_default =
+                        peek.checked().is_ok() && by_facts(self.store, peek).await?.0.allowed();
                     let decision = decided(self.store, op, Route::AtOnce).await?.0;
                     receipt = decision.receipt();
                     // No id is repeated.
                     if decision.appended() {
-                        let (at, fitted) = (decision.at().as_micros(), fits_default && decision.allowed());
-                        units.push(Units { at, cost, receipt, fitted, may_be_missing: false });
+                        let (at, fitted) = (
+                            decision.at().as_micros(),
+                            fits_default && decision.allowed(),
+                        );
+                        units.push(Units {
+                            at,
+                            cost,
+                            receipt,
+                            fitted,
+                            may_be_missing: false,
+                        });
                     }
                     found = wrong(units, &op, &decision).filter(|_| op.policy == default);
                 }
             }
             Operation::Settle { step, cost, .. } => {
                 // A higher cost may displace entries that no lower one brings back.
-                let settled =
-                    units.iter().position(|units| units.receipt.is_some() && units.receipt == self.receipts[step]);
-                if let Some((i, receipt)) = settled.zip(self.receipts[step]).filter(|(i, _)| cost < units[*i].cost) {
+                let settled = units.iter().position(|units| {
+                    units.receipt.is_some() && units.receipt == self.receipts[step]
+                });
+                if let Some((i, receipt)) = settled
+                    .zip(self.receipts[step])
+                    .filter(|(i, _)| cost < units[*i].cost)
+                {
                     let settlement = Settlement::new(self.log_key, default, receipt, cost).at(at);
                     if self.store.settle(settlement).await?.applied {
                         units[i].cost = cost;
-                        units.iter_mut().for_each(|units| units.may_be_missing |= !units.fitted);
+                        units
+                            .iter_mut()
+                            .for_each(|units| units.may_be_missing |= !units.fitted);
                     }
                 }
             }
@@ -179,13 +269,23 @@ pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch
     let (store, key) = (run.store(), run.new_key());
     let log_key = log(&key);
     let (salt, units, receipts) = (salt(), Vec::new(), Vec::new());
-    let mut judged = Judged { store, policies: &case.policies, log_key, salt, units, receipts };
+    let mut judged = Judged {
+        store,
+        policies: &case.policies,
+        log_key,
+        salt,
+        units,
+        receipts,
+    };
     let (mut now, mut transcript, mut result) = (case.start, String::new(), Ok(()));
     for step in &case.steps {
         now = now.saturating_add_signed(step.after);
         _ = writeln!(transcript, "at {now}: {:?}", step.operation);
-        let found = judged.step(step.operation, Timestamp::from_micros_saturating(now)).await;
-        let found = found.unwrap_or_else(|error| Some((E1, format!("the store returned the error {error:?}"))));
+        let found = judged
+            .step(step.operation, Timestamp::from_micros_saturating(now))
+            .await;
+        let found = found
+            .unwrap_or_else(|error| Some((E1, format!("the store returned the error {error:?}"))));
         if let Some((citation, text)) = found {
             transcript += &format!("under {}: {text}", case.policies[0]);
             result = Err(Mismatch::new("a sequence", &[citation], transcript));

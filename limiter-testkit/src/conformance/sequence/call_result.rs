@@ -57,20 +57,31 @@ impl From<&Facts> for RawFacts {
             Outcome::Appended(_) => Self::APPENDED,
             Outcome::Repeated(_) => "Repeated",
         };
-        Self { outcome, newest: facts.log.newest }
+        Self {
+            outcome,
+            newest: facts.log.newest,
+        }
     }
 }
 
 impl CallResult {
     /// Returns the result of an acquire, a peek or a record.
     pub(crate) fn decided(decision: &Decision, raw_facts: Option<RawFacts>) -> Self {
-        Self::Decided(Box::new(Decided { answer: Answer::from(decision), repeats: None, raw_facts }))
+        Self::Decided(Box::new(Decided {
+            answer: Answer::from(decision),
+            repeats: None,
+            raw_facts,
+        }))
     }
 
     pub(crate) fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
         let newest = facts.log.newest;
         let settled = limiter_core::Settled::new(settlement, facts);
-        Self::Settled(Box::new(Settled { applied: settled.applied(), status: settled.status().clone(), newest }))
+        Self::Settled(Box::new(Settled {
+            applied: settled.applied(),
+            status: settled.status().clone(),
+            newest,
+        }))
     }
 
     /// Notes the step that appended the entry, if the result has a receipt.
@@ -119,14 +130,18 @@ impl CallResult {
     /// Returns the fields, with times relative to `start`.
     pub(crate) fn fields(&self, start: Timestamp) -> Fields {
         let newest = |newest: Option<Timestamp>| {
-            ("newest entry".to_owned(), newest.map_or_else(|| "none".to_owned(), |newest| since(start, newest)))
+            (
+                "newest entry".to_owned(),
+                newest.map_or_else(|| "none".to_owned(), |newest| since(start, newest)),
+            )
         };
         match self {
             Self::Decided(decided) => {
                 let mut fields = decided.answer.fields(start);
-                let entry = decided
-                    .repeats
-                    .map_or_else(|| "new, or none".to_owned(), |step| format!("appended by step {step}"));
+                let entry = decided.repeats.map_or_else(
+                    || "new, or none".to_owned(),
+                    |step| format!("appended by step {step}"),
+                );
                 fields.push(("entry".to_owned(), entry));
                 if let Some(raw_facts) = decided.raw_facts {
                     fields.push(("outcome".to_owned(), raw_facts.outcome.to_owned()));
@@ -140,7 +155,9 @@ impl CallResult {
                 fields.push(newest(settled.newest));
                 fields
             }
-            Self::Failed(kind, text) if text.is_empty() => vec![("error".to_owned(), format!("{kind:?}"))],
+            Self::Failed(kind, text) if text.is_empty() => {
+                vec![("error".to_owned(), format!("{kind:?}"))]
+            }
             Self::Failed(_, text) => vec![("error".to_owned(), text.clone())],
             Self::Reset(removed) => vec![("there was a log".to_owned(), removed.to_string())],
             Self::Dropped => vec![("future".to_owned(), "dropped".to_owned())],
@@ -149,15 +166,31 @@ impl CallResult {
 }
 
 /// The fields that a list of calls shows, at the end of their names: a limit may precede.
-const SHOWN: [&str; 8] = ["allowed", "retry_after", "entry", "applied", "used", "error", "there was a log", "future"];
+const SHOWN: [&str; 8] = [
+    "allowed",
+    "retry_after",
+    "entry",
+    "applied",
+    "used",
+    "error",
+    "there was a log",
+    "future",
+];
 
 /// Prints the most telling fields in one line.
 impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = self.fields(Timestamp::EPOCH);
-        let is_shown = |name: &str| SHOWN.iter().any(|shown| name == *shown || name.ends_with(&format!(": {shown}")));
+        let is_shown = |name: &str| {
+            SHOWN
+                .iter()
+                .any(|shown| name == *shown || name.ends_with(&format!(": {shown}")))
+        };
         fields.retain(|(name, value)| is_shown(name) && !value.ends_with("none"));
-        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let fields: Vec<String> = fields
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
         f.write_str(&fields.join(", "))
     }
 }

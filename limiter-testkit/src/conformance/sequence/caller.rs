@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _};
+use limiter_core::{
+    Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _,
+};
 
 use super::call_result::{CallResult, RawFacts};
 use super::case::Operation;
@@ -21,7 +23,10 @@ pub(crate) struct StoreKeys {
 impl StoreKeys {
     /// Maps each of these keys `k` to `key(k)` and uses the default names.
     pub(crate) fn new(keys: impl IntoIterator<Item = u8>, key: impl Fn(u8) -> Vec<u8>) -> Self {
-        Self { keys: keys.into_iter().map(|k| (k, key(k))).collect(), names: Vec::new() }
+        Self {
+            keys: keys.into_iter().map(|k| (k, key(k))).collect(),
+            names: Vec::new(),
+        }
     }
 
     /// Returns the same keys with other names.
@@ -31,7 +36,11 @@ impl StoreKeys {
     }
 
     pub(crate) fn log(&self, log: Log) -> LogKey<'_> {
-        let name = self.names.get(usize::from(log.name)).copied().unwrap_or_else(|| log.name());
+        let name = self
+            .names
+            .get(usize::from(log.name))
+            .copied()
+            .unwrap_or_else(|| log.name());
         LogKey::new(name, self.keys.get(&log.key).map_or(&[][..], Vec::as_slice))
     }
 }
@@ -66,7 +75,11 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(store_keys: StoreKeys) -> Self {
-        Self { store_keys, salt: salt(), receipts: BTreeMap::new() }
+        Self {
+            store_keys,
+            salt: salt(),
+            receipts: BTreeMap::new(),
+        }
     }
 
     /// Makes the call of a step of `plan` on `store`.
@@ -90,7 +103,10 @@ impl Caller {
                 }
                 return Ok(CallResult::decided(&decision, raw_facts));
             }
-            let Operation::Settle { step: issuer, cost, .. } = call.operation else {
+            let Operation::Settle {
+                step: issuer, cost, ..
+            } = call.operation
+            else {
                 return store.reset(log).await.map(CallResult::Reset);
             };
             let Some(receipt) = self.receipts.get(&issuer) else {
@@ -103,7 +119,8 @@ impl Caller {
             facts.verify(&settlement)?;
             Ok(CallResult::settled(&settlement, facts))
         };
-        made.await.unwrap_or_else(|error: Error| CallResult::Failed(error.kind(), format!("{error:?}")))
+        made.await
+            .unwrap_or_else(|error: Error| CallResult::Failed(error.kind(), format!("{error:?}")))
     }
 }
 
@@ -159,7 +176,10 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
 }
 
 /// Decides from the facts.
-pub(crate) async fn by_facts(store: &SharedStore, op: Op<'_>) -> Result<(Decision, Option<RawFacts>), Error> {
+pub(crate) async fn by_facts(
+    store: &SharedStore,
+    op: Op<'_>,
+) -> Result<(Decision, Option<RawFacts>), Error> {
     let op = op.checked()?;
     let facts = store.apply(op).await?;
     facts.verify(&op)?;

@@ -23,7 +23,9 @@ impl Case {
     pub(crate) fn times(&self) -> Vec<Timestamp> {
         let mut now = Timestamp::from_micros_saturating(self.start);
         let time = |step: &Step| {
-            now = Timestamp::from_micros_saturating(now.as_micros().saturating_add_signed(step.after));
+            now = Timestamp::from_micros_saturating(
+                now.as_micros().saturating_add_signed(step.after),
+            );
             now
         };
         self.steps.iter().map(time).collect()
@@ -42,11 +44,21 @@ impl Case {
     pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {
         let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
         let (mut steps, mut after) = (Vec::new(), 0_i64);
-        for (number, &Step { after: more, mut operation }) in self.steps.iter().enumerate() {
+        for (
+            number,
+            &Step {
+                after: more,
+                mut operation,
+            },
+        ) in self.steps.iter().enumerate()
+        {
             after = after.saturating_add(more);
             let mut stays = is_kept(number);
-            if let Operation::Settle { step, .. } | Operation::Run { id: Some(CaseId::EntryOf(step)), .. } =
-                &mut operation
+            if let Operation::Settle { step, .. }
+            | Operation::Run {
+                id: Some(CaseId::EntryOf(step)),
+                ..
+            } = &mut operation
             {
                 match numbers.get(*step).copied().flatten() {
                     Some(new) => *step = new,
@@ -55,10 +67,16 @@ impl Case {
             }
             numbers.push(stays.then_some(steps.len()));
             if stays {
-                steps.push(Step { after: std::mem::take(&mut after), operation });
+                steps.push(Step {
+                    after: std::mem::take(&mut after),
+                    operation,
+                });
             }
         }
-        Self { steps, ..self.clone() }
+        Self {
+            steps,
+            ..self.clone()
+        }
     }
 }
 
@@ -73,7 +91,10 @@ pub struct CaseLimiter {
 
 impl CaseLimiter {
     /// Operations without a limiter.
-    pub const NONE: Self = Self { name: 0, policy: None };
+    pub const NONE: Self = Self {
+        name: 0,
+        policy: None,
+    };
 }
 
 /// A step of a [`Case`].
@@ -126,7 +147,14 @@ impl Operation {
     /// Returns an acquire, a peek or a record with the first policy, on the first log, without an id.
     #[must_use]
     pub fn run(mode: Mode, cost: u64) -> Self {
-        Self::Run { mode, on: Place::default(), policy: 0, cost, id: None, keep: false }
+        Self::Run {
+            mode,
+            on: Place::default(),
+            policy: 0,
+            cost,
+            id: None,
+            keep: false,
+        }
     }
 }
 
@@ -153,7 +181,11 @@ pub enum CaseId {
 
 impl CaseId {
     /// Returns the id in a sequence whose fresh ids derive from `salt`. `entry` returns the entry that a step returned.
-    pub(crate) fn entry_id(self, salt: u128, entry: impl Fn(usize) -> Option<EntryId>) -> Option<EntryId> {
+    pub(crate) fn entry_id(
+        self,
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<EntryId> {
         Some(EntryId::from_u128(match self {
             Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
             Self::Exactly(id) => id,
@@ -199,13 +231,33 @@ mod tests {
 
     #[test]
     fn removing_a_step_removes_exactly_its_settlements() {
-        let run = |after, cost| Step { after, operation: Operation::run(Mode::Record, cost) };
+        let run = |after, cost| Step {
+            after,
+            operation: Operation::run(Mode::Record, cost),
+        };
         let settle = |after, step, cost| {
-            let operation = Operation::Settle { step, on: None, cost, policy: 0 };
+            let operation = Operation::Settle {
+                step,
+                on: None,
+                cost,
+                policy: 0,
+            };
             Step { after, operation }
         };
-        let steps = vec![run(1, 1), run(1, 2), settle(1, 0, 5), settle(1, 1, 6), run(1, 3), settle(1, 4, 7)];
-        let case = Case { policies: vec![policy!("3/10us")], limiters: vec![CaseLimiter::NONE], start: 0, steps };
+        let steps = vec![
+            run(1, 1),
+            run(1, 2),
+            settle(1, 0, 5),
+            settle(1, 1, 6),
+            run(1, 3),
+            settle(1, 4, 7),
+        ];
+        let case = Case {
+            policies: vec![policy!("3/10us")],
+            limiters: vec![CaseLimiter::NONE],
+            start: 0,
+            steps,
+        };
         let expected = vec![run(2, 2), settle(2, 0, 6), run(1, 3), settle(1, 2, 7)];
         assert_eq!(case.with_steps(|step| step != 0).steps, expected);
     }

@@ -7,7 +7,9 @@ use limiter_core::{ErrorKind, Timestamp};
 use super::Plan;
 use super::call_result::CallResult;
 use super::transcript;
-use crate::conformance::sentence::Sentence::{self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
+use crate::conformance::sentence::Sentence::{
+    self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3,
+};
 
 /// A wrong result from a store, or another failed check. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
@@ -39,13 +41,26 @@ impl std::error::Error for Mismatch {}
 
 impl Mismatch {
     /// Returns a failed check of these sentences, without a call.
-    pub(crate) fn new(title: impl Into<String>, citations: &[Sentence], transcript: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        title: impl Into<String>,
+        citations: &[Sentence],
+        transcript: impl Into<String>,
+    ) -> Self {
         let (title, transcript) = (title.into(), transcript.into());
-        Self { title, call: 0, step: 0, citations: citations.to_vec(), transcript }
+        Self {
+            title,
+            call: 0,
+            step: 0,
+            citations: citations.to_vec(),
+            transcript,
+        }
     }
 
     pub(crate) fn titled(self, title: impl Into<String>) -> Self {
-        Self { title: title.into(), ..self }
+        Self {
+            title: title.into(),
+            ..self
+        }
     }
 
     /// Adds a circumstance to the title. The mismatch then cites these sentences first.
@@ -58,9 +73,15 @@ impl Mismatch {
 
 /// Returns the mismatch of a wrong result of the plan's last call.
 pub(crate) fn mismatch(plan: &Plan, got: &CallResult) -> Mismatch {
-    let Some(last) = plan.calls.last() else { return Mismatch::new("", &[], "there is no call") };
+    let Some(last) = plan.calls.last() else {
+        return Mismatch::new("", &[], "there is no call");
+    };
     let (call, citations) = (plan.calls.len() - 1, suggested(&last.expected, got));
-    Mismatch { call, step: last.step, ..Mismatch::new("", &citations, transcript::of_last(plan, got)) }
+    Mismatch {
+        call,
+        step: last.step,
+        ..Mismatch::new("", &citations, transcript::of_last(plan, got))
+    }
 }
 
 /// Fields of a decision, most telling first.
@@ -76,8 +97,13 @@ const DECIDED: &[(&str, &[Sentence])] = &[
 ];
 
 /// Fields of a settlement, most telling first.
-const SETTLED: &[(&str, &[Sentence])] =
-    &[("at", &[T3]), ("applied", &[S1, S4]), ("newest entry", &[L11]), ("used", &[S2, S7]), ("", &[S7])];
+const SETTLED: &[(&str, &[Sentence])] = &[
+    ("at", &[T3]),
+    ("applied", &[S1, S4]),
+    ("newest entry", &[L11]),
+    ("used", &[S2, S7]),
+    ("", &[S7]),
+];
 
 /// Returns the sentences that the most telling wrong field suggests.
 fn suggested(expected: &CallResult, got: &CallResult) -> Vec<Sentence> {
@@ -93,8 +119,18 @@ fn suggested(expected: &CallResult, got: &CallResult) -> Vec<Sentence> {
     let [right, wrong] = [expected, got].map(|result| result.fields(Timestamp::EPOCH));
     let differs = |field: &str| {
         // If there are several limits, the limit precedes the name of the field.
-        let is_it = |name: &str| field.is_empty() || name == field || name.ends_with(&format!(": {field}"));
-        right.iter().any(|(name, value)| is_it(name) && wrong.iter().any(|(other, got)| other == name && got != value))
+        let is_it =
+            |name: &str| field.is_empty() || name == field || name.ends_with(&format!(": {field}"));
+        right.iter().any(|(name, value)| {
+            is_it(name)
+                && wrong
+                    .iter()
+                    .any(|(other, got)| other == name && got != value)
+        })
     };
-    table.iter().find(|(field, _)| differs(field)).map(|(_, citations)| citations.to_vec()).unwrap_or_default()
+    table
+        .iter()
+        .find(|(field, _)| differs(field))
+        .map(|(_, citations)| citations.to_vec())
+        .unwrap_or_default()
 }

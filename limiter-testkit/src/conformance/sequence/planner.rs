@@ -37,8 +37,11 @@ impl Planner {
     pub(crate) fn new(case: &Case) -> Self {
         let mut policies = case.policies.clone();
         policies.push(everything());
-        let plan =
-            Plan { policies: policies.into(), start: Timestamp::from_micros_saturating(case.start), calls: Vec::new() };
+        let plan = Plan {
+            policies: policies.into(),
+            start: Timestamp::from_micros_saturating(case.start),
+            calls: Vec::new(),
+        };
         Self {
             reference: ReferenceStore::new(),
             plan,
@@ -50,11 +53,17 @@ impl Planner {
 
     fn limiter(&self, place: Place) -> CaseLimiter {
         let number = usize::from(place.limiter) % self.limiters.len().max(1);
-        self.limiters.get(number).copied().unwrap_or(CaseLimiter::NONE)
+        self.limiters
+            .get(number)
+            .copied()
+            .unwrap_or(CaseLimiter::NONE)
     }
 
     fn log(&self, place: Place) -> Log {
-        Log { name: self.limiter(place).name, key: place.key }
+        Log {
+            name: self.limiter(place).name,
+            key: place.key,
+        }
     }
 
     /// Returns the index of a policy of the case, which excludes the added one.
@@ -79,16 +88,24 @@ impl Planner {
 
     /// Returns the first step that returned a receipt of an entry.
     pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
-        self.issued.iter().find(|(_, issued)| issued.receipt.entry() == entry.name).map(|(step, _)| *step)
+        self.issued
+            .iter()
+            .find(|(_, issued)| issued.receipt.entry() == entry.name)
+            .map(|(step, _)| *step)
     }
 
     /// Returns the call of a step. Returns `None` if the contract does not specify its result, or if there is no receipt to
     /// settle.
     pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
         let (log, limiter_policy, policy) = match operation {
-            Operation::Run { id: Some(CaseId::EntryOf(step)), .. } if !self.issued.contains_key(&step) => return None,
+            Operation::Run {
+                id: Some(CaseId::EntryOf(step)),
+                ..
+            } if !self.issued.contains_key(&step) => return None,
             Operation::Run { on, policy, .. } => (self.log(on), self.limiter(on).policy, policy),
-            Operation::Settle { step, on, policy, .. } => {
+            Operation::Settle {
+                step, on, policy, ..
+            } => {
                 let issued = self.issued.get(&step)?;
                 let log = on.map_or(issued.log, |place| self.log(place));
                 // A store may use an idempotency key as the entry id. The receipt then also matches another entry
@@ -107,7 +124,13 @@ impl Planner {
             Operation::Reset { on } => (self.log(on), None, 0),
         };
         let limiter_policy = limiter_policy.map(|policy| self.policy(policy));
-        Some(Call { operation, log, policy: self.policy(policy), limiter_policy, at })
+        Some(Call {
+            operation,
+            log,
+            policy: self.policy(policy),
+            limiter_policy,
+            at,
+        })
     }
 
     /// Returns a peek that covers every entry of a log.
@@ -138,29 +161,50 @@ impl Planner {
         got: &CallResult,
     ) -> Result<(), CallResult> {
         self.expect(step, call);
-        let got = got.clone().with_original(|| self.original(step, &call, |step| receipts.get(&step).copied()));
-        let agrees = self.plan.calls.last().is_some_and(|planned| planned.expected.agrees(&got));
+        let got = got
+            .clone()
+            .with_original(|| self.original(step, &call, |step| receipts.get(&step).copied()));
+        let agrees = self
+            .plan
+            .calls
+            .last()
+            .is_some_and(|planned| planned.expected.agrees(&got));
         if agrees { Ok(()) } else { Err(got) }
     }
 
     /// Returns the step whose entry a step's receipt names, if it is another one.
-    fn original(&self, step: usize, call: &Call, receipt: impl Fn(usize) -> Option<Receipt>) -> Option<usize> {
-        let id = if let Operation::Run { id, .. } = call.operation { id } else { None };
+    fn original(
+        &self,
+        step: usize,
+        call: &Call,
+        receipt: impl Fn(usize) -> Option<Receipt>,
+    ) -> Option<usize> {
+        let id = if let Operation::Run { id, .. } = call.operation {
+            id
+        } else {
+            None
+        };
         // By L13, an entry whose caller chose the store's id of another entry may share that id.
         if let Some(CaseId::EntryOf(_)) = id {
             return None;
         }
         // By L9, an append takes its id from an older entry, and the store may have used that id for both.
-        let entry = |step: usize| receipt(step).map(|receipt| (receipt.entry(), id.map(|_| receipt.at())));
+        let entry =
+            |step: usize| receipt(step).map(|receipt| (receipt.entry(), id.map(|_| receipt.at())));
         let own = entry(step)?;
         let is_it = |(other, issued): &(&usize, &Issued)| {
-            **other != step && issued.log == call.log && entry(**other) == Some(own) && self.holds(issued)
+            **other != step
+                && issued.log == call.log
+                && entry(**other) == Some(own)
+                && self.holds(issued)
         };
         self.issued.iter().find(is_it).map(|(step, _)| *step)
     }
 
     fn holds(&self, issued: &Issued) -> bool {
-        self.entries(issued.log).iter().any(|entry| entry.name == issued.receipt.entry())
+        self.entries(issued.log)
+            .iter()
+            .any(|entry| entry.name == issued.receipt.entry())
     }
 
     /// Adds a call whose future is dropped, without effect. Returns its number.
@@ -168,7 +212,11 @@ impl Planner {
         if !self.logs.contains(&call.log) {
             self.logs.push(call.log);
         }
-        self.plan.calls.push(Arc::new(Planned { call, expected: CallResult::Dropped, step }));
+        self.plan.calls.push(Arc::new(Planned {
+            call,
+            expected: CallResult::Dropped,
+            step,
+        }));
         self.plan.calls.len() - 1
     }
 
@@ -177,13 +225,17 @@ impl Planner {
         let Planned { call, step, .. } = *self.plan.calls[number];
         let (policies, key) = (Arc::clone(&self.plan.policies), [call.log.key]);
         let log = LogKey::new(call.log.name(), &key);
-        match (call.op(&policies, log, Self::SALT, |step| self.entry(step)), call.operation) {
+        match (
+            call.op(&policies, log, Self::SALT, |step| self.entry(step)),
+            call.operation,
+        ) {
             (Some(op), _) => self.run(step, call.log, op),
             (None, Operation::Settle { step, cost, .. }) => {
                 let Some(issued) = self.issued.get(&step) else {
                     return CallResult::Failed(ErrorKind::Inconsistent, String::new());
                 };
-                let settlement = Settlement::new(log, &policies[call.policy], issued.receipt, cost).at(call.at);
+                let settlement =
+                    Settlement::new(log, &policies[call.policy], issued.receipt, cost).at(call.at);
                 CallResult::settled(&settlement, self.reference.settle_now(&settlement))
             }
             (None, _) => CallResult::Reset(self.reference.reset_now(log)),
@@ -202,14 +254,21 @@ impl Planner {
 
     /// Forgets a log, as a store may do.
     pub(crate) fn forget(&mut self, log: Log) {
-        _ = self.reference.reset_now(LogKey::new(log.name(), &[log.key]));
+        _ = self
+            .reference
+            .reset_now(LogKey::new(log.name(), &[log.key]));
     }
 
     fn run(&mut self, step: usize, log: Log, mut op: Op<'_>) -> CallResult {
         let refused = match op.mode {
             _ if op.cost == 0 => Some(ErrorKind::InvalidCost),
             Mode::Record => None,
-            _ => op.policy.limits().iter().any(|limit| op.cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
+            _ => op
+                .policy
+                .limits()
+                .iter()
+                .any(|limit| op.cost > limit.max())
+                .then_some(ErrorKind::CostExceedsLimit),
         };
         if let Some(kind) = refused {
             return CallResult::Failed(kind, String::new());
@@ -221,7 +280,14 @@ impl Planner {
         let raw_facts = RawFacts::from(&facts);
         let decision = decide(&op, facts);
         if let Some(receipt) = decision.receipt() {
-            self.issued.insert(step, Issued { log, id: op.id, receipt });
+            self.issued.insert(
+                step,
+                Issued {
+                    log,
+                    id: op.id,
+                    receipt,
+                },
+            );
         }
         CallResult::decided(&decision, Some(raw_facts))
     }

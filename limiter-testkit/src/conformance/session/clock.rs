@@ -16,7 +16,10 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn now() -> Self {
-        Self { system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(), instant: Instant::now() }
+        Self {
+            system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(),
+            instant: Instant::now(),
+        }
     }
 }
 
@@ -42,7 +45,12 @@ struct Reading {
 
 impl ClockCheck {
     pub(crate) fn new(tolerance: Option<Duration>, own_timer: bool) -> Self {
-        Self { tolerance, own_timer, last: None, slept: Duration::ZERO }
+        Self {
+            tolerance,
+            own_timer,
+            last: None,
+            slept: Duration::ZERO,
+        }
     }
 
     pub(crate) fn slept(&mut self, duration: Duration) {
@@ -62,7 +70,9 @@ impl ClockCheck {
         let clamp = newest.unwrap_or(Timestamp::EPOCH);
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
-            let low = clamp.max(Timestamp::from_micros_saturating(before.system.as_micros().saturating_sub(micros)));
+            let low = clamp.max(Timestamp::from_micros_saturating(
+                before.system.as_micros().saturating_sub(micros),
+            ));
             let high = clamp.max(after.system.saturating_add(tolerance));
             if time < low || time > high {
                 let text = format!(
@@ -79,8 +89,14 @@ impl ClockCheck {
         if newest.is_some_and(|newest| time <= newest) {
             return Ok(());
         }
-        let reading = Reading { time, before: before.instant, after: after.instant };
-        let result = self.last.map_or(Ok(()), |last| self.progress(last, reading));
+        let reading = Reading {
+            time,
+            before: before.instant,
+            after: after.instant,
+        };
+        let result = self
+            .last
+            .map_or(Ok(()), |last| self.progress(last, reading));
         (self.last, self.slept) = (Some(reading), Duration::ZERO);
         result
     }
@@ -93,7 +109,10 @@ impl ClockCheck {
         } else {
             let least = now.before.saturating_duration_since(last.after);
             let most = now.after.saturating_duration_since(last.before);
-            (least.mul_f64(0.95).saturating_sub(slack), most.mul_f64(1.05) + slack)
+            (
+                least.mul_f64(0.95).saturating_sub(slack),
+                most.mul_f64(1.05) + slack,
+            )
         };
         let passed = Duration::from_micros(now.time.micros_since(last.time));
         if (least..=most).contains(&passed) {

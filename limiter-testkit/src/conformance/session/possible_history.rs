@@ -25,13 +25,20 @@ pub(crate) struct PossibleHistory {
 
 impl PossibleHistory {
     pub(crate) fn new(planner: Planner) -> Self {
-        Self { planner, kept: HashMap::new(), dropped: None }
+        Self {
+            planner,
+            kept: HashMap::new(),
+            dropped: None,
+        }
     }
 
     /// Returns whether the store may have forgotten a log by `now`. It must keep entries at given times for a minute,
     /// which is longer than a session lasts by default.
     pub(crate) fn may_forget(&self, log: Log, now: Timestamp) -> bool {
-        let (Some(newest), Some(Some(window))) = (self.planner.newest(log), self.kept.get(&log)) else { return false };
+        let (Some(newest), Some(Some(window))) = (self.planner.newest(log), self.kept.get(&log))
+        else {
+            return false;
+        };
         !window.counts(newest, now)
     }
 
@@ -49,16 +56,31 @@ impl PossibleHistory {
             let entries = history.planner.entries(log);
             entries
                 .iter()
-                .map(|entry| (entry.at, entry.cost, entry.id, entry.admitted, entry.refundable, entry.marks))
+                .map(|entry| {
+                    (
+                        entry.at,
+                        entry.cost,
+                        entry.id,
+                        entry.admitted,
+                        entry.refundable,
+                        entry.marks,
+                    )
+                })
                 .collect::<Vec<_>>()
         };
-        let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);
+        let same = |log: &Log| {
+            self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log)
+        };
         self.dropped.is_some() == other.dropped.is_some() && self.planner.logs.iter().all(same)
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
     pub(crate) fn keeps(&self, log: Log) -> Sentence {
-        if self.kept.get(&log) == Some(&None) { F2 } else { F1 }
+        if self.kept.get(&log) == Some(&None) {
+            F2
+        } else {
+            F1
+        }
     }
 
     /// Adds a call, and compares the store's result with the expected one. `receipts` are those that the store returned, by step.
@@ -87,7 +109,9 @@ impl PossibleHistory {
         let (number, when) = self.dropped?;
         let mut other = self.clone();
         other.dropped = None;
-        let expected = other.planner.apply_dropped(number, newest.filter(|_| when == At::StoreClock));
+        let expected = other
+            .planner
+            .apply_dropped(number, newest.filter(|_| when == At::StoreClock));
         other.keep(other.planner.plan.calls[number].call, &expected, when);
         Some(other)
     }
@@ -95,12 +119,19 @@ impl PossibleHistory {
     /// Notes how long the log is kept after an append.
     fn keep(&mut self, call: Call, expected: &CallResult, when: At) {
         if let CallResult::Decided(decided) = expected
-            && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == RawFacts::APPENDED)
+            && decided
+                .raw_facts
+                .is_some_and(|raw_facts| raw_facts.outcome == RawFacts::APPENDED)
         {
             let plan = &self.planner.plan;
-            let policies = [Some(call.policy), call.limiter_policy].into_iter().flatten();
-            let window = policies.map(|policy| Retention::of(&plan.policies[policy]).window).max();
-            self.kept.insert(call.log, window.filter(|_| matches!(when, At::StoreClock)));
+            let policies = [Some(call.policy), call.limiter_policy]
+                .into_iter()
+                .flatten();
+            let window = policies
+                .map(|policy| Retention::of(&plan.policies[policy]).window)
+                .max();
+            self.kept
+                .insert(call.log, window.filter(|_| matches!(when, At::StoreClock)));
         }
     }
 }

@@ -38,7 +38,11 @@ impl Pace {
             Self::Standstill => Some((STANDSTILL_FACTOR, 0)),
             Self::Millis => Some((1, 1_000)),
             Self::Stretched => {
-                let total: u64 = case.steps.iter().map(|step| u64::try_from(step.after).unwrap_or(0)).sum();
+                let total: u64 = case
+                    .steps
+                    .iter()
+                    .map(|step| u64::try_from(step.after).unwrap_or(0))
+                    .sum();
                 let factor = MAX_TOTAL_SLEEP.checked_div(total)?.min(MAX_FACTOR);
                 (factor > 10).then_some((factor, factor))
             }
@@ -49,16 +53,27 @@ impl Pace {
 fn stretched(policy: &Policy, factor: u64) -> Policy {
     let limits = policy.limits().iter().map(|of| {
         let window = of.window().as_micros().saturating_mul(factor);
-        let resolution = of.resolution().map_or(0, |resolution| (resolution.as_micros() as u64).saturating_mul(factor));
-        resolved(limit(of.max(), window.min(Window::MAX.as_micros())), resolution)
+        let resolution = of.resolution().map_or(0, |resolution| {
+            (resolution.as_micros() as u64).saturating_mul(factor)
+        });
+        resolved(
+            limit(of.max(), window.min(Window::MAX.as_micros())),
+            resolution,
+        )
     });
-    Policy::new(limits).map_or_else(|_| policy.clone(), |new| new.with_counting(policy.counting()))
+    Policy::new(limits).map_or_else(
+        |_| policy.clone(),
+        |new| new.with_counting(policy.counting()),
+    )
 }
 
 /// Runs scripts, many at the same time.
 pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pace, turn: usize) {
     for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
-        let runs = scripts.iter().enumerate().map(|(i, script)| run_script(run, script, pace, turn + batch + i));
+        let runs = scripts
+            .iter()
+            .enumerate()
+            .map(|(i, script)| run_script(run, script, pace, turn + batch + i));
         for result in join_all(runs).await {
             run.count_script(result);
         }
@@ -66,19 +81,36 @@ pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pac
 }
 
 /// Runs a script. Returns the number of calls, or 0 if the script does not suit this pace.
-pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn: usize) -> Result<u64, Mismatch> {
-    let Some((windows, sleeps)) = pace.factors(&script.case) else { return Ok(0) };
+pub(crate) async fn run_script(
+    run: &Run<'_>,
+    script: &Script,
+    pace: Pace,
+    turn: usize,
+) -> Result<u64, Mismatch> {
+    let Some((windows, sleeps)) = pace.factors(&script.case) else {
+        return Ok(0);
+    };
     let mut case = script.case.clone();
-    case.policies = case.policies.iter().map(|policy| stretched(policy, windows)).collect();
+    case.policies = case
+        .policies
+        .iter()
+        .map(|policy| stretched(policy, windows))
+        .collect();
     let mut session = Session::new(run, &case, turn);
     // At the other paces, sweeps would only cost time.
     session.sweep = run.suite.sweep.clone().filter(|_| pace == Pace::Millis);
     let steps = case.steps.len();
     let mut result = session.script(script, 0..steps, sleeps).await;
     if result.is_ok() {
-        result = session.peek_all(steps.saturating_sub(1), At::StoreClock).await;
+        result = session
+            .peek_all(steps.saturating_sub(1), At::StoreClock)
+            .await;
     }
     session.end().await;
-    result.map_err(|mismatch| script.cited(mismatch).under(" at the store's own clock", &[]))?;
+    result.map_err(|mismatch| {
+        script
+            .cited(mismatch)
+            .under(" at the store's own clock", &[])
+    })?;
     Ok(session.calls())
 }

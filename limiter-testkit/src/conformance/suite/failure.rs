@@ -27,12 +27,24 @@ impl Failure {
         mismatches.sort_by_key(|mismatch| mismatch.call);
         let mut seen = HashSet::new();
         mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.citations.first().copied()));
-        let count =
-            |sentence: &Sentence| mismatches.iter().filter(|mismatch| mismatch.citations.contains(sentence)).count();
-        let mut sentences: Vec<Sentence> =
-            Sentence::ALL.iter().copied().filter(|sentence| count(sentence) > 0).collect();
+        let count = |sentence: &Sentence| {
+            mismatches
+                .iter()
+                .filter(|mismatch| mismatch.citations.contains(sentence))
+                .count()
+        };
+        let mut sentences: Vec<Sentence> = Sentence::ALL
+            .iter()
+            .copied()
+            .filter(|sentence| count(sentence) > 0)
+            .collect();
         sentences.sort_by_key(|sentence| std::cmp::Reverse(count(sentence)));
-        Self { phase, mismatches, sentences, seed }
+        Self {
+            phase,
+            mismatches,
+            sentences,
+            seed,
+        }
     }
 
     /// Returns the phase that failed.
@@ -56,10 +68,18 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { phase, mismatches, sentences, seed } = self;
+        let Self {
+            phase,
+            mismatches,
+            sentences,
+            seed,
+        } = self;
         let labels: Vec<&str> = sentences.iter().map(|sentence| sentence.label()).collect();
-        let cases =
-            if mismatches.len() == 1 { "one failing case" } else { &format!("{} failing cases", mismatches.len()) };
+        let cases = if mismatches.len() == 1 {
+            "one failing case"
+        } else {
+            &format!("{} failing cases", mismatches.len())
+        };
         writeln!(f, "{phase:?}: {cases}, citing {}", labels.join(", "))?;
         for (number, mismatch) in mismatches.iter().take(MAX_SHOWN).enumerate() {
             writeln!(f, "\n{}) {mismatch}", number + 1)?;
@@ -67,8 +87,15 @@ impl fmt::Display for Failure {
         if mismatches.len() > MAX_SHOWN {
             writeln!(f, "\nand {} more", mismatches.len() - MAX_SHOWN)?;
         }
-        write!(f, "\nrun this phase alone with Suite::phases(&[Phase::{phase:?}])")?;
-        if phase.is_random() { write!(f, " and Suite::seed({seed})") } else { Ok(()) }
+        write!(
+            f,
+            "\nrun this phase alone with Suite::phases(&[Phase::{phase:?}])"
+        )?;
+        if phase.is_random() {
+            write!(f, " and Suite::seed({seed})")
+        } else {
+            Ok(())
+        }
     }
 }
 

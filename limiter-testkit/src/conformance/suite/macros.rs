@@ -12,7 +12,11 @@ pub use futures::executor::block_on;
 /// # Panics
 /// If the store fails.
 #[allow(clippy::panic, reason = "it is the body of a test")]
-pub async fn check(suite: Suite, phase: Phase, run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>) {
+pub async fn check(
+    suite: Suite,
+    phase: Phase,
+    run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>,
+) {
     if let Err(failure) = run(suite.phases(&[phase])).await {
         panic!("{failure}");
     }

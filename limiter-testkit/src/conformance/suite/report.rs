@@ -51,7 +51,10 @@ impl Phase {
 
     /// Returns whether the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
-        matches!(self, Self::Exhaustive | Self::Random | Self::Guarantee | Self::Several)
+        matches!(
+            self,
+            Self::Exhaustive | Self::Random | Self::Guarantee | Self::Several
+        )
     }
 }
 

@@ -31,7 +31,16 @@ impl<'a> Run<'a> {
     pub(crate) fn new(suite: &'a Suite, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
         let (prefix, report) = (format!("{:016x}", salt() as u64), Report::default());
         let (handles, keys, mismatches) = (Vec::new(), AtomicU64::new(0), Vec::new());
-        Self { suite, handles, late, phase: Phase::Golden, prefix, keys, report, mismatches }
+        Self {
+            suite,
+            handles,
+            late,
+            phase: Phase::Golden,
+            prefix,
+            keys,
+            report,
+            mismatches,
+        }
     }
 
     /// Makes the store sweep, if it can.
@@ -62,7 +71,11 @@ impl<'a> Run<'a> {
 
     /// Returns an unused key.
     pub(crate) fn new_key(&self) -> String {
-        format!("{}/{}", self.prefix, self.keys.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{}/{}",
+            self.prefix,
+            self.keys.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
     /// Returns a name that no other run uses.
@@ -73,7 +86,9 @@ impl<'a> Run<'a> {
     /// Returns the scripts of a text, and reports a text with mistakes.
     pub(crate) fn scripts(&mut self, text: &str) -> Vec<Script> {
         let scripts = script::parse(text);
-        scripts.map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text))).unwrap_or_default()
+        scripts
+            .map_err(|text| self.fail(Mismatch::new("a script of the suite", &[], text)))
+            .unwrap_or_default()
     }
 
     /// Counts a script's calls, or reports its errors. A script without calls did not run.
@@ -94,7 +109,11 @@ pub(crate) fn log(key: &(impl AsRef<[u8]> + ?Sized)) -> LogKey<'_> {
 }
 
 /// Returns an operation on a log of that name.
-pub(crate) fn op<'a>(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Op<'a> {
+pub(crate) fn op<'a>(
+    mode: Mode,
+    key: &'a (impl AsRef<[u8]> + ?Sized),
+    policy: &'a Policy,
+) -> Op<'a> {
     Op::new(mode, key, policy).with_name(log(key).name)
 }
 

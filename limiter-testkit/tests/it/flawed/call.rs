@@ -50,12 +50,19 @@ pub(super) fn time(micros: u64) -> Timestamp {
 impl<'a> FlawedCall<'a> {
     /// Returns the time that the caller gave, or the clock's.
     pub(super) fn given(&self) -> u64 {
-        if let At::Given(given) = self.op.at { given.as_micros() } else { self.clock }
+        if let At::Given(given) = self.op.at {
+            given.as_micros()
+        } else {
+            self.clock
+        }
     }
 
     /// Returns the time of the operation.
     pub(super) fn now(&self) -> Timestamp {
-        self.before.iter().map(|entry| entry.at).fold(time(self.given()), Timestamp::max)
+        self.before
+            .iter()
+            .map(|entry| entry.at)
+            .fold(time(self.given()), Timestamp::max)
     }
 
     /// Returns by how much the operation is later than the given time.
@@ -109,8 +116,14 @@ impl<'a> FlawedCall<'a> {
 
     /// Moves entries that are newer than the given time back to it.
     pub(super) fn step_back(&mut self, condition: bool) {
-        let given = if condition { time(self.given()) } else { Timestamp::MAX };
-        self.log.iter_mut().for_each(|entry| entry.at = entry.at.min(given));
+        let given = if condition {
+            time(self.given())
+        } else {
+            Timestamp::MAX
+        };
+        self.log
+            .iter_mut()
+            .for_each(|entry| entry.at = entry.at.min(given));
     }
 
     /// Changes the operation's id.
@@ -122,7 +135,11 @@ impl<'a> FlawedCall<'a> {
     pub(super) fn keep(&mut self) {
         if self.appended() {
             let now = self.facts.log.now.as_micros();
-            let start = if self.on_clock() { now } else { self.clock + 61_000_000 };
+            let start = if self.on_clock() {
+                now
+            } else {
+                self.clock + 61_000_000
+            };
             self.memory.until = start.saturating_add(self.window());
             let appended = (self.op.mode, self.given(), self.facts.log.usage[0].used);
             self.memory.appended.insert(self.fresh().name, appended);
@@ -166,10 +183,26 @@ impl<'a> FlawedCall<'a> {
 
     /// Returns the entry that the operation appends.
     pub(super) fn fresh(&self) -> ReferenceEntry {
-        let name = if let Outcome::Appended(entry) = self.facts.outcome { entry.id } else { EntryId::from_u128(7) };
-        let Facts { admitted, refundable, .. } = self.facts;
+        let name = if let Outcome::Appended(entry) = self.facts.outcome {
+            entry.id
+        } else {
+            EntryId::from_u128(7)
+        };
+        let Facts {
+            admitted,
+            refundable,
+            ..
+        } = self.facts;
         let marks = self.log.last().map_or([false; 2], |entry| entry.marks);
-        ReferenceEntry { name, id: self.op.id, at: self.now(), cost: self.op.cost, admitted, refundable, marks }
+        ReferenceEntry {
+            name,
+            id: self.op.id,
+            at: self.now(),
+            cost: self.op.cost,
+            admitted,
+            refundable,
+            marks,
+        }
     }
 
     /// Merges entries as an append does.
@@ -177,7 +210,13 @@ impl<'a> FlawedCall<'a> {
         let (op, limits, now) = (&self.op, (Rules::CONTRACT.limits)(&self.op), self.now());
         let before = self.before.last().map_or(now, |entry| entry.at);
         let mut names = (self.fresh().name.as_u128() << 64..).map(EntryId::from_u128);
-        let append = Append { op, limits, before, now, new: self.fresh() };
+        let append = Append {
+            op,
+            limits,
+            before,
+            now,
+            new: self.fresh(),
+        };
         if condition {
             append.merge(&Rules::CONTRACT, &mut self.log, || names.next().unwrap());
         }
@@ -186,7 +225,11 @@ impl<'a> FlawedCall<'a> {
     /// Changes the entry that was appended.
     pub(super) fn change_new(&mut self, change: impl Fn(&mut ReferenceEntry)) {
         let appended = self.appended();
-        self.log.last_mut().filter(|_| appended).into_iter().for_each(change);
+        self.log
+            .last_mut()
+            .filter(|_| appended)
+            .into_iter()
+            .for_each(change);
     }
 
     /// Gives the appended entry another name.
@@ -199,7 +242,9 @@ impl<'a> FlawedCall<'a> {
 
     /// Remembers the entry that the operation appends or would append.
     pub(super) fn remember_if(&mut self, condition: bool) {
-        self.memory.ghosts.extend((condition && self.op.id.is_some()).then(|| self.fresh()));
+        self.memory
+            .ghosts
+            .extend((condition && self.op.id.is_some()).then(|| self.fresh()));
     }
 
     /// Returns the state of these entries.
@@ -210,7 +255,9 @@ impl<'a> FlawedCall<'a> {
     /// Returns whether more units fit a policy now.
     pub(super) fn fits(&self, policy: &Policy, cost: u64) -> bool {
         let used = log_facts(&self.log, policy, cost, self.now()).usage;
-        used.iter().zip(policy.limits()).all(|(usage, limit)| usage.used.saturating_add(cost) <= limit.max())
+        used.iter()
+            .zip(policy.limits())
+            .all(|(usage, limit)| usage.used.saturating_add(cost) <= limit.max())
     }
 
     pub(super) fn same_id(&self, entry: &ReferenceEntry) -> bool {
@@ -229,7 +276,11 @@ impl<'a> FlawedCall<'a> {
 
     /// Returns the mode of the operation that appended the entry, its given time, and the usage that it returned.
     pub(super) fn appended_by(&self, entry: EntryId) -> (Mode, u64, u64) {
-        self.memory.appended.get(&entry).copied().unwrap_or((Mode::Peek, u64::MAX, 0))
+        self.memory
+            .appended
+            .get(&entry)
+            .copied()
+            .unwrap_or((Mode::Peek, u64::MAX, 0))
     }
 
     /// Returns whether the receipt names the entry.
@@ -244,7 +295,9 @@ impl<'a> FlawedCall<'a> {
 
     /// Lets the settlement find this entry, if there is one.
     pub(super) fn find(&mut self, entry: Option<ReferenceEntry>) {
-        self.receipt = entry.map_or(self.receipt, |entry| Receipt::new(entry.name, entry.at, self.receipt.window()));
+        self.receipt = entry.map_or(self.receipt, |entry| {
+            Receipt::new(entry.name, entry.at, self.receipt.window())
+        });
     }
 
     pub(super) fn find_nothing_if(&mut self, condition: bool) {
@@ -258,9 +311,16 @@ impl<'a> FlawedCall<'a> {
 
     /// Makes the receipt valid for another time. One for 0 names no entry.
     pub(super) fn valid_for(&mut self, window: u64) {
-        let entry = if window == 0 { u128::MAX.into() } else { self.receipt.entry() };
-        self.receipt =
-            Receipt::new(entry, self.receipt.at(), Window::from_micros(window.max(1)).unwrap_or(Window::MAX));
+        let entry = if window == 0 {
+            u128::MAX.into()
+        } else {
+            self.receipt.entry()
+        };
+        self.receipt = Receipt::new(
+            entry,
+            self.receipt.at(),
+            Window::from_micros(window.max(1)).unwrap_or(Window::MAX),
+        );
     }
 
     /// Undoes a settlement.
@@ -272,13 +332,19 @@ impl<'a> FlawedCall<'a> {
 
     /// Changes the entry that was settled to a cost.
     pub(super) fn change(&mut self, change: impl Fn(&mut ReferenceEntry, u64)) {
-        let i = self.log.iter().position(|entry| self.names(entry)).filter(|_| self.facts.admitted);
-        i.into_iter().for_each(|i| change(&mut self.log[i], self.cost));
+        let i = self
+            .log
+            .iter()
+            .position(|entry| self.names(entry))
+            .filter(|_| self.facts.admitted);
+        i.into_iter()
+            .for_each(|i| change(&mut self.log[i], self.cost));
     }
 
     /// Puts the settled entry behind all entries up to a time.
     pub(super) fn put_behind(&mut self, at: Timestamp) {
         self.change(|entry, _| entry.at = at);
-        self.log.sort_by_key(|entry| (entry.at, entry.name == self.receipt.entry()));
+        self.log
+            .sort_by_key(|entry| (entry.at, entry.name == self.receipt.entry()));
     }
 }

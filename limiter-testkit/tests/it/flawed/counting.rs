@@ -11,7 +11,11 @@ use limiter_core::{Error, Timestamp, WindowStore};
 pub(super) struct CountsIn16Bits(Mutex<HashMap<Vec<u8>, Log>>);
 
 fn time(at: At) -> Timestamp {
-    if let At::Given(given) = at { given } else { Timestamp::EPOCH }
+    if let At::Given(given) = at {
+        given
+    } else {
+        Timestamp::EPOCH
+    }
 }
 
 #[async_trait]
@@ -27,7 +31,10 @@ impl WindowStore for CountsIn16Bits {
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let mut logs = self.0.lock().unwrap();
-        Ok(logs.entry(settlement.log.to_bytes()).or_default().settle(&settlement, time(settlement.at)))
+        Ok(logs
+            .entry(settlement.log.to_bytes())
+            .or_default()
+            .settle(&settlement, time(settlement.at)))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {

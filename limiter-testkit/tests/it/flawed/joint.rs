@@ -26,7 +26,9 @@ impl Joint<'_> {
     }
 
     fn is_denied(&self) -> bool {
-        self.ops.iter().any(|joint| joint.denies(self.peek(joint).admitted))
+        self.ops
+            .iter()
+            .any(|joint| joint.denies(self.peek(joint).admitted))
     }
 }
 
@@ -41,19 +43,30 @@ pub(super) fn one_by_one(joint: &Joint<'_>) -> Option<JointFacts> {
 
 pub(super) fn one_by_one_if_admitted(joint: &Joint<'_>) -> Option<JointFacts> {
     let is_plain = !joint.is_denied() && joint.ops.iter().all(|of| of.op.id.is_none());
-    if is_plain { one_by_one(joint) } else { joint.change(|_| ()) }
+    if is_plain {
+        one_by_one(joint)
+    } else {
+        joint.change(|_| ())
+    }
 }
 
 pub(super) fn nothing_if_denied(joint: &Joint<'_>) -> Option<JointFacts> {
     let peeks = || joint.ops.iter().map(|of| Ok(joint.peek(of))).collect();
-    if joint.is_denied() { Some(peeks()) } else { joint.change(|_| ()) }
+    if joint.is_denied() {
+        Some(peeks())
+    } else {
+        joint.change(|_| ())
+    }
 }
 
 pub(super) fn repeats_nothing_if_denied(joint: &Joint<'_>) -> Option<JointFacts> {
     let denied = joint.is_denied();
     let mut results = joint.change(|_| ())?;
     for (of, result) in joint.ops.iter().zip(&mut results).filter(|_| denied) {
-        if result.as_ref().is_ok_and(|facts| matches!(facts.outcome, Outcome::Repeated(_))) {
+        if result
+            .as_ref()
+            .is_ok_and(|facts| matches!(facts.outcome, Outcome::Repeated(_)))
+        {
             *result = Ok(joint.peek(of));
         }
     }

@@ -71,7 +71,11 @@ async fn wait() {
     let mut waited = false;
     std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
-        if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+        if std::mem::replace(&mut waited, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
 }
@@ -87,7 +91,11 @@ impl StoreUnderTest {
     pub(crate) fn new(flaw: &'static Flaw) -> Self {
         if flaw.2 == "CountsIn16Bits" {
             let store = || -> SharedStore { Arc::new(counting::CountsIn16Bits::default()) };
-            return Self { handles: vec![store()], late: Box::new(store), sweep: Arc::new(|| Box::pin(async {})) };
+            return Self {
+                handles: vec![store()],
+                late: Box::new(store),
+                sweep: Arc::new(|| Box::pin(async {})),
+            };
         }
         let store = Arc::new(mutant::Mutant::new(flaw));
         let (sweeper, opener) = (Arc::clone(&store), Arc::clone(&store));
@@ -97,6 +105,10 @@ impl StoreUnderTest {
         };
         let another: SharedStore = Arc::new(store.another(1));
         let late = move || -> SharedStore { Arc::new(opener.another(2)) };
-        Self { handles: vec![store, another], late: Box::new(late), sweep: Arc::new(sweep) }
+        Self {
+            handles: vec![store, another],
+            late: Box::new(late),
+            sweep: Arc::new(sweep),
+        }
     }
 }

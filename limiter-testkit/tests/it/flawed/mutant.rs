@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts,
-    decide,
+    At, Entry, Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Outcome,
+    Settlement, SettlementFacts, decide,
 };
 use limiter_core::{
-    BoxFuture, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore, Timer, Timestamp, Window,
-    WindowStore, policy,
+    BoxFuture, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore, Timer,
+    Timestamp, Window, WindowStore, policy,
 };
 use limiter_testkit::conformance::{Phase, Sentence};
 use limiter_testkit::reference::merging::Rules;
@@ -80,8 +80,17 @@ impl Mutant {
             Change::Merging(change) => change(&mut rules),
             _ => {}
         }
-        let (store, lock, logs) = (ReferenceStore::with_rules(rules), Default::default(), Mutex::default());
-        Self { flaw, number: 0, shared: Arc::new(Shared { store, lock, logs }), private: Mutex::default() }
+        let (store, lock, logs) = (
+            ReferenceStore::with_rules(rules),
+            Default::default(),
+            Mutex::default(),
+        );
+        Self {
+            flaw,
+            number: 0,
+            shared: Arc::new(Shared { store, lock, logs }),
+            private: Mutex::default(),
+        }
     }
 
     /// Opens another handle of the same store.
@@ -89,7 +98,12 @@ impl Mutant {
         if self.is("OpeningClears") && number > 1 {
             self.forget(&mut self.shared.logs.lock().unwrap().0, |_, _| true);
         }
-        Self { flaw: self.flaw, number, shared: Arc::clone(&self.shared), private: Mutex::default() }
+        Self {
+            flaw: self.flaw,
+            number,
+            shared: Arc::clone(&self.shared),
+            private: Mutex::default(),
+        }
     }
 
     fn is(&self, name: &str) -> bool {
@@ -99,7 +113,9 @@ impl Mutant {
     /// Changes a call: before it, the entries afterwards, or the facts.
     fn change(&self, verb: Verb, step: u8, call: &mut FlawedCall<'_>) {
         match (verb, step, &self.flaw.3) {
-            (Verb::Apply | Verb::Settle, 0, Change::Clock(clock)) if call.on_clock() => call.shift(clock),
+            (Verb::Apply | Verb::Settle, 0, Change::Clock(clock)) if call.on_clock() => {
+                call.shift(clock)
+            }
             (Verb::Apply, 0, Change::Before(change))
             | (Verb::Apply, 1, Change::Entries(change))
             | (Verb::Apply, 2, Change::Facts(change))
@@ -113,11 +129,17 @@ impl Mutant {
     }
 
     fn policy(&self, policy: &Policy) -> Policy {
-        if let Change::Limits(change) = self.flaw.3 { change(policy) } else { policy.clone() }
+        if let Change::Limits(change) = self.flaw.3 {
+            change(policy)
+        } else {
+            policy.clone()
+        }
     }
 
     fn log(&self, log: LogKey<'_>) -> (Name, Vec<u8>) {
-        let Change::Log(change) = self.flaw.3 else { return (log.name, log.key.to_vec()) };
+        let Change::Log(change) = self.flaw.3 else {
+            return (log.name, log.key.to_vec());
+        };
         let (name, key) = change(log.name.as_str(), log.key);
         (Name::new(&name), key)
     }
@@ -127,8 +149,15 @@ impl Mutant {
         for ((name, key), memory) in logs.iter_mut() {
             if which(&(*name, key.clone()), memory) {
                 let log = LogKey::new(*name, key);
-                let ghosts = if self.is("SweepLeavesIds") { self.shared.store.entries(log) } else { Vec::new() };
-                *memory = Memory { ghosts, ..Memory::default() };
+                let ghosts = if self.is("SweepLeavesIds") {
+                    self.shared.store.entries(log)
+                } else {
+                    Vec::new()
+                };
+                *memory = Memory {
+                    ghosts,
+                    ..Memory::default()
+                };
                 self.shared.store.set_entries(log, Vec::new());
             }
         }
@@ -150,8 +179,11 @@ impl Mutant {
         }
         let now = clock();
         let own = self.log(op.log);
-        self.forget(logs, |log, memory| *log == own && (1..=now).contains(&memory.until));
-        let policies = [op.policy, op.limiter_policy.unwrap_or(op.policy)].map(|policy| self.policy(policy));
+        self.forget(logs, |log, memory| {
+            *log == own && (1..=now).contains(&memory.until)
+        });
+        let policies =
+            [op.policy, op.limiter_policy.unwrap_or(op.policy)].map(|policy| self.policy(policy));
         let mut op = op;
         (op.log, op.policy) = (LogKey::new(own.0, &own.1), &policies[0]);
         op.limiter_policy = op.limiter_policy.map(|_| &policies[1]);
@@ -159,7 +191,10 @@ impl Mutant {
         let log = store.entries(op.log);
         let unknown = Receipt::new(0.into(), Timestamp::EPOCH, Window::MIN);
         let (receipt, cost) = receipt.unwrap_or((unknown, 0));
-        let facts = Facts { admitted: false, ..store.apply_now(&op.to_peek()) };
+        let facts = Facts {
+            admitted: false,
+            ..store.apply_now(&op.to_peek())
+        };
         let memory = logs.entry(own.clone()).or_default();
         let (before, number) = (log.clone(), u128::from(self.number));
         let mut call = FlawedCall {
@@ -190,13 +225,18 @@ impl Mutant {
         if call.fails {
             return Err(Error::new(ErrorKind::Unavailable, "a flaw"));
         }
-        let (facts, until, is_empty) =
-            (call.facts, call.memory.until, call.log.is_empty() && call.memory.ghosts.is_empty());
+        let (facts, until, is_empty) = (
+            call.facts,
+            call.memory.until,
+            call.log.is_empty() && call.memory.ghosts.is_empty(),
+        );
         if is_empty && verb == Verb::Reset {
             logs.remove(&own);
         }
         if self.is("ExpiresAllNames") {
-            logs.iter_mut().filter(|((_, key), _)| *key == own.1).for_each(|(_, memory)| memory.until = until);
+            logs.iter_mut()
+                .filter(|((_, key), _)| *key == own.1)
+                .for_each(|(_, memory)| memory.until = until);
         }
         Ok(facts)
     }
@@ -204,22 +244,44 @@ impl Mutant {
     fn apply_step(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.call(Verb::Apply, op, None, |call| {
             let store = call.store;
-            let (own, finds): (&[_], fn(&FlawedCall<'_>, &ReferenceEntry) -> bool) = match self.flaw.3 {
-                Change::Finds(finds) => (&call.before, finds),
-                _ => (&[], |call, entry| call.repeats(entry)),
-            };
-            let mut candidates = own.iter().chain(&call.memory.ghosts).chain(&call.shared.ghosts).copied();
-            let found = call.op.id.and_then(|_| candidates.find(|entry| finds(call, entry)));
+            let (own, finds): (&[_], fn(&FlawedCall<'_>, &ReferenceEntry) -> bool) =
+                match self.flaw.3 {
+                    Change::Finds(finds) => (&call.before, finds),
+                    _ => (&[], |call, entry| call.repeats(entry)),
+                };
+            let mut candidates = own
+                .iter()
+                .chain(&call.memory.ghosts)
+                .chain(&call.shared.ghosts)
+                .copied();
+            let found = call
+                .op
+                .id
+                .and_then(|_| candidates.find(|entry| finds(call, entry)));
             call.facts = match found {
-                Some(ReferenceEntry { name: id, at, admitted, refundable, .. }) => {
+                Some(ReferenceEntry {
+                    name: id,
+                    at,
+                    admitted,
+                    refundable,
+                    ..
+                }) => {
                     let mut peek = call.op;
                     (peek.mode, peek.id) = (Mode::Peek, None);
                     let outcome = Outcome::Repeated(Entry { id, at });
-                    Facts { admitted, refundable, outcome, ..store.apply_now(&peek) }
+                    Facts {
+                        admitted,
+                        refundable,
+                        outcome,
+                        ..store.apply_now(&peek)
+                    }
                 }
                 None if matches!(self.flaw.3, Change::Finds(_)) && call.op.id.is_some() => {
                     let mut entries = call.before.clone();
-                    entries.iter_mut().filter(|entry| call.same_id(entry)).for_each(|entry| entry.id = None);
+                    entries
+                        .iter_mut()
+                        .filter(|entry| call.same_id(entry))
+                        .for_each(|entry| entry.id = None);
                     store.set_entries(call.op.log, entries);
                     store.apply_now(&call.op)
                 }
@@ -230,16 +292,27 @@ impl Mutant {
     }
 
     fn settle_step(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let Settlement { log, policy, receipt, cost, at, .. } = settlement;
+        let Settlement {
+            log,
+            policy,
+            receipt,
+            cost,
+            at,
+            ..
+        } = settlement;
         let mut op = Op::peek(log.key, policy).with_name(log.name).with_cost(0);
         op.at = at;
         let facts = self.call(Verb::Settle, op, Some((receipt, cost)), |call| {
-            let mut settlement = Settlement::new(call.op.log, call.op.policy, call.receipt, call.cost);
+            let mut settlement =
+                Settlement::new(call.op.log, call.op.policy, call.receipt, call.cost);
             settlement.at = call.op.at;
             let facts = call.store.settle_now(&settlement);
             (call.facts.admitted, call.facts.log) = (facts.applied, facts.log);
         })?;
-        Ok(SettlementFacts { applied: facts.admitted, log: facts.log })
+        Ok(SettlementFacts {
+            applied: facts.admitted,
+            log: facts.log,
+        })
     }
 
     fn reset_step(&self, log: LogKey<'_>) -> Result<bool, Error> {
@@ -263,7 +336,11 @@ impl Mutant {
         };
         let select = || -> Vec<(Name, Vec<u8>)> {
             let logs = self.shared.logs.lock().unwrap();
-            logs.0.iter().filter(|(_, memory)| has_expired(memory.until)).map(|(log, _)| log.clone()).collect()
+            logs.0
+                .iter()
+                .filter(|(_, memory)| has_expired(memory.until))
+                .map(|(log, _)| log.clone())
+                .collect()
         };
         let early = select();
         match self.flaw.2 {
@@ -292,14 +369,16 @@ impl Mutant {
 impl Mutant {
     /// Makes one call. A store that takes steps holds its lock meanwhile, with a pause before and after the change.
     async fn in_steps<T>(&self, log: LogKey<'_>, change: impl FnOnce() -> T) -> T {
-        let steps = self.is("NoneInSteps") || self.flaw.0 == Phase::Cancel && self.flaw.1 != Sentence::T5;
+        let steps =
+            self.is("NoneInSteps") || self.flaw.0 == Phase::Cancel && self.flaw.1 != Sentence::T5;
         if self.is("HidesItsLogs") {
             let mut own = self.private.lock().unwrap();
             if let Some(entries) = own.logs.remove(&log.to_bytes()) {
                 self.shared.store.set_entries(log, entries);
             }
             let answer = change();
-            own.logs.insert(log.to_bytes(), self.shared.store.entries(log));
+            own.logs
+                .insert(log.to_bytes(), self.shared.store.entries(log));
             return answer;
         }
         if !steps && !self.is("BlocksWhenContended") {
@@ -317,7 +396,12 @@ impl Mutant {
     }
 
     /// Changes half of the log, waits, and then changes the log as it was before.
-    async fn in_halves<T>(&self, log: LogKey<'_>, half: impl FnOnce(u64), whole: impl FnOnce() -> T) -> T {
+    async fn in_halves<T>(
+        &self,
+        log: LogKey<'_>,
+        half: impl FnOnce(u64),
+        whole: impl FnOnce() -> T,
+    ) -> T {
         let _guard = self.lock().await;
         let (entries, until) = (self.shared.store.entries(log), self.until(log, |_| {}));
         half(until);
@@ -342,16 +426,26 @@ impl Mutant {
         let fits = self.apply_step(step)?.admitted;
         wait().await;
         std::thread::yield_now();
-        step.mode = if op.appends(fits) { Mode::Record } else { Mode::Peek };
+        step.mode = if op.appends(fits) {
+            Mode::Record
+        } else {
+            Mode::Peek
+        };
         let facts = self.apply_step(step)?;
-        Ok(Facts { admitted: fits, ..facts })
+        Ok(Facts {
+            admitted: fits,
+            ..facts
+        })
     }
 
     /// Applies an operation to a copy of the log, which then replaces the log: other handles do not wait meanwhile.
     fn hides_its_lock(&self, op: Op<'_>) -> Facts {
         // The copies choose different names.
         for _ in 0..99 {
-            _ = self.shared.store.apply_now(&Op::record(b"names", &policy!("1/1us")));
+            _ = self
+                .shared
+                .store
+                .apply_now(&Op::record(b"names", &policy!("1/1us")));
         }
         let copy = self.shared.store.clone();
         let facts = copy.apply_now(&op);
@@ -363,15 +457,31 @@ impl Mutant {
     /// Until the handle notices a change, a denied operation stays denied.
     async fn hides_its_denials(&self, op: Op<'_>) -> Result<Facts, Error> {
         let key = op.log.to_bytes();
-        let same =
-            |facts: &&Facts| op.at == At::Given(facts.log.now) && facts.log.usage.len() == op.policy.limits().len();
-        let denied = self.private.lock().unwrap().denied.get(&key).filter(same).cloned();
+        let same = |facts: &&Facts| {
+            op.at == At::Given(facts.log.now) && facts.log.usage.len() == op.policy.limits().len()
+        };
+        let denied = self
+            .private
+            .lock()
+            .unwrap()
+            .denied
+            .get(&key)
+            .filter(same)
+            .cloned();
         if let Some(facts) = denied.filter(|_| op.mode == Mode::Acquire && op.id.is_none()) {
             return Ok(facts);
         }
         let facts = self.apply_step(op)?;
-        if op.mode == Mode::Acquire && !facts.admitted && facts.outcome == Outcome::Nothing && op.cost == 1 {
-            self.private.lock().unwrap().denied.insert(key, facts.clone());
+        if op.mode == Mode::Acquire
+            && !facts.admitted
+            && facts.outcome == Outcome::Nothing
+            && op.cost == 1
+        {
+            self.private
+                .lock()
+                .unwrap()
+                .denied
+                .insert(key, facts.clone());
         }
         Ok(facts)
     }
@@ -386,7 +496,10 @@ impl WindowStore for Mutant {
                 let mut peek = op;
                 peek.mode = Mode::Peek;
                 let admitted = self.apply_step(peek)?.admitted;
-                return Ok(Facts { admitted, ..whole()? });
+                return Ok(Facts {
+                    admitted,
+                    ..whole()?
+                });
             }
             "BlocksItsThread" => std::thread::sleep(Duration::from_millis(5)),
             "ChecksThenAdds" => return self.checks_then_adds(op).await,
@@ -395,14 +508,21 @@ impl WindowStore for Mutant {
             "LeavesAnEntryWithoutItsId" if op.id.is_some() => {
                 let mut without = op;
                 without.id = None;
-                let is_new = !self.shared.store.entries(op.log).iter().any(|entry| entry.id == op.id);
+                let is_new = !self
+                    .shared
+                    .store
+                    .entries(op.log)
+                    .iter()
+                    .any(|entry| entry.id == op.id);
                 let half = |_| _ = is_new.then(|| self.apply_step(without));
                 return self.in_halves(op.log, half, whole).await;
             }
             "LeavesAnAppendWithoutItsExpiry" => {
                 let half = |before| {
                     _ = self.apply_step(op);
-                    self.until(op.log, |until| *until = if before == 0 { *until } else { before });
+                    self.until(op.log, |until| {
+                        *until = if before == 0 { *until } else { before }
+                    });
                 };
                 return self.in_halves(op.log, half, whole).await;
             }
@@ -414,7 +534,9 @@ impl WindowStore for Mutant {
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let checked = op.checked();
         match (self.flaw.2, checked) {
-            ("DecidesAtOnceWithoutChecks", _) => Poll::Ready(self.apply_step(op).map(|facts| decide(&op, facts))),
+            ("DecidesAtOnceWithoutChecks", _) => {
+                Poll::Ready(self.apply_step(op).map(|facts| decide(&op, facts)))
+            }
             ("GivesReceiptsForMergedEntries", Ok(mut op)) => {
                 let facts = self.apply_step(op);
                 op.keep = true;
@@ -433,13 +555,24 @@ impl WindowStore for Mutant {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let joint = Joint { store: &self.shared.store, ops };
-        Ok(if let Change::Together(apply) = self.flaw.3 { apply(&joint) } else { None })
+        let joint = Joint {
+            store: &self.shared.store,
+            ops,
+        };
+        Ok(if let Change::Together(apply) = self.flaw.3 {
+            apply(&joint)
+        } else {
+            None
+        })
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let goes_together = matches!(self.flaw.3, Change::Together(_));
-        if goes_together { self.shared.store.place(log) } else { LogPlace::default() }
+        if goes_together {
+            self.shared.store.place(log)
+        } else {
+            LogPlace::default()
+        }
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -447,7 +580,11 @@ impl WindowStore for Mutant {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.private.lock().unwrap().denied.remove(&settlement.log.to_bytes());
+        self.private
+            .lock()
+            .unwrap()
+            .denied
+            .remove(&settlement.log.to_bytes());
         let whole = || self.settle_step(settlement);
         let Settlement { log, receipt, .. } = settlement;
         let is_it = |entry: &ReferenceEntry| entry.name == receipt.entry();
@@ -456,32 +593,43 @@ impl WindowStore for Mutant {
                 // Another call may remove the entry in the meantime.
                 let applied = self.shared.store.entries(log).iter().any(is_it);
                 std::thread::yield_now();
-                Ok(SettlementFacts { applied, ..whole()? })
+                Ok(SettlementFacts {
+                    applied,
+                    ..whole()?
+                })
             }
             "CapsAfterAPause" => {
                 let facts = whole()?;
                 wait().await;
                 let mut entries = self.shared.store.entries(log);
-                cap(&mut entries, if facts.applied { MAX_COST } else { u64::MAX });
+                cap(
+                    &mut entries,
+                    if facts.applied { MAX_COST } else { u64::MAX },
+                );
                 self.shared.store.set_entries(log, entries);
                 Ok(facts)
             }
             "RefundsByIdAlone" | "NamesEntriesByTheirIds" => {
                 let entries = self.shared.store.entries(log);
                 let mut settlement = settlement;
-                if let (Some(entry), "RefundsByIdAlone") = (entries.iter().find(|entry| is_it(entry)), self.flaw.2) {
+                if let (Some(entry), "RefundsByIdAlone") =
+                    (entries.iter().find(|entry| is_it(entry)), self.flaw.2)
+                {
                     settlement.receipt = Receipt::new(entry.name, entry.at, receipt.window());
                 }
                 let facts = self.settle_step(settlement)?;
                 if self.is("NamesEntriesByTheirIds") && settlement.cost == 0 {
-                    let others = entries.into_iter().filter(|entry| !is_it(entry) || entry.at != receipt.at());
+                    let others = entries
+                        .into_iter()
+                        .filter(|entry| !is_it(entry) || entry.at != receipt.at());
                     self.shared.store.set_entries(log, others.collect());
                 }
                 Ok(facts)
             }
             "SettlesOnAnyKey" => {
                 let logs: Vec<_> = self.shared.logs.lock().unwrap().0.keys().cloned().collect();
-                let entries = |log: &(Name, Vec<u8>)| self.shared.store.entries(LogKey::new(log.0, &log.1));
+                let entries =
+                    |log: &(Name, Vec<u8>)| self.shared.store.entries(LogKey::new(log.0, &log.1));
                 let found = logs.iter().find(|log| entries(log).iter().any(is_it));
                 let mut settlement = settlement;
                 settlement.log = found.map_or(log, |(name, key)| LogKey::new(*name, key));
@@ -495,14 +643,28 @@ impl WindowStore for Mutant {
                 whole()
             }
             "LeavesARefundWithoutItsId" if settlement.cost == 0 => {
-                let without = |entry| if is_it(&entry) { ReferenceEntry { id: None, ..entry } } else { entry };
-                let entries = self.shared.store.entries(log).into_iter().map(without).collect();
-                self.in_halves(log, |_| self.shared.store.set_entries(log, entries), whole).await
+                let without = |entry| {
+                    if is_it(&entry) {
+                        ReferenceEntry { id: None, ..entry }
+                    } else {
+                        entry
+                    }
+                };
+                let entries = self
+                    .shared
+                    .store
+                    .entries(log)
+                    .into_iter()
+                    .map(without)
+                    .collect();
+                self.in_halves(log, |_| self.shared.store.set_entries(log, entries), whole)
+                    .await
             }
             "LeavesHalfASettlement" if settlement.cost > 0 => {
                 let mut refund = settlement;
                 refund.cost = 0;
-                self.in_halves(log, |_| _ = self.settle_step(refund), whole).await
+                self.in_halves(log, |_| _ = self.settle_step(refund), whole)
+                    .await
             }
             _ => self.in_steps(log, whole).await,
         }
@@ -521,8 +683,13 @@ impl WindowStore for Mutant {
             return self.in_steps(log, whole).await;
         }
         // Leaves one entry.
-        let half =
-            |_| _ = self.apply_step(Op::record(log.key, &policy!("1/1us")).with_name(log.name).at(time(clock())));
+        let half = |_| {
+            _ = self.apply_step(
+                Op::record(log.key, &policy!("1/1us"))
+                    .with_name(log.name)
+                    .at(time(clock())),
+            )
+        };
         self.in_halves(log, half, whole).await
     }
 }
