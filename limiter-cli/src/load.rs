@@ -53,10 +53,10 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
     let store = connect(url, &prefix).await?;
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
         limiter_wrappers::Outage::Began { error, .. } => {
-            message(format_args!("store unavailable: {error}"))
+            message(format_args!("store unavailable: {error}"));
         }
         limiter_wrappers::Outage::Ended { calls, .. } => {
-            message(format_args!("store available after {calls} calls"))
+            message(format_args!("store available after {calls} calls"));
         }
         _ => {}
     };

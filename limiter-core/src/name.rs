@@ -90,7 +90,7 @@ fn encode(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'/' => {
-                out.push(char::from(byte))
+                out.push(char::from(byte));
             }
             _ => out.push_str(&format!("%{byte:02X}")),
         }

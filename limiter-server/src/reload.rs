@@ -77,10 +77,10 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
             match spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(())) => info!("read the TLS certificates"),
                 Ok(Err(error)) => {
-                    error!("cannot reload TLS; the old certificates stay in use: {error:#}")
+                    error!("cannot reload TLS; the old certificates stay in use: {error:#}");
                 }
                 Err(error) => {
-                    error!("cannot reload TLS; the old certificates stay in use: {error}")
+                    error!("cannot reload TLS; the old certificates stay in use: {error}");
                 }
             }
         }

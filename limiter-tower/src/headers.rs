@@ -173,7 +173,7 @@ impl RateLimitHeaders {
             }
         }
         self.numbers(&seen, |name, number| {
-            visit(name.as_str(), itoa::Buffer::new().format(number))
+            visit(name.as_str(), itoa::Buffer::new().format(number));
         });
         if let Some(wait) = retry_after {
             visit(
@@ -234,7 +234,7 @@ impl RateLimitHeaders {
             values.policy = policy.or_else(|| quotas(seen).value());
         }
         self.numbers(seen, |name, number| {
-            values.numbers.push((name, HeaderValue::from(number)))
+            values.numbers.push((name, HeaderValue::from(number)));
         });
         values
     }

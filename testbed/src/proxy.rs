@@ -231,7 +231,7 @@ async fn forward(
             match network {
                 Network::Latency(latency) => sleep_until(arrived + latency).await,
                 Network::Bandwidth(rate) => {
-                    sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await
+                    sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await;
                 }
                 _ => {}
             }

@@ -190,6 +190,6 @@ fn the_worst_window_of_an_outage() {
     thread::scope(|scope| {
         behaviours
             .iter()
-            .for_each(|(name, worst)| drop(scope.spawn(|| outage(name, worst))))
+            .for_each(|(name, worst)| drop(scope.spawn(|| outage(name, worst))));
     });
 }

@@ -131,7 +131,7 @@ fn a_store_that_is_late_fails_and_all_are_refunded() {
             .with(limiter.acquire("k"))
             .with(two.acquire("k"));
         three.refund_in(Background::new(move |refund| {
-            sink.lock().unwrap().push(refund)
+            sink.lock().unwrap().push(refund);
         }));
         let timeout = wait(9).map(|()| Error::new(ErrorKind::Timeout, "too late"));
         assert!(!block_on(three.decide_with(|_| false, timeout)));
@@ -160,7 +160,7 @@ fn a_denial_may_come_before_its_refunds() {
         .with(five.acquire("k"))
         .with(two.acquire("k").cost(2));
     denied.refund_in(Background::new(move |refund| {
-        sink.lock().unwrap().push(refund)
+        sink.lock().unwrap().push(refund);
     }));
     assert!(block_on(two.acquire("k")).unwrap().allowed());
     assert!(!block_on(denied.decide()).unwrap());

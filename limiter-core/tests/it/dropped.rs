@@ -124,7 +124,7 @@ fn drop_after(
         AllOf::new()
     };
     all.refund_in(Background::new(move |refund| {
-        sink.lock().unwrap().push(refund)
+        sink.lock().unwrap().push(refund);
     }));
     for (call, (limiter, meter)) in calls.iter().zip(&limiters) {
         if call.before > 0 {

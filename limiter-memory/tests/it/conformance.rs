@@ -65,7 +65,7 @@ fn every_sequence_of_three_conforms() {
 fn many_tasks_on_a_key_conform() {
     for tasks in [2, 4, 8] {
         let size = |sizes: &mut Sizes| {
-            (sizes.tasks, sizes.tries, sizes.rounds) = (tasks, 2_000 / tasks, 2)
+            (sizes.tasks, sizes.tries, sizes.rounds) = (tasks, 2_000 / tasks, 2);
         };
         let suite = Suite::new().sizes(size).phases(&[Phase::Contention]);
         let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();

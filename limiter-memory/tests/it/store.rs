@@ -376,7 +376,7 @@ fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
                 limiters
                     .iter()
                     .all(|limiter| limiter.peek(key).now().is_ok())
-            )
+            );
         });
         assert_eq!(more.count_total, 0, "{key}");
         assert!(limiters[1].reset(key).now().unwrap());

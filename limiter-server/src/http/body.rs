@@ -113,7 +113,7 @@ fn without_zero_fractions(json: &[u8]) -> Vec<u8> {
         rest = after;
         match byte {
             b'.' if !in_text && is_number && zeros > 0 && ends => {
-                rest = after.get(zeros..).unwrap_or_default()
+                rest = after.get(zeros..).unwrap_or_default();
             }
             b'\\' if in_text => {
                 out.push(*byte);

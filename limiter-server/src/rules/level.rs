@@ -34,7 +34,7 @@ impl Level {
         match value {
             None => values.any = Some(node),
             Some(value) if value.contains('*') => {
-                values.wildcards.push((Pattern::new(&value), node))
+                values.wildcards.push((Pattern::new(&value), node));
             }
             Some(value) => _ = values.exact.insert(value.into_bytes().into(), node),
         }

@@ -60,7 +60,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
                             &keys[task * KEYS + turn],
                             &policy!("9/1h"),
                         )
-                        .await
+                        .await;
                     }
                 }
             }

@@ -112,7 +112,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 );
             }
             (_, CallResult::Reset(done)) => {
-                note(true, if *done { "reset" } else { "reset of nothing" })
+                note(true, if *done { "reset" } else { "reset of nothing" });
             }
             (call, expected) => panic!("{call:?} expects {expected:?}"),
         }

@@ -114,7 +114,7 @@ impl Mutant {
     fn change(&self, verb: Verb, step: u8, call: &mut FlawedCall<'_>) {
         match (verb, step, &self.flaw.3) {
             (Verb::Apply | Verb::Settle, 0, Change::Clock(clock)) if call.on_clock() => {
-                call.shift(clock)
+                call.shift(clock);
             }
             (Verb::Apply, 0, Change::Before(change))
             | (Verb::Apply, 1, Change::Entries(change))
@@ -688,7 +688,7 @@ impl WindowStore for Mutant {
                 Op::record(log.key, &policy!("1/1us"))
                     .with_name(log.name)
                     .at(time(clock())),
-            )
+            );
         };
         self.in_halves(log, half, whole).await
     }

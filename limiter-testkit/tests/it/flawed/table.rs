@@ -132,12 +132,12 @@ pub(crate) static RIGHT: &[Flaw] = &[(Cases, L1, "None", Code), (Cancel, C1, "No
 pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
     vec![
         flaw(Cases, T1, "TruncatesToMilliseconds", Before, |c| {
-            c.shift(|at| at / 1_000 * 1_000)
+            c.shift(|at| at / 1_000 * 1_000);
         }),
         flaw(Cases, T1, "CutsAgesTo32Bits", Before, |c| {
             let now = c.now();
             c.log.iter_mut().for_each(|entry| {
-                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32))
+                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32));
             });
         }),
         (StoreClock, T2, "ReadsTheClockTwice", Code),
@@ -148,13 +148,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         flaw(StoreClock, T4, "IsAnHourAhead", Clock, |at| at + HOUR),
         flaw(Cases, T3, "LetsTimeRunBack", Before, |c| c.step_back(true)),
         flaw(Cases, T3, "LetsTimeRunBackOnceExpired", Before, |c| {
-            c.step_back(c.log.len() == 1 && c.window() == 1)
+            c.step_back(c.log.len() == 1 && c.window() == 1);
         }),
         flaw(Cases, T3, "SettlesBackInTime", SettledFacts, |c| {
-            c.facts.log.now = time(c.given())
+            c.facts.log.now = time(c.given());
         }),
         flaw(Cases, T3, "LetsPeeksHoldTime", Before, |c| {
-            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 })
+            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 });
         }),
         flaw(Cases, T3, "KeepsTheTimeOfRemovedEntries", Before, |c| {
             c.hold(c.before.last().map_or(0, |e| e.at.as_micros()));
@@ -175,16 +175,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.within(e, receipt_window(c).saturating_sub(clamped_by))
         }),
         flaw(Cases, T3, "TrimsAtTheGivenTime", Entries, |c| {
-            c.drop(c.window() + c.clamped_by(), c.max())
+            c.drop(c.window() + c.clamped_by(), c.max());
         }),
         flaw(Cases, T3, "SettlesAtTheGivenTime", Settles, |c| {
-            c.valid_for(c.valid() + c.clamped_by())
+            c.valid_for(c.valid() + c.clamped_by());
         }),
         flaw(Cases, T3, "SettlesAtTheReceiptsTime", SettledFacts, |c| {
             c.facts.log = c.described(&c.log, c.log.last().map_or(c.now(), |entry| entry.at));
         }),
         flaw(StoreClock, T3, "LetsTheStoresClockRunBack", Before, |c| {
-            c.step_back(c.on_clock())
+            c.step_back(c.on_clock());
         }),
         (Cancel, T5, "BlocksItsThread", Code),
         flaw(Cases, L1, "MixesUpKeys", Log, |name, key| {
@@ -235,7 +235,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             })
         }),
         flaw(Cases, L3, "CutsCostsTo32Bits", Before, |c| {
-            c.op.cost = u64::from(c.op.cost as u32)
+            c.op.cost = u64::from(c.op.cost as u32);
         }),
         flaw(Cases, L3, "FreesTheOldestFirst", Facts, |c| {
             let policy = limits(c.op.policy, |_, _, window| (MAX_COST, window));
@@ -247,13 +247,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L4, "TrimsWhenItPeeks", Entries, |c| {
-            c.drop_if(c.is(Mode::Peek))
+            c.drop_if(c.is(Mode::Peek));
         }),
         flaw(Cases, L4, "AppendsDenied", Limits, |p| {
             p.clone().with_counting(Counting::Attempts)
         }),
         flaw(Cases, L4, "PeekAppends", Entries, |c| {
-            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()))
+            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()));
         }),
         flaw(Cases, L4, "RecordAppendsOnlyIfItFits", Before, |c| {
             let fits = c.fits(c.op.policy, c.op.cost);
@@ -275,25 +275,25 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L7, "NeverTrims", Entries, |c| {
-            c.drop(u64::MAX, u64::MAX)
+            c.drop(u64::MAX, u64::MAX);
         }),
         flaw(Cases, L7, "NeverCaps", Entries, |c| {
-            c.drop(c.window(), u64::MAX)
+            c.drop(c.window(), u64::MAX);
         }),
         flaw(Cases, L7, "CapsOneTooMany", Entries, |c| {
-            c.drop(c.window(), c.max() - 1)
+            c.drop(c.window(), c.max() - 1);
         }),
         flaw(Cases, L7, "CapsOneTooFew", Entries, |c| {
-            c.drop(c.window(), c.max() + 1)
+            c.drop(c.window(), c.max() + 1);
         }),
         flaw(Cases, L7, "CapsByTheFirstMaximum", Entries, |c| {
-            c.drop(c.window(), c.op.policy.limits()[0].max())
+            c.drop(c.window(), c.op.policy.limits()[0].max());
         }),
         flaw(Cases, L7, "CapsWithoutTheNewest", Entries, |c| {
-            c.drop(c.window(), c.max() + c.op.cost)
+            c.drop(c.window(), c.max() + c.op.cost);
         }),
         flaw(Cases, L7, "RetainsTheOwnMax", Entries, |c| {
-            c.drop(c.window(), c.op.policy.largest_max())
+            c.drop(c.window(), c.op.policy.largest_max());
         }),
         flaw(Cases, L7, "RetainsTheSmallerMax", Entries, |c| {
             c.drop(
@@ -302,47 +302,47 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, L6, "TrimsOneTooLate", Entries, |c| {
-            c.drop(c.window() + 1, c.max())
+            c.drop(c.window() + 1, c.max());
         }),
         flaw(Cases, L6, "TrimsByTheShortestWindow", Entries, |c| {
-            c.drop(shortest(c.op.policy), c.max())
+            c.drop(shortest(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "TrimsByTheFirstWindow", Entries, |c| {
-            c.drop(first_window(c.op.policy), c.max())
+            c.drop(first_window(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "RetainsForTheOwnPolicy", Entries, |c| {
-            c.drop(longest(c.op.policy), c.op.policy.largest_max())
+            c.drop(longest(c.op.policy), c.op.policy.largest_max());
         }),
         flaw(Cases, L6, "RetainsForTheDefaultPolicy", Entries, |c| {
             c.drop(longest(c.default()), c.default().largest_max());
         }),
         flaw(Cases, L6, "RetainsTheOwnWindow", Entries, |c| {
-            c.drop(longest(c.op.policy), c.max())
+            c.drop(longest(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "TrimsOnlyWhatItAdmits", Entries, |c| {
             c.drop(if c.is_denied() { u64::MAX } else { c.window() }, c.max());
         }),
         flaw(Cases, L8, "TrimsWhenItDenies", Entries, |c| {
-            c.drop_if(c.is_denied())
+            c.drop_if(c.is_denied());
         }),
         flaw(Cases, L8, "TrimsWhenItRepeats", Entries, |c| {
-            c.drop_if(c.repeated())
+            c.drop_if(c.repeated());
         }),
         flaw(Cases, L8, "TrimsWhenItSettles", Settled, |c| {
-            c.drop_if(true)
+            c.drop_if(true);
         }),
         flaw(Cases, L9, "IgnoresIds", Before, |c| c.op.id = None),
         flaw(Cases, L9, "IgnoresTheIdZero", Before, |c| {
-            c.op.id = c.op.id.filter(|id| id.as_u128() != 0)
+            c.op.id = c.op.id.filter(|id| id.as_u128() != 0);
         }),
         flaw(StoreClock, L9, "IgnoresIdsAtTheStoresClock", Before, |c| {
-            c.op.id = c.op.id.filter(|_| !c.on_clock())
+            c.op.id = c.op.id.filter(|_| !c.on_clock());
         }),
         flaw(Cases, L9, "ComparesHalfOfIds", Before, |c| {
-            c.change_id(|id| u128::from(id as u64))
+            c.change_id(|id| u128::from(id as u64));
         }),
         flaw(Cases, L9, "ComparesAllButOneBitOfIds", Before, |c| {
-            c.change_id(|id| id << 1)
+            c.change_id(|id| id << 1);
         }),
         flaw(Cases, L9, "RepeatsTheVerdictOfNow", Facts, |c| {
             c.facts.admitted = if c.repeated() {
@@ -390,7 +390,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
                 .for_each(|e| e.id = c.op.id);
         }),
         flaw(Cases, L10, "LeavesIdsOfDenials", Facts, |c| {
-            c.remember_if(c.is_denied() && !c.appended())
+            c.remember_if(c.is_denied() && !c.appended());
         }),
         flaw(Cases, L11, "HidesTheNewestEntry", Facts, |c| {
             let counts = c.facts.log.usage.iter().any(|usage| usage.used > 0);
@@ -419,7 +419,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.facts.log.usage = PerLimit::from_slice(&usage).unwrap();
         }),
         flaw(Cases, L11, "DescribesTheLogBefore", Facts, |c| {
-            c.facts.log = c.described(&c.before, c.now())
+            c.facts.log = c.described(&c.before, c.now());
         }),
         (Contention, L12, "ChecksThenAdds", Code),
         (Contention, L12, "FindsThenSettles", Code),
@@ -434,26 +434,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         }),
         (Handles, L12, "OpeningClears", Code),
         flaw(Cases, L13, "NamesEntriesByTheirIds", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128))
+            c.rename(c.op.id.map(EntryId::as_u128));
         }),
         flaw(LongLog, L14, "CountsEntriesIn8Bits", Entries, |c| {
-            c.log = c.log.split_off(c.log.len() >> 8)
+            c.log = c.log.split_off(c.log.len() >> 8);
         }),
         (LongLog, L14, "CountsIn16Bits", Code),
         flaw(LongLog, L14, "ReadsAPage", Facts, |c| {
             c.facts.log = c.described(&c.log[..c.log.len().min(1_000)], c.now());
         }),
         flaw(Cases, L15, "GivesReceiptsForAll", Facts, |c| {
-            c.facts.refundable = true
+            c.facts.refundable = true;
         }),
         flaw(Cases, L15, "GivesReceiptsForRecords", Facts, |c| {
-            c.facts.refundable |= c.is(Mode::Record)
+            c.facts.refundable |= c.is(Mode::Record);
         }),
         flaw(Cases, L15, "GivesReceiptsForDenials", Facts, |c| {
-            c.facts.refundable |= c.is_denied()
+            c.facts.refundable |= c.is_denied();
         }),
         flaw(Cases, L15, "GivesReceiptsByTheOwnPolicy", Facts, |c| {
-            c.facts.refundable = c.facts.admitted
+            c.facts.refundable = c.facts.admitted;
         }),
         flaw(Cases, L15, "GivesReceiptsWhenItRepeats", Facts, |c| {
             c.facts.refundable |= c.repeated() && c.facts.admitted;
@@ -531,10 +531,10 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.change_new(|e| e.marks[0] |= is_marked);
         }),
         flaw(Cases, M2, "MergesWhenItRepeats", Entries, |c| {
-            c.merge_if(c.repeated())
+            c.merge_if(c.repeated());
         }),
         flaw(Cases, M2, "MergesWhenItPeeks", Entries, |c| {
-            c.merge_if(c.is(Mode::Peek))
+            c.merge_if(c.is(Mode::Peek));
         }),
         flaw(Cases, M2, "MergesNoAttempts", MergingLimits, |op| {
             (Rules::CONTRACT.limits)(op)
@@ -567,13 +567,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             due(a, u, &a.limits, &[])
         }),
         flaw(Cases, M4, "KeepsMarkedLogsApart", Merging, |r| {
-            r.apart = u64::MAX
+            r.apart = u64::MAX;
         }),
         flaw(Cases, M4, "KeepsApartAMicrosecondTooLong", Merging, |r| {
-            r.apart += 1
+            r.apart += 1;
         }),
         flaw(Cases, M4, "KeepsApartAMicrosecondTooShort", Merging, |r| {
-            r.apart -= 1
+            r.apart -= 1;
         }),
         flaw(
             Cases,
@@ -671,7 +671,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             }
         }),
         flaw(Cases, M6, "KeepsTheReceiptsOfMergedEntries", Merging, |r| {
-            r.keeps_names = true
+            r.keeps_names = true;
         }),
         flaw(Cases, M7, "RepeatsForTheWholeWindow", Finds, |c, e| {
             c.within(e, c.window())
@@ -697,7 +697,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             )
         }),
         flaw(Cases, M7, "RefundsForTheLongerWindow", Settles, |c| {
-            c.valid_for(c.valid().max(longest(c.op.policy)))
+            c.valid_for(c.valid().max(longest(c.op.policy)));
         }),
         (Cases, M7, "GivesReceiptsForMergedEntries", Code),
         flaw(Several, A1, "SaysLogsGoTogetherAndCannot", Together, |_| {
@@ -749,13 +749,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S1, "RefundsANeighbour", Settles, |c| {
-            c.find(c.named().and(c.before.first().copied()))
+            c.find(c.named().and(c.before.first().copied()));
         }),
         flaw(Cases, S1, "RefundsByTimeAlone", Settles, |c| {
             c.find(c.before.iter().copied().find(|e| e.at == c.receipt.at()));
         }),
         flaw(Cases, S1, "RefundsByIdAlone", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128))
+            c.rename(c.op.id.map(EntryId::as_u128));
         }),
         (Cases, S1, "SettlesOnAnyKey", Code),
         flaw(Cases, S1, "SettlesUnderTheDefaultName", Settles, |c| {
@@ -776,14 +776,14 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             |c| c.find_nothing_if(c.on_clock()),
         ),
         flaw(Cases, S2, "IgnoresSettlements", Settled, |c| {
-            c.undo_if(c.cost > 0)
+            c.undo_if(c.cost > 0);
         }),
         flaw(Cases, S2, "SettlesAnew", Settled, |c| c.put_behind(c.now())),
         flaw(Cases, S2, "SettlesAtTheEnd", Settled, |c| {
-            c.put_behind(c.receipt.at())
+            c.put_behind(c.receipt.at());
         }),
         flaw(Cases, S2, "SettlesWithoutTheId", Settled, |c| {
-            c.change(|e, _| e.id = None)
+            c.change(|e, _| e.id = None);
         }),
         flaw(Cases, S2, "SettlesToTheDifference", Settles, |c| {
             c.cost += c.cost.min(1) * c.named().map_or(0, |e| e.cost - 1);
@@ -798,19 +798,19 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.change(|e, cost| e.cost = cost);
         }),
         flaw(Cases, S4, "RefundsTwice", Settles, |c| {
-            c.find(c.named().or(c.before.last().copied()))
+            c.find(c.named().or(c.before.last().copied()));
         }),
         flaw(Cases, S4, "RefundsWhatHasLeft", Settles, |c| {
-            c.valid_for(u64::MAX)
+            c.valid_for(u64::MAX);
         }),
         flaw(Cases, S4, "RefundsAtTheEndOfTheWindow", Settles, |c| {
-            c.valid_for(c.valid() + 1)
+            c.valid_for(c.valid() + 1);
         }),
         flaw(Cases, S4, "RefundsInTheSettlementsWindow", Settles, |c| {
-            c.valid_for(longest(c.op.policy))
+            c.valid_for(longest(c.op.policy));
         }),
         flaw(Cases, S4, "AlwaysApplies", SettledFacts, |c| {
-            c.facts.admitted = true
+            c.facts.admitted = true;
         }),
         flaw(Cases, S5, "SettlesWithoutCap", Settled, uncap),
         flaw(Cases, S5, "SettlesWithThePolicysCap", Settled, |c| {
@@ -824,13 +824,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S6, "RefusesLargeSettlements", SettledFacts, |c| {
-            c.fails = c.cost > c.op.policy.largest_max()
+            c.fails = c.cost > c.op.policy.largest_max();
         }),
         flaw(Cases, S6, "CutsLargeSettlements", Settles, |c| {
-            c.cost = c.cost.min(c.op.policy.largest_max())
+            c.cost = c.cost.min(c.op.policy.largest_max());
         }),
         flaw(Cases, S7, "SettlesWithTheUsageBefore", SettledFacts, |c| {
-            c.facts.log = c.described(&c.before, c.now())
+            c.facts.log = c.described(&c.before, c.now());
         }),
         flaw(
             Cases,
@@ -845,26 +845,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.find_nothing_if(c.named().is_some_and(|e| e.cost == c.cost));
         }),
         flaw(Cases, S8, "ResetLeavesAnEntry", ResetEntries, |c| {
-            c.log = c.before[..c.before.len() / 2].to_vec()
+            c.log = c.before[..c.before.len() / 2].to_vec();
         }),
         flaw(Cases, S8, "ResetKeepsIds", ResetFacts, |c| {
-            c.memory.ghosts = c.before.clone()
+            c.memory.ghosts = c.before.clone();
         }),
         flaw(Cases, S8, "ResetAlwaysFinds", ResetFacts, |c| {
-            c.facts.admitted = true
+            c.facts.admitted = true;
         }),
         flaw(Cases, S8, "ResetNeverFinds", ResetFacts, |c| {
-            c.facts.admitted = false
+            c.facts.admitted = false;
         }),
         (Cases, S8, "ResetsAllKeys", Code),
         flaw(Forgetting, F1, "ByTheFirstWindow", Facts, |c| {
-            c.expire(true, at(c) + first_window(c.op.policy))
+            c.expire(true, at(c) + first_window(c.op.policy));
         }),
         flaw(Forgetting, F1, "ByTheOwnWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.op.policy))
+            c.expire(true, at(c) + longest(c.op.policy));
         }),
         flaw(Forgetting, F1, "ByTheDefaultWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.default()))
+            c.expire(true, at(c) + longest(c.default()));
         }),
         flaw(Forgetting, F1, "AfterWholeSeconds", Facts, |c| {
             c.expire(
@@ -873,7 +873,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterWholeMillis", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
         }),
         flaw(Forgetting, F1, "AfterTheFirstAppend", Facts, |c| {
             c.expire(
@@ -882,16 +882,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterTheLastOperation", Facts, |c| {
-            c.expire_if(true, c.op.policy)
+            c.expire_if(true, c.op.policy);
         }),
         flaw(Forgetting, F1, "AfterAPeek", Facts, |c| {
-            c.expire_if(c.is(Mode::Peek), c.op.policy)
+            c.expire_if(c.is(Mode::Peek), c.op.policy);
         }),
         flaw(Forgetting, F1, "AfterASettlement", SettledFacts, |c| {
-            c.expire_if(true, c.op.policy)
+            c.expire_if(true, c.op.policy);
         }),
         flaw(Forgetting, F1, "WindowAfterTheClock", Facts, |c| {
-            c.expire(true, c.clock + c.window())
+            c.expire(true, c.clock + c.window());
         }),
         flaw(
             Forgetting,
@@ -916,7 +916,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             },
         ),
         flaw(Forgetting, F1, "ForgetsEarlyWithATimer", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
         }),
         (Forgetting, F1, "ForgetsWhenThereAreMany", Code),
         (Forgetting, F1, "SweepsInTwoSteps", Code),
@@ -925,20 +925,20 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         (Forgetting, L1, "ExpiresAllNames", Code),
         (Forgetting, L1, "SweepsAllNames", Code),
         flaw(Forgetting, F2, "GivenTimesAsItsOwn", Facts, |c| {
-            c.expire(false, at(c) + c.window())
+            c.expire(false, at(c) + c.window());
         }),
         flaw(Forgetting, F2, "GivenTimesAfterTheWindow", Facts, |c| {
-            c.expire(false, c.clock + c.window())
+            c.expire(false, c.clock + c.window());
         }),
         (Forgetting, F2, "SweepsGivenTimes", Code),
         flaw(Cases, E1, "DeniesByError", Facts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         flaw(Cases, E1, "SettlesNothingByError", SettledFacts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         flaw(Cases, E1, "ResetsNothingByError", ResetFacts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce", Code),
         (Cases, E2, "DecidesAtOnceWithoutChecks", Code),
