@@ -38,15 +38,20 @@ const NAME: &str = "replay";
 pub fn run(args: &Replay) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;
     let mut input = Input::open(args.file.as_deref(), args.plot.is_some())?;
-    let summary = replay(args, &policy, &mut input)?;
-    match &args.plot {
-        Some(path) => draw(args, &mut input, &policy, &summary, path),
-        None => Ok(()),
+    let (summary, skipped) = replay(args, &policy, &mut input)?;
+    if let Some(path) = &args.plot {
+        draw(args, &mut input, &policy, &summary, path)?;
     }
+    anyhow::ensure!(
+        skipped <= summary.rows,
+        "{}: more than half of the rows are malformed",
+        input.name
+    );
+    Ok(())
 }
 
-/// Replays the trace and prints the decisions or the summary.
-fn replay(args: &Replay, policy: &Policy, input: &mut Input) -> anyhow::Result<Summary> {
+/// Replays the trace and prints the decisions or the summary. Returns the summary and the number of skipped rows.
+fn replay(args: &Replay, policy: &Policy, input: &mut Input) -> anyhow::Result<(Summary, u64)> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut summary = Summary::new(policy);
     let start = Instant::now();
@@ -68,7 +73,7 @@ fn replay(args: &Replay, policy: &Policy, input: &mut Input) -> anyhow::Result<S
             input.name, skipped.count
         ));
     }
-    Ok(summary)
+    Ok((summary, skipped.count))
 }
 
 /// Replays the trace a second time, now that the key and the time span of the plot are known.

@@ -16,7 +16,7 @@ use crate::redis::parse_url;
 pub struct Load {
     /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel:// [default: a store in memory]
-    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = parse_url)]
     pub(super) store: Option<String>,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,

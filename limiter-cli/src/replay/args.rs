@@ -12,11 +12,12 @@ use crate::trace::Format;
 ///
 /// A trace is a CSV file with a header row, or the access log of a web server (combined or common log format). CSV
 /// has the columns `at` and `key`, and optionally `cost` (default: 1) and `op` (acquire, peek, record or reset;
-/// default: acquire), in any order. Other columns are ignored. `at` is Unix or relative seconds with up to six
-/// decimals, or RFC 3339. The key of an access log is the client address. Rows need not be sorted by time: within a
-/// key, time never runs backwards.
+/// default: acquire), in any order. Other columns are ignored. `at` is Unix or relative seconds, or RFC 3339, rounded
+/// down to microseconds. The key of an access log is the client address, which may follow a virtual host or the prefix
+/// of docker or syslog. Rows need not be sorted by time: within a key, time never runs backwards.
 ///
-/// Exit status: 0 for success, 2 for a usage error or a malformed trace, 1 for any other failure.
+/// Exit status: 0 for success, 2 for a usage error or a malformed trace, 1 for any other failure, including a trace of
+/// which more than half of the rows were skipped.
 #[derive(Args, Debug)]
 pub struct Replay {
     /// The trace; - or nothing for standard input
@@ -37,7 +38,7 @@ pub struct Replay {
     /// [default: the key with the most denials, or else the busiest]
     #[arg(long, value_name = "KEY", requires = "plot", value_parser = key)]
     pub(super) key: Option<Box<[u8]>>,
-    /// Continues after a malformed row, and reports the number of such rows
+    /// Continues after a malformed row, and reports the number of such rows. Fails at the end if they are the majority
     #[arg(long)]
     pub(super) skip_invalid: bool,
 }

@@ -1,6 +1,7 @@
 //! Access logs of web servers, in the combined or common log format.
 
 use std::io::{self, BufRead, Read};
+use std::net::IpAddr;
 
 use limiter_core::Timestamp;
 
@@ -55,20 +56,24 @@ impl CombinedRows {
             number,
             latest,
         } = self;
-        let Some((key, time)) = split(line) else {
-            let text = "expected an access log line, as in 192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / \
-                        HTTP/1.1\" 200 12";
-            return Err(malformed(
-                *number,
-                format!("{text}, found {}", shown(line.trim_ascii_end())),
-            ));
+        let line = line.trim_ascii_end();
+        let wrong = |expected: &str, found| {
+            malformed(*number, format!("{expected}, found {}", shown(found)))
         };
+        let (head, time) = split(line).ok_or_else(|| {
+            let expected = "expected an access log line, as in 192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / \
+                            HTTP/1.1\" 200 12";
+            wrong(expected, line)
+        })?;
+        let key = client(head).ok_or_else(|| {
+            let expected = "expected one client address before the identity, as in 192.0.2.7 - - or \
+                            example.com:443 192.0.2.7 - -";
+            wrong(expected, head.trim_ascii_end())
+        })?;
         let at = match &latest {
             Some((text, at)) if text == time => *at,
             _ => {
-                let at = parse_access_log_time(time).map_err(|expected| {
-                    malformed(*number, format!("{expected}, found {}", shown(time)))
-                })?;
+                let at = parse_access_log_time(time).map_err(|expected| wrong(expected, time))?;
                 *latest = Some((*time, at));
                 at
             }
@@ -82,16 +87,47 @@ impl CombinedRows {
     }
 }
 
-/// Returns the client address and the time of `address identity user [time] "request"`. A user name may contain
-/// spaces and brackets. The time is therefore the first bracket of the right shape that is followed by a request.
+/// Splits a line at its time: `address identity user [time] "request"`. A user name may contain spaces and brackets.
+/// The time is therefore the first bracket of the right shape that is followed by a request.
 pub(super) fn split(line: &[u8]) -> Option<(&[u8], &[u8; ACCESS_LOG_TIME])> {
     const AFTER: &[u8] = b"] \"";
-    let blank = memchr::memchr(b' ', line)?;
-    let brackets = memchr::memchr_iter(b'[', line).filter(|&at| at > blank);
-    let time = brackets.filter_map(|at| {
+    memchr::memchr_iter(b'[', line).find_map(|at| {
         let (time, rest) = line[at + 1..].split_first_chunk::<ACCESS_LOG_TIME>()?;
         let shape = time[2] == b'/' && time[6] == b'/' && time[11] == b':' && time[20] == b' ';
-        (shape && rest.starts_with(AFTER)).then_some(time)
-    });
-    (blank > 0).then_some(&line[..blank]).zip({ time }.next())
+        (shape && rest.starts_with(AFTER)).then_some((&line[..at], time))
+    })
+}
+
+/// Returns the client in the part of a line before the time: the word before the identity, which is the first `-`
+/// after a word.
+///
+/// Other words may precede an IP address: a virtual host, a container's name, or the time and host of syslog or docker.
+/// A list of forwarded addresses has no client, because the number of trusted proxies is unknown.
+fn client(head: &[u8]) -> Option<&[u8]> {
+    let mut words = head.split(|b| *b == b' ').filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let [second, third, fourth] = [0, 1, 2].map(|n| words.clone().nth(n));
+    if is_address(first) && !second.is_some_and(is_address) && third.is_some() && fourth.is_none() {
+        return Some(first);
+    }
+    let (mut word, mut is_first) = (first, true);
+    for next in words {
+        if next == b"-" {
+            return (is_address(word) || is_first && is_host_name(word)).then_some(word);
+        }
+        if word.contains(&b',') {
+            return None;
+        }
+        (word, is_first) = (next, false);
+    }
+    None
+}
+
+fn is_address(word: &[u8]) -> bool {
+    str::from_utf8(word).is_ok_and(|word| word.parse::<IpAddr>().is_ok())
+}
+
+fn is_host_name(word: &[u8]) -> bool {
+    let valid = |b: &u8| b.is_ascii_alphanumeric() || b".-_".contains(b);
+    word.first().is_some_and(u8::is_ascii_alphanumeric) && word.iter().all(valid)
 }

@@ -5,14 +5,13 @@ use limiter_core::Timestamp;
 
 const MICROS: u64 = 1_000_000;
 
-/// Parses the column `at`: Unix or relative seconds with up to six decimals, or RFC 3339. Zeros may follow the sixth
-/// decimal. Any other digit there is an error, because nothing is rounded.
+/// Parses the column `at`: Unix or relative seconds, or RFC 3339. Rounds down to whole microseconds.
 ///
 /// # Errors
 /// States what was expected.
 pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
-    const EXPECTED: &str = "expected seconds with up to six decimals, as in 1431857103.25, or RFC 3339, as in \
-                            2015-05-17T10:05:03Z";
+    const EXPECTED: &str =
+        "expected seconds, as in 1431857103.25, or RFC 3339, as in 2015-05-17T10:05:03Z";
     let text = text.trim_ascii();
     if !text.iter().all(|b| b.is_ascii_digit() || *b == b'.') {
         let time: jiff::Timestamp = std::str::from_utf8(text)
@@ -28,13 +27,8 @@ pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
     }
     let decimals = decimals.unwrap_or_default();
     let (six, rest) = decimals.split_at(decimals.len().min(6));
-    if rest.iter().any(|&b| b != b'0') {
-        let all_digits = rest.iter().all(u8::is_ascii_digit);
-        return Err(if all_digits {
-            "expected at most six decimals: a time is whole microseconds"
-        } else {
-            EXPECTED
-        });
+    if !rest.iter().all(u8::is_ascii_digit) {
+        return Err(EXPECTED);
     }
     let seconds = digits(whole).ok_or(EXPECTED)?;
     let fraction =
@@ -60,9 +54,6 @@ fn in_range(micros: u128) -> Result<Timestamp, &'static str> {
 fn from_jiff(time: jiff::Timestamp) -> Result<Timestamp, &'static str> {
     let nanos =
         u128::try_from(time.as_nanosecond()).map_err(|_| "expected a time not before 1970")?;
-    if !nanos.is_multiple_of(1000) {
-        return Err("expected at most six decimals: a time is whole microseconds");
-    }
     in_range(nanos / 1000)
 }
 

@@ -7,16 +7,21 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Starts `limiter` with these arguments. All its streams are pipes.
-pub(crate) fn start(args: &[&str]) -> Child {
+/// Returns `limiter` with these arguments. All its streams are pipes, and no store comes from the environment.
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
     command
         .args(args)
+        .env_remove("LIMITER_STORE")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Starts `limiter` with these arguments.
+pub(crate) fn start(args: &[&str]) -> Child {
+    command(args).spawn().unwrap()
 }
 
 /// Runs `limiter` with these arguments and this standard input.

@@ -44,9 +44,10 @@ fn csv_variants() {
 }
 
 #[test]
-fn times_are_exact() {
+fn times_are_rounded_down_to_microseconds() {
     let trace = "at,key\n0.000001,k\n1431857103.25,k\n1431857103.999999,k\n9007199254.740991,k\n\
-                 2015-05-17T10:05:03.000001Z,k\n2015-05-17t12:05:03+02:00,k\n2016-12-31T23:59:60.5Z,k\n";
+                 2015-05-17T10:05:03.000001Z,k\n2015-05-17t12:05:03+02:00,k\n2016-12-31T23:59:60.5Z,k\n\
+                 0.0000019,k\n1431857103.9999999999999999999999999,k\n2015-05-17T10:05:03.000001999Z,k\n";
     let times: Vec<u64> = rows(trace).into_iter().map(|(at, _)| at).collect();
     let second = 1_431_857_103_000_000;
     // Unix time has no leap seconds: they count as the second before.
@@ -59,6 +60,9 @@ fn times_are_exact() {
         second + 1,
         second,
         leap,
+        1,
+        second + 999_999,
+        second + 1,
     ];
     assert_eq!(times, expected);
 }
@@ -105,6 +109,44 @@ fn access_log_variants() {
             row(second + 3_000_000, "1.2.3.4"),
         ]
     );
+}
+
+/// Programs that collect logs put a prefix before each line. The key is the client all the same.
+#[test]
+fn the_client_may_follow_a_prefix() {
+    for (head, client) in [
+        ("192.0.2.7 ident frank", "192.0.2.7"),
+        ("192.0.2.7 ident -", "192.0.2.7"),
+        ("192.0.2.7 - 10.0.0.1 - x", "192.0.2.7"),
+        ("client.example - 192.0.2.7 - x", "client.example"),
+        ("::ffff:192.0.2.7 - -", "::ffff:192.0.2.7"),
+        ("example.com:443 192.0.2.7 - -", "192.0.2.7"),
+        ("example.com 2001:db8::1 - two words", "2001:db8::1"),
+        ("10.0.0.1 192.0.2.7 - -", "192.0.2.7"),
+        ("10.0.0.1:80 192.0.2.7 - -", "192.0.2.7"),
+        ("10.0.0.1 192.0.2.7 -", "192.0.2.7"),
+        ("_ 192.0.2.7 - -", "192.0.2.7"),
+        ("- 192.0.2.7 - -", "192.0.2.7"),
+        ("nginx_1  | 192.0.2.7 - -", "192.0.2.7"),
+        ("\u{1b}[36mweb-1  |\u{1b}[0m 192.0.2.7 - -", "192.0.2.7"),
+        ("Jul  7 10:05:03 host nginx: 192.0.2.7 - -", "192.0.2.7"),
+        (
+            "<190>Jul 17 10:05:03 10.0.0.1 nginx[7]: 192.0.2.7 - -",
+            "192.0.2.7",
+        ),
+        (
+            "2015-05-17T10:05:03.123456+00:00 10.0.0.1 nginx: 192.0.2.7 - -",
+            "192.0.2.7",
+        ),
+        ("2015-05-17T10:05:03.123456789Z 192.0.2.7 - -", "192.0.2.7"),
+        (
+            "2015-05-17T10:05:03.123456789Z stdout F 192.0.2.7 - -",
+            "192.0.2.7",
+        ),
+    ] {
+        let log = format!("{head} [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n");
+        assert_eq!(rows(&log), [row(1_431_857_103_000_000, client)], "{head}");
+    }
 }
 
 #[test]

@@ -9,21 +9,19 @@ use std::time::Duration;
 use limiter_testkit::server::Server;
 use serde_json::{Value, json};
 
-use crate::common::{start, stdout_of, text};
+use crate::common::{command, stdout_of, text};
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
-/// Starts a load on a server, and waits for its first decision.
+/// Starts a load on the server that `LIMITER_STORE` names, and waits for its first decision.
 fn start_on(server: &Server, args: &str) -> Child {
-    let url = server.url();
-    let mut child = start(
-        &["load", "--store", &url]
-            .into_iter()
-            .chain(args.split(' '))
-            .collect::<Vec<_>>(),
-    );
+    let mut child = command(&["load"])
+        .args(args.split(' '))
+        .env("LIMITER_STORE", server.url())
+        .spawn()
+        .unwrap();
     while !has_keys(server) {
         assert!(
             child.try_wait().unwrap().is_none(),

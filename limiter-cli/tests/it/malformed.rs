@@ -39,7 +39,7 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     (
         b"at,key\n\n\r\n\nx,k\n",
         5,
-        "column at: expected seconds with up to six decimals",
+        "column at: expected seconds, as in",
     ),
     (b"at,key\r0,k\r\r1,k\rx,k\r", 5, "found \"x\""),
     (b"at,key\r\n0,k\r\n\r\nx,k\r\n", 4, "found \"x\""),
@@ -53,7 +53,7 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     (b"at,key\n1.2.3,k\n", 2, "found \"1.2.3\""),
     (b"at,key\n1.2345678.9,k\n", 2, "column at"),
     (b"at,key\n1.000000.,k\n", 2, "expected seconds"),
-    (b"at,key\n0.0000001,k\n", 2, "expected at most six decimals"),
+    (b"at,key\n0.0000001x,k\n", 2, "found \"0.0000001x\""),
     (
         b"at,key\n9007199254.740992,k\n",
         2,
@@ -70,9 +70,9 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     (b"at,key\n2015-05-17T10:05:03,k\n", 2, "or RFC 3339"),
     (b"at,key\n2015-02-30T10:05:03Z,k\n", 2, "or RFC 3339"),
     (
-        b"at,key\n2015-05-17T10:05:03.1234567Z,k\n",
+        b"at,key\n2015-05-17T10:05:03.1234567890Z,k\n",
         2,
-        "expected at most six decimals",
+        "or RFC 3339",
     ),
     (
         b"at,key\n1969-12-31T23:59:59Z,k\n",
@@ -127,6 +127,44 @@ const TRACES: &[(&[u8], u64, &str)] = &[
         "expected a time not before 1970",
     ),
 ];
+
+/// The part of an access log line before the time. It has no client, or none that is known.
+const HEADS: &[&str] = &[
+    "203.0.113.5, 10.0.0.1 - -",
+    "203.0.113.5,10.0.0.1 - -",
+    "unknown, 203.0.113.5 - -",
+    "example.com:443 203.0.113.5, 10.0.0.1 - -",
+    "example.com:443 - -",
+    "example.com:443 client.example - -",
+    "nginx_1  | client.example - 192.0.2.7 -",
+    "Jul 17 10:05:03 host nginx: client.example - -",
+    "Jul 17 10:05:03 10.0.0.1 nginx: unix: - -",
+    "2015-05-17T10:05:03.123456789Z - -",
+    "192.0.2.7:51820 - -",
+    "[2001:db8::1]:51820 - -",
+    "unix: - -",
+    "- - -",
+    "- 192.0.2.7",
+    "192.0.2.7",
+    "192.0.2.7 frank",
+    "192.0.2.777 ident frank",
+    "10.0.0.1 192.0.2.7 frank",
+    "-",
+    "",
+];
+
+#[test]
+fn a_line_without_a_client_address_is_malformed() {
+    for head in HEADS {
+        let log = format!("{head} [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n");
+        let (status, stderr) = failure(&["replay", "--limit", "3/60s"], &log);
+        assert_eq!(status, 2, "{head}: {stderr}");
+        let expected =
+            "limiter: standard input: line 1: expected one client address before the identity, ";
+        assert!(stderr.starts_with(expected), "{head}: {stderr}");
+        assert!(stderr.ends_with(&format!("found \"{head}\"\n")), "{stderr}");
+    }
+}
 
 #[test]
 fn messages_about_malformed_traces_name_the_line() {
@@ -201,15 +239,19 @@ fn skipped_rows_are_counted() {
     let args = ["replay", "--limit", "3/60s", "--skip-invalid"];
     let output = limiter(&args, trace);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.status.code(), Some(1));
     assert!(
         out.contains("\nrows                 2\n") && out.contains("\nskipped              4\n"),
         "{out}"
     );
     assert!(
-        err.contains("skipped 4 malformed rows, the first: line 3: column at"),
+        err.contains("skipped 4 malformed rows, the first: line 3: column at")
+            && err.ends_with("limiter: standard input: more than half of the rows are malformed\n"),
         "{err}"
     );
+    // Half is not more than half.
+    stdout_of(&args, "at,key\n0,k\nx,k\n");
+    assert_eq!(failure(&args, "at,key\n0,k\nx,k\nx,k\n").0, 1);
 
     let output = limiter(&[&args[..], &["--output", "jsonl"]].concat(), trace);
     assert_eq!(text(&output.stdout).lines().count(), 2);
