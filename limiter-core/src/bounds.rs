@@ -18,7 +18,7 @@ pub const MAX_COST: u64 = 1 << 52;
 /// The maximum number of limits in a policy.
 pub const MAX_LIMITS: usize = 8;
 
-/// The error for a maximum, a window, a resolution, a timestamp or a number of limits that is out of range. Converts into [`Error`].
+/// The error for a maximum, a window, a resolution, a lease, a timestamp or a number of limits that is out of range. Converts into [`Error`].
 // `Copy`, because a `const fn` cannot drop a value with a destructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
@@ -32,13 +32,29 @@ pub(crate) enum Quantity {
     Window,
     /// A window in nanoseconds that is not a whole number of microseconds.
     WindowNanos,
-    /// A resolution in nanoseconds that limits cannot have.
-    ResolutionNanos,
-    /// The code of a resolution that is longer than this window in microseconds.
-    ResolutionAbove(u64),
+    /// A length in nanoseconds that resolutions and leases cannot have.
+    Unsupported(LengthOf),
+    /// The code of a length that is longer than this window in microseconds.
+    Above(LengthOf, u64),
     Timestamp,
     /// The number of limits in a policy.
     Limits,
+}
+
+/// What has a length of the [list](resolution::RESOLUTIONS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LengthOf {
+    Resolution,
+    Lease,
+}
+
+impl LengthOf {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Resolution => "resolution",
+            Self::Lease => "lease",
+        }
+    }
 }
 
 impl OutOfRange {
@@ -68,23 +84,21 @@ impl fmt::Display for OutOfRange {
                     "window of {found:?} is finer than a microsecond, expected whole microseconds"
                 )
             }
-            Quantity::ResolutionNanos => {
+            Quantity::Unsupported(of) => {
                 let [shorter, longer] = resolution::nearest(found);
-                let found = Duration::from_nanos(found);
+                let (of, found) = (of.as_str(), Duration::from_nanos(found));
                 write!(
                     f,
-                    "resolution of {found:?} is not supported; the nearest are {shorter} and {longer}"
+                    "{of} of {found:?} is not supported; the nearest are {shorter} and {longer}"
                 )
             }
-            Quantity::ResolutionAbove(window) => {
+            Quantity::Above(of, window) => {
                 let (window, (_, found)) = (
                     Duration::from_micros(window),
                     resolution::RESOLUTIONS[found as usize],
                 );
-                write!(
-                    f,
-                    "resolution of {found} is longer than the window of {window:?}"
-                )
+                let of = of.as_str();
+                write!(f, "{of} of {found} is longer than the window of {window:?}")
             }
             Quantity::Limits => {
                 let found = if found == 0 { "none" } else { "more" };

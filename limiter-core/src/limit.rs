@@ -1,10 +1,10 @@
-//! One limit: a maximum cost per window, exact or with a resolution.
+//! One limit: a maximum cost per window, exact or with a resolution, and possibly with a lease.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::bounds::{MAX_COST, OutOfRange, Quantity};
-use crate::resolution::{RESOLUTIONS, code_of};
+use crate::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity};
+use crate::resolution::{self, RESOLUTIONS, code_of};
 use crate::time::Window;
 
 /// A limit of at most `max` units of cost in any window of a given length.
@@ -12,7 +12,8 @@ use crate::time::Window;
 /// Parses from text such as `"100/60s"`, `"10 per second"` or `"5 per 10 minutes"`. The units are us, ms, s, m, h, d and
 /// their English names. [`Display`](std::fmt::Display) prints the short form, which parses back to the same limit.
 ///
-/// A limit is exact unless it has a [resolution](Self::with_resolution), as in `"1000000/30d~1h"`.
+/// A limit is exact unless it has a [resolution](Self::with_resolution), as in `"1000000/30d~1h"`. With a
+/// [lease](Self::with_lease), as in `"100000/1m+1s"`, most acquires need no call to the store.
 ///
 /// ```
 /// use limiter_core::Limit;
@@ -24,11 +25,14 @@ use crate::time::Window;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     max: u64,
-    /// The window, and from bit `CODE_SHIFT` on the code of the resolution. Decisions copy limits, so a limit stays small.
+    /// The counted window, from bit `LEASE_SHIFT` on the code of the lease, and from `RESOLUTION_SHIFT` on that of the resolution.
+    /// Decisions copy limits, so a limit stays small.
     packed: u64,
 }
 
-const CODE_SHIFT: u32 = 60;
+const LEASE_SHIFT: u32 = 56;
+const RESOLUTION_SHIFT: u32 = 60;
+const CODE_MASK: u64 = 15;
 
 impl Limit {
     /// Returns a limit of `max` units within any `window`.
@@ -80,26 +84,71 @@ impl Limit {
     /// # Errors
     /// [`OutOfRange`] if `resolution` is not one of these, or longer than the window.
     pub const fn with_resolution(self, resolution: Duration) -> Result<Self, OutOfRange> {
-        let nanos = resolution.as_nanos();
+        let code = match self.code(LengthOf::Resolution, resolution) {
+            Ok(code) => code,
+            Err(error) => return Err(error),
+        };
+        let others = self.packed & !(CODE_MASK << RESOLUTION_SHIFT);
+        Ok(Self {
+            max: self.max,
+            packed: others | code << RESOLUTION_SHIFT,
+        })
+    }
+
+    /// Returns the limit with a lease, with which a `Stack` (of `limiter-wrappers`) decides most acquires without calling the store.
+    ///
+    /// No window ever admits more than the maximum. The price: the limit counts windows that are longer by `lease`, so a unit
+    /// becomes available that much later. Acquires have no receipts, apart from [permits](crate::Request::permit) and calls with an
+    /// [idempotency key](crate::Request::idempotency_key).
+    ///
+    /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The largest one that is at
+    /// most a sixtieth of the window is a good start. Default: no lease.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use limiter_core::Limit;
+    /// let second = Duration::from_secs(1);
+    /// let limit = Limit::new(100_000, 60 * second)?.with_lease(second)?;
+    /// assert_eq!(limit, "100000/1m+1s".parse()?);
+    /// assert_eq!(limit.window().as_duration(), 61 * second);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if `lease` is not one of these, or longer than the window, or if the sum of both is out of range.
+    pub const fn with_lease(self, lease: Duration) -> Result<Self, OutOfRange> {
+        let code = match self.code(LengthOf::Lease, lease) {
+            Ok(code) => code,
+            Err(error) => return Err(error),
+        };
+        let stated = self.stated_window().as_micros();
+        match Window::from_micros(stated + RESOLUTIONS[code as usize].0) {
+            Ok(counted) => Ok(Self {
+                max: self.max,
+                packed: self.packed & CODE_MASK << RESOLUTION_SHIFT
+                    | code << LEASE_SHIFT
+                    | counted.as_micros(),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the code of a length that is no longer than the stated window.
+    const fn code(self, of: LengthOf, length: Duration) -> Result<u64, OutOfRange> {
+        let nanos = length.as_nanos();
         let Some(code) = code_of(nanos) else {
             let nanos = if nanos >> 64 > 0 {
                 u64::MAX
             } else {
                 nanos as u64
             };
-            return Err(OutOfRange::new(Quantity::ResolutionNanos, nanos));
+            return Err(OutOfRange::new(Quantity::Unsupported(of), nanos));
         };
-        let window = self.window().as_micros();
-        if RESOLUTIONS[code].0 > window {
-            return Err(OutOfRange::new(
-                Quantity::ResolutionAbove(window),
-                code as u64,
-            ));
+        let stated = self.stated_window().as_micros();
+        if RESOLUTIONS[code].0 > stated {
+            return Err(OutOfRange::new(Quantity::Above(of, stated), code as u64));
         }
-        Ok(Self {
-            max: self.max,
-            packed: window | (code as u64) << CODE_SHIFT,
-        })
+        Ok(code as u64)
     }
 
     /// Returns the maximum cost per window, in units.
@@ -109,25 +158,44 @@ impl Limit {
         self.max
     }
 
-    /// Returns the window.
+    /// Returns the window that is counted: with a [lease](Self::with_lease), the sum of the stated window and the lease.
     #[inline]
     #[must_use]
     pub const fn window(&self) -> Window {
         Window::from_low_bits(self.packed)
     }
 
+    /// Returns the window as stated: none of this length ever admits more than the maximum. It differs from
+    /// [`window`](Self::window) only with a [lease](Self::with_lease).
+    #[must_use]
+    pub const fn stated_window(&self) -> Window {
+        Window::from_low_bits(self.window().as_micros() - self.lease_micros())
+    }
+
     /// Returns the resolution. `None` if the limit is exact. See [`with_resolution`](Self::with_resolution).
     #[must_use]
     pub const fn resolution(&self) -> Option<Duration> {
-        match self.resolution_micros() {
-            0 => None,
-            micros => Some(Duration::from_micros(micros)),
-        }
+        resolution::length((self.packed >> RESOLUTION_SHIFT) as u8)
+    }
+
+    /// Returns the lease. `None` if there is none. See [`with_lease`](Self::with_lease).
+    #[must_use]
+    pub const fn lease(&self) -> Option<Duration> {
+        resolution::length(self.lease_code())
     }
 
     /// Returns the resolution in microseconds, 0 if the limit is exact.
     pub(crate) const fn resolution_micros(&self) -> u64 {
-        RESOLUTIONS[(self.packed >> CODE_SHIFT) as usize].0
+        RESOLUTIONS[(self.packed >> RESOLUTION_SHIFT) as usize].0
+    }
+
+    /// Returns the lease in microseconds, 0 if there is none.
+    pub(crate) const fn lease_micros(&self) -> u64 {
+        RESOLUTIONS[self.lease_code() as usize].0
+    }
+
+    pub(crate) const fn lease_code(&self) -> u8 {
+        (self.packed >> LEASE_SHIFT & CODE_MASK) as u8
     }
 
     /// Fills array elements that are never read.

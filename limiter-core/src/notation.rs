@@ -12,7 +12,9 @@ use crate::time::Window;
 fn invalid(what: &str, text: &str, error: ParseError<'_>) -> Error {
     let found = String::from_utf8_lossy(error.found);
     let reason = match error.reason {
-        Reason::OutOfRange(error) | Reason::Resolution(error) => error.to_string(),
+        Reason::OutOfRange(error) | Reason::Resolution(error) | Reason::Lease(error) => {
+            error.to_string()
+        }
         reason if found.len() == text.len() => reason.expected().to_owned(),
         reason => format!("{}, found {}", reason.expected(), excerpt(&found)),
     };
@@ -44,18 +46,21 @@ impl FromStr for Window {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.max(), self.window())?;
-        match self.resolution_micros() {
-            0 => Ok(()),
-            micros => write!(f, "~{}", Window::from_low_bits(micros)),
+        write!(f, "{}/{}", self.max(), self.stated_window())?;
+        for (sign, micros) in [("~", self.resolution_micros()), ("+", self.lease_micros())] {
+            if micros > 0 {
+                write!(f, "{sign}{}", Window::from_low_bits(micros))?;
+            }
         }
+        Ok(())
     }
 }
 
 impl FromStr for Limit {
     type Err = Error;
 
-    /// Parses `"100/60s"`, `"100 per minute"` or `"1000000/30d~1h"`, where `1h` is the resolution.
+    /// Parses `"100/60s"`, `"100 per minute"`, `"1000000/30d~1h"`, where `1h` is the resolution, or `"100000/1m+1s"`, where `1s` is
+    /// the lease. A limit with both has the resolution first: `"9/1h~10s+1s"`.
     fn from_str(text: &str) -> Result<Self, Error> {
         parse::limit(text.as_bytes()).map_err(|error| invalid("limit", text, error))
     }
@@ -174,6 +179,67 @@ mod tests {
     }
 
     #[test]
+    fn leases_parse_and_print() {
+        const SECOND: u64 = 1_000_000;
+        for (text, window, lease, resolution, printed) in [
+            ("100000/1m+1s", 61 * SECOND, SECOND, 0, "100000/1m+1s"),
+            (
+                "9 per hour ~ 10s + 1 second",
+                3_601 * SECOND,
+                SECOND,
+                10 * SECOND,
+                "9/1h~10s+1s",
+            ),
+            ("1/1us+1us", 2, 1, 0, "1/1us+1us"),
+            ("1/10s+10s", 20 * SECOND, 10 * SECOND, 0, "1/10s+10s"),
+            (
+                "1/1m~1m+1m",
+                120 * SECOND,
+                60 * SECOND,
+                60 * SECOND,
+                "1/1m~1m+1m",
+            ),
+            (
+                "1/9007199254740990us+1us",
+                (1 << 53) - 1,
+                1,
+                0,
+                "1/9007199254740990us+1us",
+            ),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            assert_eq!(limit.window().as_micros(), window, "{text}");
+            assert_eq!(limit.stated_window().as_micros(), window - lease, "{text}");
+            let [lease, resolution] = [lease, resolution].map(Duration::from_micros);
+            assert_eq!(limit.lease(), Some(lease), "{text}");
+            assert_eq!(limit.resolution().unwrap_or_default(), resolution, "{text}");
+            assert_eq!(
+                (limit.to_string(), printed.parse().ok()),
+                (printed.to_owned(), Some(limit)),
+                "{text}"
+            );
+            // Both orders of building, and once more: the window grows once.
+            let plain = Limit::with_window(limit.max(), limit.stated_window()).unwrap();
+            let leased = plain.with_lease(lease).unwrap();
+            assert_ne!(
+                leased,
+                Limit::with_window(limit.max(), limit.window()).unwrap()
+            );
+            assert_eq!(leased.with_lease(lease), Ok(leased), "{text}");
+            if resolution.is_zero() {
+                assert_eq!(leased, limit, "{text}");
+            } else {
+                assert_ne!(leased, limit, "{text}");
+                assert_eq!(leased.with_resolution(resolution), Ok(limit), "{text}");
+                assert_eq!(
+                    plain.with_resolution(resolution).unwrap().with_lease(lease),
+                    Ok(limit)
+                );
+            }
+        }
+    }
+
+    #[test]
     fn malformed_limits_say_what_was_expected() {
         for (text, part) in [
             (
@@ -215,6 +281,31 @@ mod tests {
             ),
             ("1/1s~1ms~1ms", "expected a whole number and a unit"),
             ("1~1s/1s", "expected a whole number, found \"1~1s\""),
+            (
+                "1/1m+5s",
+                "limit \"1/1m+5s\": lease of 5s is not supported; the nearest are 1s and 10s",
+            ),
+            (
+                "1/1m+0s",
+                "lease of 0ns is not supported; the nearest are 1us and 10us",
+            ),
+            ("1/1m+1h", "lease of 1h is longer than the window of 60s"),
+            ("1/1m~1s+1h", "lease of 1h is longer than the window of 60s"),
+            (
+                "1/1s~10s+1s",
+                "resolution of 10s is longer than the window of 1s",
+            ),
+            (
+                "1/9007199254740991us+1us",
+                "window of 9007199254740992 µs is out of range",
+            ),
+            (
+                "1/1m+1s~1s",
+                "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"1s~1s\"",
+            ),
+            ("1/1m+1s+1s", "found \"1s+1s\""),
+            ("1/1m+", "as in 60s, found \"\""),
+            ("1/+1s", "found \"\""),
             ("1/~1s", "expected a whole number and a unit"),
             ("", "limit \"\": expected MAX/WINDOW"),
             ("3", "expected MAX/WINDOW"),
@@ -259,6 +350,14 @@ mod tests {
             let error = limit.with_resolution(resolution).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
         }
+        let leased: Limit = "1/1s+1s".parse().unwrap();
+        assert_eq!(
+            leased
+                .with_resolution(Duration::from_secs(10))
+                .unwrap_err()
+                .to_string(),
+            "resolution of 10s is longer than the window of 1s"
+        );
         let long = "9".repeat(100_000);
         for text in [
             long.clone(),
@@ -316,5 +415,7 @@ mod tests {
         assert_eq!(POLICY, "5/1m, 5/1m".parse().unwrap());
         const COARSE: Policy = crate::policy!("5/1m, 9/1h~1m");
         assert_eq!(COARSE, "5/1m, 9/1h~1m".parse().unwrap());
+        const LEASED: Policy = crate::policy!("5/1m+1s, 9/1h~1m+100ms");
+        assert_eq!(LEASED, "5/1m+1s, 9/1h~1m+100ms".parse().unwrap());
     }
 }

@@ -31,6 +31,7 @@ pub(crate) enum Reason {
     NumberTooLarge,
     OutOfRange(OutOfRange),
     Resolution(OutOfRange),
+    Lease(OutOfRange),
     TooManyLimits,
 }
 
@@ -48,6 +49,10 @@ impl Reason {
             Self::Resolution(_) => {
                 "expected a resolution of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no \
                  longer than the window"
+            }
+            Self::Lease(_) => {
+                "expected a lease of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no longer than the \
+                 window"
             }
             Self::TooManyLimits => "expected at most 8 limits",
         }
@@ -148,7 +153,7 @@ const fn micros(text: &[u8]) -> Result<u64, ParseError<'_>> {
     error(text, Reason::NoUnit)
 }
 
-/// Parses a limit, such as `"100/60s"`, `"100 per minute"` or `"1000000/30d~1h"`.
+/// Parses a limit, such as `"100/60s"`, `"100 per minute"`, `"1000000/30d~1h"` or `"9/1h~10s+1s"`.
 pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError<'_>> {
     let text = text.trim_ascii();
     let (max, rest) = match (split(text, b"/"), split(text, b" per ")) {
@@ -156,20 +161,32 @@ pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError<'_>> {
         (None, None) => return error(text, Reason::NoLimit),
     };
     let max = tri!(number(max.trim_ascii()));
-    let (length, resolution) = match split(rest, b"~") {
-        Some((length, resolution)) => (length, Some(resolution.trim_ascii())),
-        None => (rest, None),
-    };
-    let limit = match Limit::with_window(max, tri!(window(length))) {
+    let (rest, lease) = option(rest, b"+");
+    let (length, resolution) = option(rest, b"~");
+    let mut limit = match Limit::with_window(max, tri!(window(length))) {
         Ok(limit) => limit,
         Err(out_of_range) => return error(text, Reason::OutOfRange(out_of_range)),
     };
-    let Some(resolution) = resolution else {
-        return Ok(limit);
-    };
-    match limit.with_resolution(Duration::from_micros(tri!(micros(resolution)))) {
-        Ok(limit) => Ok(limit),
-        Err(out_of_range) => error(resolution, Reason::Resolution(out_of_range)),
+    if let Some(text) = resolution {
+        limit = match limit.with_resolution(Duration::from_micros(tri!(micros(text)))) {
+            Ok(limit) => limit,
+            Err(out_of_range) => return error(text, Reason::Resolution(out_of_range)),
+        };
+    }
+    if let Some(text) = lease {
+        limit = match limit.with_lease(Duration::from_micros(tri!(micros(text)))) {
+            Ok(limit) => limit,
+            Err(out_of_range) => return error(text, Reason::Lease(out_of_range)),
+        };
+    }
+    Ok(limit)
+}
+
+/// Returns the part before the first `sign`, and the one after it, if there is one.
+const fn option<'a>(text: &'a [u8], sign: &[u8]) -> (&'a [u8], Option<&'a [u8]>) {
+    match split(text, sign) {
+        Some((before, after)) => (before, Some(after.trim_ascii())),
+        None => (text, None),
     }
 }
 

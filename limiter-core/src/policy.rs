@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use crate::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
 use crate::limit::Limit;
+use crate::resolution;
 use crate::time::Window;
 
 /// The counting mode: which acquires append an entry.
@@ -53,6 +55,8 @@ pub struct Policy {
     /// The number of limits, and the bit [`RESOLUTION`].
     len: u8,
     counting: Counting,
+    /// The code of the shortest lease; 0 if a limit has none.
+    lease: u8,
     longest_window: Window,
     largest_max: u64,
     smallest_max: u64,
@@ -103,9 +107,9 @@ impl Policy {
     /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as customers'
     /// plans: it retains all entries that these policies count.
     ///
-    /// It is one limit, of the longest window. Its maximum is the largest usage that one of the policies admits in that window, so a
+    /// It is one limit, of the longest window that is counted, without a lease. Its maximum is the largest usage that one of the policies admits in that window, so a
     /// call that fits its own policy has a [receipt](crate::Decision::receipt) while its key has one policy. It is exact unless all
-    /// their limits have a resolution, of which it has the finest. A call without a policy need fit this one only.
+    /// their limits have a resolution, of which it has the finest, and has no lease. A call without a policy need fit this one only.
     ///
     /// ```
     /// use limiter_core::{Policy, policy};
@@ -154,9 +158,12 @@ impl Policy {
     pub(crate) const fn from_checked(limits: [Limit; MAX_LIMITS], count: usize) -> Self {
         let (mut longest, mut largest, mut smallest) =
             (limits[0].window(), limits[0].max(), limits[0].max());
-        let (mut len, mut i) = (count as u8, 0);
+        let (mut len, mut lease, mut i) = (count as u8, limits[0].lease_code(), 0);
         while i < count {
             let limit = limits[i];
+            if limit.lease_code() < lease {
+                lease = limit.lease_code();
+            }
             if limit.resolution_micros() > 0 {
                 len |= RESOLUTION;
             }
@@ -175,6 +182,7 @@ impl Policy {
             limits,
             len,
             counting: Counting::Admitted,
+            lease,
             longest_window: longest,
             largest_max: largest,
             smallest_max: smallest,
@@ -246,6 +254,12 @@ impl Policy {
     #[must_use]
     pub const fn has_resolution(&self) -> bool {
         self.len & RESOLUTION > 0
+    }
+
+    /// Returns the shortest [lease](Limit::lease) of all limits. `None` if a limit has none.
+    #[must_use]
+    pub const fn lease(&self) -> Option<Duration> {
+        resolution::length(self.lease)
     }
 
     /// See [`crate::internal::limits_array`].
@@ -374,6 +388,17 @@ mod tests {
                 (true, None)
             );
             assert!(!policy.has_resolution());
+            let [second, longer] = [1, 10].map(std::time::Duration::from_secs);
+            let wide = Limit::new(1, longer).unwrap();
+            let leased = |lease| wide.with_lease(lease).unwrap();
+            let leases = |last| {
+                Policy::new((1..count).map(|_| leased(longer)).chain([last]))
+                    .unwrap()
+                    .lease()
+            };
+            assert_eq!(leases(leased(second)), Some(second));
+            assert_eq!(leases(leased(longer)), Some(longer));
+            assert_eq!(leases(wide), None);
         }
     }
     #[test]
@@ -386,6 +411,7 @@ mod tests {
             (vec![policy!("5/1s, 2/1s")], "5/1s"),
             (vec![attempts(), policy!("5/1m")], "9/1m"),
             (vec![policy!("9/1h~1m"), policy!("5/1h~1s")], "9/1h~1s"),
+            (vec![policy!("9/1m+1s"), policy!("5/1m+10s")], "18/70s"),
             (vec![policy!("9/1h~1m, 5/1m")], "9/1h"),
             (
                 vec![policy!("4503599627370496/1s"), policy!("1/1d")],

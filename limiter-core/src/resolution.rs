@@ -1,7 +1,8 @@
-//! The resolutions that a limit may have.
+//! The lengths that a limit's resolution or lease may have.
 
-/// The resolutions in microseconds and as text, by code. Code 0 is an exact limit. Each divides the next, so the cells of all
-/// policies nest.
+use std::time::Duration;
+
+/// The lengths in microseconds and as text, by code. Code 0 means none. Each divides the next, so the cells of all policies nest.
 pub(crate) const RESOLUTIONS: [(u64, &str); 14] = [
     (0, "none"),
     (1, "1us"),
@@ -19,7 +20,7 @@ pub(crate) const RESOLUTIONS: [(u64, &str); 14] = [
     (86_400_000_000, "1d"),
 ];
 
-/// Returns the code of a resolution in nanoseconds.
+/// Returns the code of a length in nanoseconds.
 pub(crate) const fn code_of(nanos: u128) -> Option<usize> {
     let mut code = 1;
     while code < RESOLUTIONS.len() {
@@ -31,7 +32,15 @@ pub(crate) const fn code_of(nanos: u128) -> Option<usize> {
     None
 }
 
-/// Returns the nearest shorter and the nearest longer resolution as text. Without one of them, returns the first two or the
+/// Returns the length of a code, `None` for code 0.
+pub(crate) const fn length(code: u8) -> Option<Duration> {
+    match RESOLUTIONS[code as usize].0 {
+        0 => None,
+        micros => Some(Duration::from_micros(micros)),
+    }
+}
+
+/// Returns the nearest shorter and the nearest longer length as text. Without one of them, returns the first two or the
 /// last two.
 pub(crate) fn nearest(nanos: u64) -> [&'static str; 2] {
     let longer = RESOLUTIONS

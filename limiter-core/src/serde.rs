@@ -100,7 +100,7 @@ impl Serialize for LimitStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("LimitStatus", 8)?;
         counts(&mut out, self, self.retry_after(), self.reset_after())?;
-        out.serialize_field("window_us", &self.limit().window().as_micros())?;
+        out.serialize_field("window_us", &self.limit().stated_window().as_micros())?;
         out.serialize_field("resolution_us", &self.limit().resolution().map(micros))?;
         out.end()
     }

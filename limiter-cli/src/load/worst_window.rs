@@ -35,7 +35,7 @@ impl Admissions {
             // The windows that end with the new entry, or with one that arrived before it.
             for (last, end) in times.iter().enumerate().skip(place) {
                 let first = times.partition_point(|time| {
-                    end.saturating_sub(*time) >= limit.window().as_micros()
+                    end.saturating_sub(*time) >= limit.stated_window().as_micros()
                 });
                 let found = ((last + 1 - first) as u64, limit);
                 let share = |(units, limit): (u64, Limit)| units as f64 / limit.max() as f64;

@@ -164,7 +164,7 @@ fn limit(rule: &Rule, limit: Option<Limit>) -> RateLimit {
     RateLimit {
         name,
         requests_per_unit: saturated(limit.max()),
-        unit: unit(limit.window()).into(),
+        unit: unit(limit.stated_window()).into(),
     }
 }
 

@@ -110,6 +110,6 @@ mod tests {
                 rows += 1;
             }
         }
-        assert_eq!((traces().len(), rows), (15, 135));
+        assert_eq!((traces().len(), rows), (16, 143));
     }
 }

@@ -53,7 +53,7 @@ const STARTS: [u64; 8] = [
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
-/// reachable maximum. Half of them have a resolution.
+/// reachable maximum. Half of them have a resolution, a few a lease.
 fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
     (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(
         |(kind, max, window, fraction)| {
@@ -64,7 +64,11 @@ fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
             };
             let (window, fraction) = (WINDOWS[window], FRACTIONS[fraction]);
             resolved(
-                limit(max, window),
+                if kind == 13 {
+                    leased(max, window)
+                } else {
+                    limit(max, window)
+                },
                 window.checked_div(fraction).map_or(0, |part| part.max(1)),
             )
         },
@@ -80,6 +84,13 @@ const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
 pub(crate) fn limit(max: u64, window: u64) -> Limit {
     let window = Window::from_micros(window).unwrap_or(Window::MIN);
     Limit::with_window(max, window).unwrap_or(FALLBACK)
+}
+
+/// Returns a limit that counts `window`, with the shortest lease if it may have one.
+fn leased(max: u64, window: u64) -> Limit {
+    limit(max, window.saturating_sub(1))
+        .with_lease(Duration::from_micros(1))
+        .unwrap_or_else(|_| limit(max, window))
 }
 
 /// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.

@@ -55,11 +55,11 @@ impl Names {
         }
         let name = |limit: &Limit| match limits
             .iter()
-            .filter(|other| other.window() == limit.window())
+            .filter(|other| other.stated_window() == limit.stated_window())
             .count()
         {
             _ if limits.len() == 1 => base.clone(),
-            1 => format!("{base}-{}", limit.window()),
+            1 => format!("{base}-{}", limit.stated_window()),
             _ => format!("{base}-{limit}"),
         };
         let names: Vec<String> = limits.iter().map(name).collect();
@@ -70,7 +70,7 @@ impl Names {
         let quotas = names.iter().zip(limits).map(|(name, limit)| {
             let (max, window) = (
                 limit.max().min(List::MAX_INTEGER),
-                ceil_secs(limit.window().as_duration()),
+                ceil_secs(limit.stated_window().as_duration()),
             );
             format!("{};q={max};w={window}", quoted(name))
         });

@@ -40,6 +40,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
                 let has_resolution = |policy: usize| plan.policies[policy].has_resolution();
                 let default = limiter_policy.filter(|default| default != policy);
+                note(policy_of_call.lease().is_some(), "a lease");
                 note(has_resolution(*policy), "a resolution");
                 note(
                     !has_resolution(*policy) && default.is_some_and(has_resolution),
@@ -130,6 +131,6 @@ fn random_sequences_reach_every_kind_of_call() {
             *counts.entry(kind).or_insert(0_u32) += 1;
         }
     }
-    assert_eq!(counts.len(), 30, "{counts:#?}");
+    assert_eq!(counts.len(), 31, "{counts:#?}");
     assert!(counts.values().all(|&count| count >= 40), "{counts:#?}");
 }
