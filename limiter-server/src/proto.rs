@@ -1,12 +1,12 @@
-//! Envoy's messages, generated from `proto/`. Fields that the server neither reads nor sends are left out; readers ignore them.
+//! Envoy's messages, generated from the folder `proto` by `limiter-server-long`. Fields that the server neither reads nor sends are left out; readers ignore them.
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::doc_markdown)]
 
 /// The descriptors of all messages, for reflection.
-pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub(crate) const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");
 
 use serde::{Deserialize, Serialize};
 
-include!(concat!(env!("OUT_DIR"), "/proto.rs"));
+include!("proto/envoy.rs.in");
 
 pub use envoy::config::core::v3::HeaderValue;
 pub use envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

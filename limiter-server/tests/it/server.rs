@@ -36,7 +36,7 @@ impl Server {
 
     /// Starts a server with the configuration at `path`, which is in `folder`.
     pub(crate) fn start_with(path: &Path, folder: TempDir, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+        let mut command = Command::new(program());
         command.arg("--config").arg(path);
         for listener in ["--grpc", "--http", "--admin"] {
             if !args.contains(&listener) {
@@ -151,6 +151,15 @@ impl Server {
     pub(crate) fn wait(&mut self) -> ExitStatus {
         until("the server ends", || self.process.try_wait().unwrap())
     }
+}
+
+/// Returns the path of the program. Cargo tells it to the tests of limiter-server only; others are built into the same folder.
+pub(crate) fn program() -> PathBuf {
+    if let Some(path) = option_env!("CARGO_BIN_EXE_limiter-server") {
+        return path.into();
+    }
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("limiter-server")
 }
 
 impl Drop for Server {
