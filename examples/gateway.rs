@@ -331,7 +331,7 @@ mod tests {
     use axum::extract::ConnectInfo;
     use exact_limiter::time::WithClock;
     use limiter_testkit::MockClock;
-    use limiter_testkit::server::Server;
+    use testbed::server::Server;
 
     use super::*;
 

@@ -7,7 +7,7 @@ mod run;
 pub(crate) mod scenario;
 
 use anyhow::{Context, Result};
-use limiter_testkit::server::Server;
+use testbed::server::Server;
 
 use self::scenario::REDIS;
 use crate::turns::Run;

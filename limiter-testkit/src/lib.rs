@@ -8,10 +8,6 @@
     doc = "- [`conformance::Suite`] and [`conformance_tests!`] check a store against the contract.\n- [`conformance::Phase`] lists the phases of the suite."
 )]
 //! - [`golden::traces`] are worked examples, decided by hand.
-#![cfg_attr(
-    feature = "redis-server",
-    doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
-)]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -25,8 +21,6 @@ pub mod golden;
 mod poll_times;
 #[doc(hidden)]
 pub mod reference;
-#[cfg(feature = "redis-server")]
-pub mod server;
 
 pub use answer::Answer;
 pub use clock::MockClock;

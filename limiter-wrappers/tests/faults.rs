@@ -11,8 +11,8 @@ use std::time::Duration;
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Cluster;
 use limiter_wrappers::Stack;
+use testbed::server::Cluster;
 use testbed::{
     ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all,
 };

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use limiter_testkit::server::{Cluster, Server, until};
+use crate::server::{Cluster, Server, until};
 
 /// The slot that no node serves while the cluster is down.
 const LAST_SLOT: &str = "16383";

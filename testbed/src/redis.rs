@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::proxy::{Network, Proxy};
-use limiter_testkit::server::{Server, until};
+use crate::server::{Server, until};
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas immediately.
 const ARGS: [&str; 6] = [

@@ -19,7 +19,7 @@ async fn stores() -> Vec<(SharedStore, Box<dyn std::any::Any>)> {
     stores.push((Arc::new(exact_limiter::MemoryStore::new()), Box::new(())));
     #[cfg(feature = "redis")]
     {
-        let server = limiter_testkit::server::Server::start().unwrap();
+        let server = testbed::server::Server::start().unwrap();
         let patient = exact_limiter::RedisStore::builder()
             .response_timeout(std::time::Duration::from_secs(5));
         stores.push((

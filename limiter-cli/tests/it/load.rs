@@ -6,8 +6,8 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
-use limiter_testkit::server::Server;
 use serde_json::{Value, json};
+use testbed::server::Server;
 
 use crate::common::{command, stdout_of, text};
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use limiter_cli::redis::{connect, runtime};
 use limiter_core::{Limit, Limiter};
-use limiter_testkit::server::{Cluster, Server};
 use serde_json::{Value, json};
+use testbed::server::{Cluster, Server};
 
 use crate::common::{failure, limiter, stdout_of, text};
 

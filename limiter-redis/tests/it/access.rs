@@ -8,8 +8,8 @@ use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Counting, ErrorKind, Limiter, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::server::{Cluster, Server};
 use redis::aio::ConnectionLike;
+use testbed::server::{Cluster, Server};
 
 use crate::scan::scanned;
 use crate::support::{Hooked, builder, connect, search, shared_cluster, until};

@@ -9,7 +9,7 @@ use limiter_core::request::AllOf;
 use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::{Cluster, Server};
+use testbed::server::{Cluster, Server};
 use testbed::{ClusterFault, Subject, observe};
 
 use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};

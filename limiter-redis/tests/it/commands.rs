@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Counting, Limit, Limiter, Policy, policy};
-use limiter_testkit::server::Server;
+use testbed::server::Server;
 
 use crate::support::{at, calls, connect, limit, reset_calls, run, search, size};
 

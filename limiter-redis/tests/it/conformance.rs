@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use limiter_testkit::conformance::{Failure, Phase, Report, Suite};
 use limiter_testkit::conformance_tests;
-use limiter_testkit::server::Server;
+use testbed::server::Server;
 use testbed::test_all;
 
 use crate::support::{connect, shared_cluster};

@@ -4,7 +4,7 @@ use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Server;
+use testbed::server::Server;
 
 use crate::support::{START, connect, reset_calls, run, size};
 

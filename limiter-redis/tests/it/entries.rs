@@ -3,8 +3,8 @@
 use limiter_core::store::{LogKey, Op, Settlement};
 use limiter_core::{Counting, Decision, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Server;
 use limiter_testkit::{Answer, ReferenceStore};
+use testbed::server::Server;
 
 use crate::support::{at, connect, limit, members, random_below, run};
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Op, Settlement};
 use limiter_core::{Counting, EntryId, Limiter, Name, Policy, WindowStore, policy};
-use limiter_testkit::server::Server;
 use redis::aio::ConnectionLike;
+use testbed::server::Server;
 
 use crate::support::{Hooked, at, builder, calls, connect, random_below, run, ttl, until};
 

@@ -9,9 +9,9 @@ use futures::future::join_all;
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Counting, Error, ErrorKind, Limiter, Policy, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
-use limiter_testkit::server::Server;
 use redis::Value;
 use redis::aio::ConnectionLike;
+use testbed::server::Server;
 use testbed::{Network, Proxy};
 
 use crate::support::{TIMEOUT, assert_temporary, calls, connect, run, search, until, within};

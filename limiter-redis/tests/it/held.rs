@@ -5,8 +5,8 @@ use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limiter, Name, Receipt, Timestamp, WindowStore, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Server;
 use limiter_testkit::{Answer, ReferenceStore};
+use testbed::server::Server;
 
 use crate::support::{START, at, calls, connect, members, random_below, reset_calls, run, size};
 

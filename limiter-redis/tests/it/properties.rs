@@ -10,10 +10,10 @@ use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{
     Case, CaseId, CaseLimiter, Operation, Place, Step, cases, replay,
 };
-use limiter_testkit::server::Server;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use testbed::server::Server;
 
 use crate::support::{START, connect, limit, size, with_receipts};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Limiter, Name, WindowStore, policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
-use limiter_testkit::server::{Cluster, Server};
+use testbed::server::{Cluster, Server};
 
 use crate::support::{builder, connect, run, search, shared_cluster};
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use limiter_core::{Limit, MAX_COST, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Server;
 use tempfile::TempDir;
+use testbed::server::Server;
 
 use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
 

@@ -8,8 +8,8 @@ use futures::future::join_all;
 use limiter_core::request::AllOf;
 use limiter_core::store::{JointOp, LogKey, Op, Outcome};
 use limiter_core::{Counting, ErrorKind, Limiter, Name, Policy, SharedStore, WindowStore, policy};
-use limiter_testkit::server::Server;
 use redis::aio::ConnectionLike;
+use testbed::server::Server;
 use testbed::{Network, Proxy};
 
 use crate::support::{Hooked, builder, calls, connect, run, search, shared_cluster};

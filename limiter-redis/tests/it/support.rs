@@ -10,9 +10,9 @@ use limiter_core::{
 };
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
-use limiter_testkit::server::{Cluster, Server};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
+use testbed::server::{Cluster, Server};
 
 /// Longer than anything takes on a busy test machine, for tests that are not about timeouts.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

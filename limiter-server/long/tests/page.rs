@@ -7,8 +7,8 @@ mod server;
 #[path = "page/browser.rs"]
 mod browser;
 
-use limiter_testkit::server::Server as Redis;
 use serde_json::{Value, json};
+use testbed::server::Server as Redis;
 use thirtyfour::prelude::*;
 
 use browser::{Browser, browse, until};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_testkit::server;
 use tempfile::TempDir;
+use testbed::server;
 use testbed::{Network, Proxy};
 
 use crate::server::{Server, exchange, http, until};

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use limiter_testkit::server::Server as Redis;
+use testbed::server::Server as Redis;
 
 use crate::server::Server;
 use crate::tools;

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_server::store::{Location, OnOutage, Store};
-use limiter_testkit::server::{Cluster, Server as Redis};
 use serde_json::json;
+use testbed::server::{Cluster, Server as Redis};
 
 use crate::server::{Server, until};
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use limiter_testkit::server::Server as Redis;
 use serde_json::{Value, json};
+use testbed::server::Server as Redis;
 
 use crate::server::{Server, http, post};
 

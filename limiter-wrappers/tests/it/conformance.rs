@@ -7,11 +7,11 @@ use limiter_core::WithClock;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
-use limiter_testkit::server::Server;
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 use limiter_wrappers::Stack;
 use limiter_wrappers::observe::ObservedStore;
 use testbed::Faulty;
+use testbed::server::Server;
 
 use crate::script::{Does, bare};
 
