@@ -18,7 +18,7 @@ use redis::{
 use self::slots::{slot_of, slot_ranges};
 use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
-use crate::settings::{Address, Timeouts};
+use crate::settings::{Address, Runtime, Timeouts};
 
 mod slots;
 
@@ -55,8 +55,12 @@ pub(crate) struct Node {
 }
 
 impl NodePool {
-    /// Returns connections that are made when they are needed. Call this within a runtime.
-    pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
+    /// Returns connections that are made when they are needed.
+    pub(crate) fn new(
+        seeds: &[ConnectionInfo],
+        timeouts: Timeouts,
+        runtime: Runtime,
+    ) -> RedisResult<Self> {
         let info = seeds.first().cloned().ok_or_else(no_server)?;
         let seeds: Vec<Address> = seeds
             .iter()
@@ -67,7 +71,7 @@ impl NodePool {
             timeouts,
             seeds,
             known: RwLock::default(),
-            background: Background::new(),
+            background: Background::new(runtime),
             turn: AtomicUsize::new(0),
         }));
         for seed in &pool.0.seeds {
@@ -104,7 +108,8 @@ impl NodePool {
             _ => ConnectionAddr::Tcp(host, port),
         };
         let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
-        let connection = Reconnecting::lazy(client, self.0.timeouts)?;
+        let runtime = self.0.background.runtime.clone();
+        let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
         let name = format!("{}:{}", address.0, address.1).into();
         let node = Node {
             address: Arc::new(address.clone()),

@@ -14,7 +14,7 @@ use crate::reconnecting::Reconnecting;
 use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinels;
-use crate::settings::{Address, Timeouts};
+use crate::settings::{Address, Runtime, Timeouts};
 use crate::url;
 
 /// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Takes over a connection to one server, such as a [`ConnectionManager`](redis::aio::ConnectionManager).
+    /// Takes over a connection to one server, such as a [`MultiplexedConnection`](redis::aio::MultiplexedConnection).
     ///
     /// A connection that repeats commands itself after a lost reply may count an operation twice.
     ///
@@ -110,10 +110,10 @@ impl Connection {
     /// ones.
     pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         url::check(url)?;
-        if tokio::runtime::Handle::try_current().is_err() {
+        let runtime = Runtime::current().ok_or_else(|| {
             let text = "a connection to Redis needs a tokio runtime to run in";
-            return Err(Error::new(ErrorKind::Configuration, text));
-        }
+            Error::new(ErrorKind::Configuration, text)
+        })?;
         #[cfg(feature = "tls")]
         if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
             // Fails only if another thread has just installed one.
@@ -123,7 +123,7 @@ impl Connection {
             url.into_connection_info()
                 .map(|info| info.set_tcp_settings(timeouts.tcp_settings()))
         };
-        let kind = || match url {
+        let kind = move || match url {
             #[cfg(feature = "sentinel")]
             _ if let Some(url) = url::sentinel(url) => {
                 if url.name.is_empty() {
@@ -138,7 +138,7 @@ impl Connection {
                     .iter()
                     .map(|url| info(url))
                     .collect::<RedisResult<_>>()?;
-                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts)
+                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts, runtime)
                     .map(Kind::Sentinel)
             }
             #[cfg(feature = "cluster")]
@@ -147,9 +147,12 @@ impl Connection {
                     .iter()
                     .map(|url| info(url))
                     .collect::<RedisResult<Vec<_>>>()?;
-                NodePool::new(&seeds, timeouts).map(Kind::Cluster)
+                NodePool::new(&seeds, timeouts, runtime).map(Kind::Cluster)
             }
-            _ => Reconnecting::lazy(Client::open(info(url)?)?, timeouts).map(Kind::Single),
+            _ => {
+                let client = Client::open(info(url)?)?;
+                Ok(Kind::Single(Reconnecting::lazy(client, timeouts, runtime)))
+            }
         };
         kind()
             .map(Self)

@@ -33,6 +33,9 @@ const TEMPORARY_CODES: [&str; 5] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUS
 const UNAVAILABLE_CODES: [&str; 6] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK", "TRYAGAIN"];
 /// Codes of a server that refuses this user or this command.
 const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
+/// Codes of a server that a new connection to the same address may no longer reach: a replica, a former master without replicas,
+/// and one that no longer knows who asks.
+const DEPOSED_CODES: [&str; 4] = ["READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH"];
 /// Texts of plain `ERR` replies that a retry would receive again.
 const MISCONFIGURED_TEXTS: [&str; 7] = [
     "ACL failure in script",
@@ -156,6 +159,11 @@ fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     } else {
         text
     }
+}
+
+/// Whether another server may have taken over, so that the address has to be looked up again.
+pub(crate) fn is_deposed(error: &RedisError) -> bool {
+    has_code(error, &DEPOSED_CODES)
 }
 
 /// Whether the reply has any of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.

@@ -1,120 +1,203 @@
-//! A connection to one server, which is opened again whatever ended it.
+//! A connection to one server, which is replaced when it fails.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use redis::aio::ConnectionManager;
-use redis::{Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, RedisError, RedisResult, Value};
+use tokio::sync::watch;
 
-use crate::settings::Timeouts;
+use crate::failure::is_deposed;
+use crate::settings::{Runtime, Timeouts};
 
-/// The least time between two connections to a server that refuses them.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// The least time between two connections to a server that refuses to serve.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A connection is given up after so many response timeouts without a reply.
+const SILENT_TIMEOUTS: u32 = 3;
 
 /// Clones share the connection.
 ///
-/// The client library's manager opens a lost connection again. If the server refuses the new one, because a password was changed, for
-/// example, the manager returns that error forever, even to a command that comes a minute later. It is then replaced.
+/// A call opens a new connection, and so resolves the server's name again, if the last one
+/// - was lost or could not be opened,
+/// - leads to a server that may no longer be the master,
+/// - gave no reply while calls waited for three response timeouts.
 #[derive(Clone)]
 pub(crate) struct Reconnecting(Arc<Inner>);
 
 struct Inner {
     client: Client,
     timeouts: Timeouts,
-    /// The manager, and when it was made.
-    manager: RwLock<(ConnectionManager, Instant)>,
+    runtime: Runtime,
+    link: RwLock<Option<Arc<Link>>>,
+}
+
+/// One connection, or the attempt to open it.
+struct Link {
+    begun: Instant,
+    opened: watch::Receiver<Option<RedisResult<MultiplexedConnection>>>,
+    is_over: AtomicBool,
+    /// For how long calls have waited since the last reply, in microseconds. Concurrent waits count once.
+    silence: AtomicU64,
+    /// Until when `silence` counts, in microseconds since `begun`.
+    counted: AtomicU64,
 }
 
 impl Reconnecting {
-    /// Returns a connection that is opened when it is first needed. Call this within a runtime.
-    pub(crate) fn lazy(client: Client, timeouts: Timeouts) -> RedisResult<Self> {
-        let manager =
-            ConnectionManager::new_lazy_with_config(client.clone(), timeouts.manager_config())?;
-        Ok(Self(Arc::new(Inner {
+    /// Returns a connection that is opened when it is first needed.
+    pub(crate) fn lazy(client: Client, timeouts: Timeouts, runtime: Runtime) -> Self {
+        let link = RwLock::default();
+        Self(Arc::new(Inner {
             client,
             timeouts,
-            manager: RwLock::new((manager, Instant::now())),
-        })))
+            runtime,
+            link,
+        }))
     }
 
     /// Connects now.
     pub(crate) async fn connect(&self) -> RedisResult<()> {
-        let manager = ConnectionManager::new_with_config(
-            self.0.client.clone(),
-            self.0.timeouts.manager_config(),
-        )
-        .await?;
-        *self
-            .0
-            .manager
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = (manager, Instant::now());
-        Ok(())
+        self.link().connection().await.map(drop)
     }
 
     /// Sends a command.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        self.call(|mut manager| async move { manager.send_packed_command(cmd).await })
-            .await?
-            .extract_error()
+        self.call(async |mut connection| {
+            let reply = connection.send_packed_command(cmd).await;
+            reply.and_then(Value::extract_error)
+        })
+        .await
     }
 
     /// Sends commands; errors are among the replies.
     #[cfg(feature = "cluster")]
     pub(crate) async fn send_all(&self, commands: &redis::Pipeline) -> RedisResult<Vec<Value>> {
-        self.call(|mut manager| async move {
-            manager
+        self.call(async |mut connection| {
+            connection
                 .send_packed_commands(commands, 0, commands.len())
                 .await
         })
         .await
     }
 
-    async fn call<T, F>(&self, call: impl Fn(ConnectionManager) -> F) -> RedisResult<T>
-    where
-        F: Future<Output = RedisResult<T>>,
-    {
-        let (manager, made) = self
-            .0
-            .manager
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let reply = call(manager).await;
-        match self.after(reply.as_ref().err(), made)? {
-            Some(manager) => call(manager).await,
-            None => reply,
+    async fn call<T>(
+        &self,
+        call: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        let link = self.link();
+        let connection = link.connection().await?;
+        let wait = Wait::new(&link);
+        let reply = call(connection).await;
+        wait.end(reply.as_ref().err());
+        reply
+    }
+
+    /// Returns the current connection, or a new one if it is of no more use.
+    fn link(&self) -> Arc<Link> {
+        let silent = self.0.timeouts.response.saturating_mul(SILENT_TIMEOUTS);
+        let usable = |link: &Option<Arc<Link>>| {
+            let link = link.as_ref().filter(|link| link.is_usable(silent));
+            link.cloned()
+        };
+        let current = &self.0.link;
+        let found = usable(&current.read().unwrap_or_else(PoisonError::into_inner));
+        found.unwrap_or_else(|| {
+            let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
+            usable(&current).unwrap_or_else(|| {
+                let link = Arc::new(self.open());
+                *current = Some(Arc::clone(&link));
+                link
+            })
+        })
+    }
+
+    /// Opens a connection in the background: a caller may give up before it is there.
+    fn open(&self) -> Link {
+        let (client, config) = (self.0.client.clone(), self.0.timeouts.connection_config());
+        let (sender, opened) = watch::channel(None);
+        self.0.runtime.spawn(async move {
+            let connection = client.get_multiplexed_async_connection_with_config(&config);
+            sender.send_replace(Some(connection.await));
+        });
+        let (is_over, silence, counted) = Default::default();
+        Link {
+            begun: Instant::now(),
+            opened,
+            is_over,
+            silence,
+            counted,
+        }
+    }
+}
+
+impl Link {
+    fn is_usable(&self, silent: Duration) -> bool {
+        let is_new = self.begun.elapsed() < PAUSE;
+        match &*self.opened.borrow() {
+            Some(Ok(_)) => {
+                let silence = Duration::from_micros(self.silence.load(Ordering::Relaxed));
+                !self.is_over.load(Ordering::Relaxed) && (silence < silent || is_new)
+            }
+            Some(Err(error)) => is_new && !error.is_io_error(),
+            // A runtime that ended has dropped the attempt.
+            None => self.opened.has_changed().is_ok(),
         }
     }
 
-    /// Replaces the manager `made` then if it keeps this error. Returns the new one if the command was not sent: the error may be old.
-    fn after(
-        &self,
-        error: Option<&RedisError>,
-        made: Instant,
-    ) -> RedisResult<Option<ConnectionManager>> {
-        // A command that the server refuses has a reply.
-        let Some(error) =
-            error.filter(|error| !error.is_io_error() && made.elapsed() > REFUSED_PAUSE)
-        else {
-            return Ok(None);
-        };
-        let mut current = self
-            .0
-            .manager
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if current.1 == made {
-            let config = self.0.timeouts.manager_config();
-            *current = (
-                ConnectionManager::new_lazy_with_config(self.0.client.clone(), config)?,
-                Instant::now(),
-            );
+    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+        if let Some(opened) = &*self.opened.borrow() {
+            return opened.clone();
         }
-        let is_refusal = matches!(
-            error.kind(),
-            ErrorKind::AuthenticationFailed | ErrorKind::Server(_)
-        );
-        Ok(is_refusal.then(|| current.0.clone()))
+        let mut opened = self.opened.clone();
+        let opened = opened.wait_for(Option::is_some).await;
+        let dropped = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        opened.map_err(|_| dropped())?.clone().ok_or_else(dropped)?
+    }
+
+    fn micros(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A call that waits for its reply. Dropped before, it has heard nothing.
+struct Wait<'a> {
+    link: &'a Link,
+    since: u64,
+    has_reply: bool,
+}
+
+impl<'a> Wait<'a> {
+    fn new(link: &'a Link) -> Self {
+        let since = link.micros();
+        Self {
+            link,
+            since,
+            has_reply: false,
+        }
+    }
+
+    fn end(mut self, error: Option<&RedisError>) {
+        let Self { link, .. } = self;
+        self.has_reply = true;
+        if link.silence.load(Ordering::Relaxed) > 0 {
+            link.silence.store(0, Ordering::Relaxed);
+        }
+        if let Some(error) = error {
+            let is_lost = error.is_io_error() || error.is_unrecoverable_error();
+            if is_lost || is_deposed(error) && link.begun.elapsed() >= PAUSE {
+                link.is_over.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if !self.has_reply {
+            let now = self.link.micros();
+            let counted = self.link.counted.fetch_max(now, Ordering::Relaxed);
+            let waited = now.saturating_sub(self.since.max(counted));
+            self.link.silence.fetch_add(waited, Ordering::Relaxed);
+        }
     }
 }

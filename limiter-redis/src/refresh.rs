@@ -4,27 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
-use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::failure::is_deposed;
+use crate::settings::Runtime;
+
 /// The least time between two refreshes.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection refreshes outside a runtime.
+/// Where a connection refreshes.
 pub(crate) struct Background {
-    runtime: Handle,
+    pub(crate) runtime: Runtime,
     /// Held during a refresh.
     refreshing: Arc<Mutex<()>>,
 }
 
 impl Background {
-    /// Call this within a runtime.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        let refreshing = Arc::default();
         Self {
-            runtime: Handle::current(),
-            refreshing: Arc::default(),
+            runtime,
+            refreshing,
         }
     }
 }
@@ -42,9 +44,7 @@ pub(crate) trait Refresh: Clone + Send + Sync + 'static {
             return;
         };
         let connection = self.clone();
-        // The runtime that connected may have ended.
-        let runtime = Handle::try_current().unwrap_or_else(|_| self.background().runtime.clone());
-        runtime.spawn(async move {
+        self.background().runtime.spawn(async move {
             // If no server responds, the next operation tries again.
             let _ = connection.refresh_now().await;
             sleep(REFRESH_PAUSE).await;
@@ -69,8 +69,7 @@ pub(crate) async fn watched(
             ErrorKind::ClusterConnectionNotFound,
             ErrorKind::MasterNameNotFoundBySentinel,
         ];
-        // A former master is gone, or a replica.
-        error.is_io_error() || error.code() == Some("READONLY") || unknown.contains(&error.kind())
+        error.is_io_error() || is_deposed(error) || unknown.contains(&error.kind())
     });
     reply
 }

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, watched};
-use crate::settings::Timeouts;
+use crate::settings::{Runtime, Timeouts};
 
 #[derive(Clone)]
 pub(crate) struct Sentinels(Arc<Inner>);
@@ -27,12 +27,13 @@ struct Inner {
 
 impl Sentinels {
     /// Returns a connection to the master called `name`, which is made when it is needed. `server` has the credentials and the
-    /// database; its address does not count. Call this within a runtime.
+    /// database; its address does not count.
     pub(crate) fn new(
         sentinels: Vec<ConnectionInfo>,
         name: &str,
         server: &ConnectionInfo,
         timeouts: Timeouts,
+        runtime: Runtime,
     ) -> RedisResult<Self> {
         let node = SentinelNodeConnectionInfo::default()
             .set_redis_connection_info(server.redis_settings().clone())
@@ -58,7 +59,7 @@ impl Sentinels {
                 .collect::<RedisResult<_>>()?,
             timeouts,
             master: RwLock::default(),
-            background: Background::new(),
+            background: Background::new(runtime),
             first: Mutex::default(),
         })))
     }
@@ -114,7 +115,9 @@ impl Refresh for Sentinels {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if master.as_ref().is_none_or(|(known, _)| *known != address) {
-            *master = Some((address, Reconnecting::lazy(client, self.0.timeouts)?));
+            let runtime = self.0.background.runtime.clone();
+            let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
+            *master = Some((address, connection));
         }
         Ok(())
     }

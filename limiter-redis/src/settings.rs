@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use redis::aio::ConnectionManagerConfig;
+use redis::AsyncConnectionConfig;
 use redis::io::tcp::TcpSettings;
+use tokio::runtime::Handle;
 
 /// A server's host and port.
 pub(crate) type Address = (String, u16);
@@ -32,12 +33,28 @@ impl Timeouts {
         settings
     }
 
-    /// Returns the settings for a connection that reconnects. A refused connection fails the operation immediately; the next
-    /// operation tries again.
-    pub(crate) fn manager_config(self) -> ConnectionManagerConfig {
-        ConnectionManagerConfig::new()
-            .set_number_of_retries(0)
+    /// Returns the settings of a connection. Each operation has a response timeout of its own.
+    pub(crate) fn connection_config(self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect))
             .set_response_timeout(None)
+    }
+}
+
+/// Where connections run when a call comes from outside a runtime, or from another one.
+#[derive(Clone)]
+pub(crate) struct Runtime(Handle);
+
+impl Runtime {
+    /// Returns the current runtime. `None` outside a runtime.
+    pub(crate) fn current() -> Option<Self> {
+        Handle::try_current().ok().map(Self)
+    }
+
+    /// Spawns a task on the caller's runtime: the one that connected may have ended.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        Handle::try_current()
+            .unwrap_or_else(|_| self.0.clone())
+            .spawn(task);
     }
 }

@@ -10,6 +10,7 @@ mod expiry;
 mod faults;
 mod held;
 mod properties;
+mod reconnecting;
 mod scan;
 mod sentinel;
 mod several;
