@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use exact_limiter::store::{
-    Facts, JointFacts, JointOp, Log, LogKey, LogPlace, Op, Settlement, SettlementFacts, WindowStore,
+    Facts, JointFacts, JointOp, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore,
 };
 use exact_limiter::time::Timestamp;
 use exact_limiter::{Error, ErrorKind, Limiter, policy};
@@ -112,8 +112,8 @@ impl WindowStore for RedbStore {
         Ok(Some(facts.into_iter().map(Ok).collect()))
     }
 
-    fn place(&self, _: LogKey<'_>) -> LogPlace {
-        LogPlace::default().in_group(Some(0)).through(self)
+    fn identity(&self) -> Option<usize> {
+        Some(std::ptr::from_ref(self).addr())
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

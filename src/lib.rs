@@ -88,13 +88,11 @@ pub mod store {
     pub use limiter_core::{MAX_COST, MAX_LIMITS, PerLimit};
 }
 
-/// Timestamps, clocks and timers.
+/// Timestamps and clocks.
 ///
 /// [`WithClock`](time::WithClock) replaces a store's clock, usually with a mock clock in tests.
 pub mod time {
-    #[cfg(feature = "tokio")]
-    pub use limiter_core::TokioTimer;
-    pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, ceil_secs};
+    pub use limiter_core::{BoxFuture, Clock, Timestamp, WithClock, ceil_secs};
 }
 
 // Runs the code blocks of the documents as doctests.

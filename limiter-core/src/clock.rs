@@ -1,4 +1,4 @@
-//! Clocks that replace the store's, and timers for waiting.
+//! Clocks that replace the store's.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -16,24 +16,15 @@ pub trait Clock: Debug + Send + Sync + 'static {
     /// The clock may step back. An operation then happens at the time of its log's newest entry, so a step back releases nothing.
     fn now(&self) -> Timestamp;
 
-    /// Returns the timer that sleeps by this clock.
+    /// Returns a future that completes once `duration` has passed by this clock, never earlier.
     ///
-    /// Default: `None`. Waiting then uses the limiter's timer.
-    fn timer(&self) -> Option<&dyn Timer> {
-        None
-    }
+    /// A clock of real time sleeps on the program's runtime: `Box::pin(tokio::time::sleep(duration))`. A mock clock completes when a
+    /// test advances it, so tests of waiting code need not sleep.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
 }
 
 /// A boxed future, as returned by object-safe traits.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Sleeps on the program's runtime.
-///
-/// A mock clock is also a timer, so tests of waiting code need not sleep.
-pub trait Timer: Debug + Send + Sync + 'static {
-    /// Returns a future that completes once `duration` has passed, never earlier.
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
-}
 
 /// The time by which timeouts are divided: with the feature `tokio`, that of its timers, which a test may pause.
 pub(crate) fn instant() -> Instant {
@@ -41,16 +32,4 @@ pub(crate) fn instant() -> Instant {
     return tokio::time::Instant::now().into_std();
     #[cfg(not(feature = "tokio"))]
     Instant::now()
-}
-
-/// Sleeps on a tokio runtime. The runtime's time driver must be enabled.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TokioTimer;
-
-#[cfg(feature = "tokio")]
-impl Timer for TokioTimer {
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(tokio::time::sleep(duration))
-    }
 }

@@ -45,9 +45,7 @@ mod verdict;
 mod with_clock;
 
 pub use bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
-#[cfg(feature = "tokio")]
-pub use clock::TokioTimer;
-pub use clock::{BoxFuture, Clock, Timer};
+pub use clock::{BoxFuture, Clock};
 pub use decision::Decision;
 pub use error::{Error, ErrorKind};
 pub use key::{IpBlock, Key, KeyBuf};

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::clock::Timer;
 use crate::log_key::LogKey;
 use crate::name::Name;
 use crate::policy::{IntoPolicy, Policy};
@@ -61,7 +60,6 @@ pub struct Limiter<S = SharedStore> {
     pub(crate) store: S,
     name: Name,
     policy: Arc<Policy>,
-    timer: Option<Arc<dyn Timer>>,
 }
 
 impl<S> Limiter<S> {
@@ -72,18 +70,7 @@ impl<S> Limiter<S> {
             store,
             name: name.into(),
             policy: Arc::new(policy.into_policy()),
-            timer: None,
         }
-    }
-
-    /// Sets the timer that [`within`](crate::Request::within) sleeps on. The store's timer, if any, takes precedence.
-    ///
-    /// Default: [`TokioTimer`](crate::TokioTimer) if the feature `tokio` is enabled and a tokio runtime is running,
-    /// otherwise none.
-    #[must_use]
-    pub fn with_timer(mut self, timer: impl Timer) -> Self {
-        self.timer = Some(Arc::new(timer));
-        self
     }
 
     /// Returns the name.
@@ -114,14 +101,12 @@ impl<S> Limiter<S> {
             store,
             name,
             policy,
-            timer,
         } = self;
         let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
         Limiter {
             store: shared.unwrap_or_else(|| Arc::new(store)),
             name,
             policy,
-            timer,
         }
     }
 
@@ -131,9 +116,5 @@ impl<S> Limiter<S> {
             name: self.name,
             key: key.as_ref(),
         }
-    }
-
-    pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {
-        self.timer.as_deref()
     }
 }

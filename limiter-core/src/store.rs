@@ -14,37 +14,26 @@
 //! | item | needed by |
 //! |---|---|
 //! | [`Retention`], [`Merging`] | a store with its own representation of a log: which entries an append drops, and which it merges |
-//! | [`LogPlace`] | a store whose parts fail alone, such as a cluster |
-//! | [`WindowStore::try_decide`], [`Otherwise`], [`attempt`] | a store that often decides without waiting, and wrappers that forward it |
+//! | [`WindowStore::node`] | a store whose parts fail alone, such as a cluster |
+//! | [`WindowStore::try_decide`] | a store that often decides without waiting, and wrappers that forward it |
+//! | [`WindowStore::inner`] | wrappers |
 //! | [`Op::is_status`] | wrappers that count decisions |
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::task::Poll;
 
 pub use async_trait::async_trait;
 
-use crate::clock::Timer;
+use crate::clock::Clock;
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
 pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
-pub use crate::log_key::{LogKey, LogPlace};
+pub use crate::log_key::LogKey;
 pub use crate::merging::Merging;
 pub use crate::op::{At, JointOp, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
-
-/// The result of [`WindowStore::try_decide`] if the store cannot decide without waiting.
-pub type Otherwise<'a> = &'a mut dyn FnMut() -> Poll<Result<Decision, Error>>;
-
-/// Calls [`WindowStore::try_decide`], for a wrapper that acts on the decision. Returns `None` if the store would have to wait.
-pub fn attempt<S: WindowStore + ?Sized>(store: &S, op: Op<'_>) -> Option<Result<Decision, Error>> {
-    match store.try_decide(op, &mut || Poll::Pending) {
-        Poll::Ready(decision) => Some(decision),
-        Poll::Pending => None,
-    }
-}
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.
 pub type JointFacts = Vec<Result<Facts, Error>>;
@@ -82,7 +71,8 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// nothing has changed, and the caller applies them one by one.
     ///
     /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log
-    /// charged before another. To offer it, also report in [`place`](Self::place) which logs go together.
+    /// charged before another. To offer it, also return an [identity](Self::identity). A store that cannot apply these operations
+    /// as one says so without waiting.
     ///
     /// # Errors
     /// If the store fails. An error that is not [retryable](Error::is_retryable) names the log that it is about, if there is one.
@@ -93,32 +83,49 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// [Checks](Op::checked), applies and decides an operation if the store can do so without waiting.
     ///
-    /// Otherwise has no effect and returns the result of `otherwise`. Default: `otherwise()`.
+    /// Otherwise has no effect and returns `None`, which is the default.
     ///
     /// A limiter tries this first, so an in-memory store needs no boxed future. A wrapper that does not forward it stays correct,
     /// only slower.
-    // `otherwise` is an argument so that the decision is written where the caller wants it. A caller that looks at a `None` or a
-    // `Pending` itself moves every decision, which takes half as long as making it.
     #[inline(always)]
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let _ = op;
-        otherwise()
-    }
-
-    /// Returns the timer that [`Request::within`](crate::Request::within) sleeps on.
-    ///
-    /// Default: `None`. Waiting then uses the limiter's timer.
-    fn timer(&self) -> Option<&dyn Timer> {
         None
     }
 
-    /// Returns where the store keeps a log now, without waiting. It may have moved when the next operation begins.
+    /// Returns the store that this one wraps: [`clock`](Self::clock) and [`node`](Self::node) forward to it by default.
     ///
-    /// A wrapper asks for it when operations fail, to identify the failing part of the store. Several operations go together if
-    /// their places [say so](LogPlace::goes_with). Default: the store is one place, and each log changes alone.
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        let _ = log;
-        LogPlace::default()
+    /// Operations never do, because a wrapper that changes one way to apply an operation has to change all of them.
+    /// Default: `None`.
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        None
+    }
+
+    /// Returns the clock that the store takes its time from, if it is not the store's own.
+    ///
+    /// [`Request::within`](crate::Request::within) sleeps by it. Default: that of the [inner](Self::inner) store. Without one,
+    /// waiting uses tokio's timers.
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.inner()?.clock()
+    }
+
+    /// Returns the name of the part of the store that holds a log now and fails alone, such as a master of a Redis Cluster:
+    /// `10.0.0.7:6379`. Never waits. The log may have moved when the next operation begins.
+    ///
+    /// `None` if the store fails as a whole, or if the part is unknown. A wrapper asks for it when operations fail. Default: that
+    /// of the [inner](Self::inner) store.
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        self.inner()?.node(log)
+    }
+
+    /// Returns a number that the handles of one store share, and no other store has while both exist, if the store
+    /// [applies operations as one](Self::apply_all). Only operations of limiters whose stores have the same identity go there.
+    ///
+    /// Default: `None`; for a wrapper of a store with an identity, the wrapper's address. An [`Arc`] has the identity of the store
+    /// in it.
+    fn identity(&self) -> Option<usize> {
+        self.inner()?.identity()?;
+        Some(std::ptr::from_ref(self).addr())
     }
 }
 
@@ -159,16 +166,24 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     }
 
     #[inline(always)]
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        (**self).try_decide(op, otherwise)
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        (**self).try_decide(op)
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        (**self).timer()
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        (**self).inner()
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        (**self).place(log).through(&**self)
+    fn clock(&self) -> Option<&dyn Clock> {
+        (**self).clock()
+    }
+
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        (**self).node(log)
+    }
+
+    fn identity(&self) -> Option<usize> {
+        (**self).identity()
     }
 }
 

@@ -1,15 +1,13 @@
 //! A wrapper that replaces a store's clock.
 
-use std::task::Poll;
-
-use crate::clock::{Clock, Timer};
+use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::facts::{Facts, SettlementFacts};
-use crate::log_key::{LogKey, LogPlace};
+use crate::log_key::LogKey;
 use crate::op::{At, JointOp, Op};
 use crate::settlement::Settlement;
-use crate::store::{JointFacts, Otherwise, SyncStore, WindowStore, forward};
+use crate::store::{JointFacts, SyncStore, WindowStore, forward};
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -86,17 +84,16 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
         self.store.apply_all(&ops).await
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.store.try_decide(self.op(&op), otherwise)
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.try_decide(self.op(&op))
     }
 
-    /// Returns the clock's timer: the store's sleeps by another clock.
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.clock.timer()
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.store)
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+    fn clock(&self) -> Option<&dyn Clock> {
+        Some(&self.clock)
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide};
+use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
@@ -253,11 +252,11 @@ impl WindowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         if op.is_checked() {
             self.run(&op)
         } else {
-            Poll::Ready(self.check_and_decide(op))
+            Some(self.check_and_decide(op))
         }
     }
 }

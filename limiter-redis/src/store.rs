@@ -1,11 +1,12 @@
 //! The store.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts,
+    At, Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts,
 };
 use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::{Cmd, Value};
@@ -145,7 +146,8 @@ impl WindowStore for RedisStore {
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
-    /// In one script call; a Cluster redirects all of it or nothing.
+    /// In one script call; a Cluster redirects all of it or nothing. On one server, all logs go together; in a Cluster, those of
+    /// one slot.
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         // The script nests the operations, and Lua nests only so many calls.
         if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {
@@ -153,6 +155,11 @@ impl WindowStore for RedisStore {
         }
         let (ids, mut encoded): (Vec<_>, Vec<_>) =
             ops.iter().map(|joint| self.encode(&joint.op)).unzip();
+        let slot = |op: &EncodedOp| self.channel.connection.place_of(&op.stored).1;
+        let is_split = self.is_split.load(Ordering::Relaxed);
+        if is_split || encoded[1..].iter().any(|op| slot(op) != slot(&encoded[0])) {
+            return Ok(None);
+        }
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = |joint: &JointOp<'_>| {
             flag(joint.is_advisory, ADVISORY) + flag(joint.keeps_charge, KEPT)
@@ -222,12 +229,12 @@ impl WindowStore for RedisStore {
         reply::value(&reply.value).map_err(|error| error.with_log(log))
     }
 
-    /// In a Cluster, the node is the master that serves the log's slot: its host and port. A slot's logs go together; on one
-    /// server, all do.
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        let (node, group) = self.channel.connection.place_of(&self.keys.encode(log));
-        LogPlace::on(node)
-            .in_group(group.filter(|_| !self.is_split.load(Ordering::Relaxed)))
-            .through(self)
+    fn identity(&self) -> Option<usize> {
+        Some(std::ptr::from_ref(self).addr())
+    }
+
+    /// In a Cluster, the master that serves the log's slot: its host and port.
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        self.channel.connection.place_of(&self.keys.encode(log)).0
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use limiter_core::{BoxFuture, Clock, Timer, Timestamp};
+use limiter_core::{BoxFuture, Clock, Timestamp};
 
-/// A clock and timer for tests. Time moves only when a test moves it. Clones share the same time.
+/// A clock for tests. Time moves only when a test moves it. Clones share the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -95,12 +95,6 @@ impl Clock for MockClock {
         self.state().now
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        Some(self)
-    }
-}
-
-impl Timer for MockClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         let mut state = self.state();
         state.sleeps += 1;

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Where to start
-//! - [`MockClock`] is a clock and timer that moves only when a test moves it.
+//! - [`MockClock`] is a clock that moves only when a test moves it.
 //! - [`ReferenceStore`] is the reference implementation of the store contract. Read it before you write a store.
 #![cfg_attr(
     feature = "conformance",

@@ -4,13 +4,12 @@ pub mod merging;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise,
-    Outcome, Settlement, SettlementFacts, Usage,
+    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Settlement,
+    SettlementFacts, Usage,
 };
 use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore,
@@ -364,12 +363,11 @@ impl WindowStore for ReferenceStore {
         Ok(Some(facts.into_iter().map(Ok).collect()))
     }
 
-    /// All logs go together.
-    fn place(&self, _: LogKey<'_>) -> LogPlace {
-        LogPlace::default().in_group(Some(0)).through(self)
+    fn identity(&self) -> Option<usize> {
+        Some(std::ptr::from_ref(self).addr())
     }
 
-    fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        Poll::Ready(self.decide_now(op))
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        Some(self.decide_now(op))
     }
 }

@@ -1,10 +1,8 @@
 //! The options of a layer.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::Timer;
 use limiter_core::request::Background;
 
 use crate::headers::RateLimitHeaders;
@@ -41,17 +39,10 @@ impl<R> LayerBuilder<R> {
     /// share is over, so a request gets a response in time, however many rules it meets. A store that ignores its share counts
     /// as failed after the timeout.
     ///
-    /// A store in memory decides immediately and needs no timer. Any other one needs the [timer](Self::timer).
+    /// A store in memory decides immediately and needs no timer. Any other one needs tokio's timers: without the feature
+    /// `tokio` and a tokio runtime it has failed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.rules.timeout = timeout;
-        self
-    }
-
-    /// Sets the timer of the timeout and of waiting. Default: tokio's with the feature `tokio` and in a tokio runtime.
-    ///
-    /// Without a timer, a store that has to wait has failed, and a request that does not fit immediately is refused.
-    pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.rules.timer = Some(Arc::new(timer));
         self
     }
 

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::future::pending;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
 use limiter_core::request::{Background, Part, PartOutcome};
-use limiter_core::{Error, ErrorKind, Timer};
+use limiter_core::{Error, ErrorKind};
 
 use crate::charges::Charges;
 use crate::head::{RequestHead, ResponseHead};
@@ -25,7 +24,6 @@ pub(crate) struct Rules {
     policies: Policies,
     failure: StoreFailure,
     pub(crate) timeout: Duration,
-    pub(crate) timer: Option<Arc<dyn Timer>>,
     pub(crate) background: Option<Background>,
     pub(crate) observer: Option<Observer>,
     /// Whether something may settle or refund a charge after all rules have admitted.
@@ -47,7 +45,6 @@ impl Rules {
             policies,
             failure,
             timeout,
-            timer: None,
             background,
             observer: None,
             is_refundable,
@@ -62,24 +59,20 @@ impl Rules {
         &self.policies
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.timer.as_deref().or_else(default_timer)
-    }
-
     /// Returns a future that completes when the timeout has passed since the first poll, and then at each poll; without a timer
     /// at once.
     fn late(&self) -> MaybeDone<impl Future<Output = ()>> {
         maybe_done(async {
-            if let Some(timer) = self.timer() {
-                timer.sleep(self.timeout).await;
+            if has_timer() {
+                sleep(self.timeout).await;
             }
         })
     }
 
     fn late_error(&self) -> Error {
-        if self.timer().is_none() {
+        if !has_timer() {
             let text = "a store that does not answer at once needs a timer for its timeout: enable the feature `tokio` and run \
-                        in a tokio runtime, or set a timer on the layer";
+                        in a tokio runtime";
             return Error::new(ErrorKind::Configuration, text);
         }
         Error::new(
@@ -159,18 +152,21 @@ impl Rules {
         }
     }
 
-    /// Sleeps if the wait is within `left` and there is a timer: that of a store comes first, because it sleeps by the store's time.
+    /// Sleeps if the wait is within `left` and somebody can sleep: a store's clock comes first.
     async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
-        let of_a_store = self
+        let clock = self
             .list
             .iter()
-            .find_map(|rule| rule.limiter.store().timer());
-        let (Some(timer), Some(rest)) = (of_a_store.or(self.timer()), left.checked_sub(wait))
-        else {
+            .find_map(|rule| rule.limiter.store().clock());
+        let Some(rest) = left.checked_sub(wait) else {
             return false;
         };
         *left = rest;
-        timer.sleep(wait).await;
+        match clock {
+            Some(clock) => clock.sleep(wait).await,
+            None if has_timer() => sleep(wait).await,
+            None => return false,
+        }
         true
     }
 
@@ -278,12 +274,19 @@ impl Rules {
     }
 }
 
-fn default_timer<'a>() -> Option<&'a dyn Timer> {
+/// Returns whether tokio's timers are there.
+fn has_timer() -> bool {
     #[cfg(feature = "tokio")]
-    if tokio::runtime::Handle::try_current().is_ok() {
-        return Some(&limiter_core::TokioTimer);
-    }
-    None
+    return tokio::runtime::Handle::try_current().is_ok();
+    #[cfg(not(feature = "tokio"))]
+    false
+}
+
+async fn sleep(duration: Duration) {
+    #[cfg(feature = "tokio")]
+    tokio::time::sleep(duration).await;
+    #[cfg(not(feature = "tokio"))]
+    let _ = duration;
 }
 
 fn default_background() -> Option<Background> {

@@ -9,16 +9,14 @@ mod sweep;
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
-    decide,
+    Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -64,7 +62,7 @@ const HURRY: Duration = Duration::from_millis(100);
 /// [`fail_open`](Stack::fail_open), [`fail_closed`](Stack::fail_closed) or [`fallback`](Stack::fallback). Other errors are
 /// returned. An operation that timed out may still count in the store later.
 ///
-/// Breakers and outages are tracked per [node](LogPlace::node), so a dead master of a Redis Cluster stops only the calls on its
+/// Breakers and outages are tracked per [node](WindowStore::node), so a dead master of a Redis Cluster stops only the calls on its
 /// logs.
 ///
 /// # Cancel safety
@@ -187,25 +185,28 @@ impl<S: WindowStore> Guarded<S> {
 }
 
 impl<S: WindowStore> Inner<S> {
-    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open.
+    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_heard` says whether a
+    /// server made this response.
     async fn call<T>(
         &self,
         log: LogKey<'_>,
         patience: Option<Duration>,
         call: impl Future<Output = Result<T, Error>>,
+        is_heard: fn(&T) -> bool,
     ) -> Result<T, Error> {
-        let node = || self.store.place(log).node;
+        let node = || self.store.node(log);
         self.nodes.admit(node)?;
         let answer = within(
             patience.map_or(self.timeout, |patience| patience.min(self.timeout)),
             call,
         )
         .await;
-        self.nodes.note(
-            &answer,
-            patience.is_some_and(|patience| patience < HURRY),
-            node,
-        );
+        if answer.as_ref().is_ok_and(|answer| !is_heard(answer)) {
+            self.nodes.pass_on(node);
+        } else {
+            let is_hurried = patience.is_some_and(|patience| patience < HURRY);
+            self.nodes.note(&answer, is_hurried, node);
+        }
         answer
     }
 
@@ -220,6 +221,7 @@ impl<S: WindowStore> Inner<S> {
                 op.log,
                 op.timeout,
                 self.store.apply(op.with_timeout(self.timeout)),
+                |_| true,
             )
             .await;
         let facts = answer.map_err(about(op.log))?;
@@ -236,6 +238,11 @@ impl<S: WindowStore> Inner<S> {
         let (None, Some(first)) = (&known, ops.first()) else {
             return Ok(known);
         };
+        // One node's outage says nothing about the other logs.
+        let node = |joint: &JointOp<'_>| self.store.node(joint.op.log);
+        if self.nodes.in_outage() && ops.iter().any(|joint| node(joint) != node(first)) {
+            return Ok(None);
+        }
         let watches: Vec<_> = ops
             .iter()
             .map(|joint| self.denials.watch(joint.op.log))
@@ -249,7 +256,12 @@ impl<S: WindowStore> Inner<S> {
             .collect();
         let patience = ops.iter().filter_map(|joint| joint.op.timeout).min();
         let results = self
-            .call(first.op.log, patience, self.store.apply_all(&timed))
+            .call(
+                first.op.log,
+                patience,
+                self.store.apply_all(&timed),
+                Option::is_some,
+            )
             .await?;
         for ((joint, watch), facts) in ops.iter().zip(watches).zip(results.iter().flatten()) {
             if let Ok(facts) = facts {
@@ -280,7 +292,12 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _watch = self.0.denials.watch(settlement.log);
         let answer = self
             .0
-            .call(settlement.log, None, self.0.store.settle(settlement))
+            .call(
+                settlement.log,
+                None,
+                self.0.store.settle(settlement),
+                |_| true,
+            )
             .await;
         self.or_stand_in(answer.map_err(about(settlement.log)), |stand_in| {
             stand_in.settle(&settlement)
@@ -296,7 +313,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         }
         let _watch = self.0.denials.watch(log);
         self.0
-            .call(log, None, self.0.store.reset(log))
+            .call(log, None, self.0.store.reset(log), |_| true)
             .await
             .map_err(about(log))
     }
@@ -308,19 +325,18 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     /// Repeats cached denials. A store that decides without waiting is not asked here, so its denials are cached, too.
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        match self.0.denials.find(&op) {
-            Some(facts) => Poll::Ready(op.checked().map(|op| decide(&op, facts))),
-            None => otherwise(),
-        }
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        let facts = self.0.denials.find(&op)?;
+        Some(op.checked().map(|op| decide(&op, facts)))
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.store().timer()
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(self.store())
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store().place(log).through(&*self.0)
+    fn identity(&self) -> Option<usize> {
+        self.store().identity()?;
+        Some(Arc::as_ptr(&self.0).addr())
     }
 }
 

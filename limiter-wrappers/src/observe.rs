@@ -20,7 +20,7 @@
 //! | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 //! | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`] |
 //! | `limiter_keys` | gauge | none: see [`report_keys`] |
-//! | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](LogPlace::node) have names: see [`report`] |
+//! | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](WindowStore::node) have names: see [`report`] |
 //! | `limiter_outages_total` | counter | none: outages that began |
 //! | `limiter_carried_logs` | gauge | none: see [`report`] |
 //! | `limiter_carried_dropped_total` | counter | none: see [`report`] |
@@ -33,16 +33,14 @@
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
-use std::task::Poll;
 use std::time::Instant;
 
 use async_trait::async_trait;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts,
-    attempt, decide,
+    Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, Timer, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, WindowStore};
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
@@ -275,21 +273,15 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
         results
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let began = Instant::now();
-        let Some(decision) = attempt(&self.store, op) else {
-            return otherwise();
-        };
+        let decision = self.store.try_decide(op)?;
         self.note(&op, decision.as_ref(), began);
-        Poll::Ready(decision)
+        Some(decision)
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.store.timer()
-    }
-
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.store)
     }
 }
 

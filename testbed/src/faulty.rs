@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts,
+    Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts,
 };
-use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
 use tokio::time::sleep;
 
 /// The behaviour of a [`Faulty`] store on a call.
@@ -202,28 +201,31 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
         }
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         if self.0.immediate.load(Ordering::SeqCst) {
-            self.store().try_decide(op, otherwise)
+            self.store().try_decide(op)
         } else {
-            otherwise()
+            None
         }
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.store().timer()
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(self.store())
+    }
+
+    fn identity(&self) -> Option<usize> {
+        self.store().identity()?;
+        Some(Arc::as_ptr(&self.0).addr())
     }
 
     /// The node of `key@node` is `node`.
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
         let node = log
             .key
             .iter()
             .position(|byte| *byte == b'@')
             .map(|at| &log.key[at + 1..]);
-        let mut place = self.store().place(log).through(&*self.0);
-        place.node = node.map(|node| String::from_utf8_lossy(node).into());
-        place
+        node.map(|node| String::from_utf8_lossy(node).into())
     }
 }
 

@@ -21,7 +21,7 @@ pub use self::part::Part;
 use crate::clock::instant;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
-use crate::store::{WindowStore, attempt};
+use crate::store::WindowStore;
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
@@ -236,7 +236,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         left.sort_by_key(|place| self.parts[*place].turn());
         let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
         let first = &self.parts[places[0]];
-        if left.len() == 1 || self.one_by_one || first.place().group.is_none() {
+        if left.len() == 1 || self.one_by_one || !first.goes_with(first) {
             return Some(places);
         }
         for place in &left[1..] {
@@ -270,7 +270,11 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         if let [place] = *places {
             let part = &mut self.parts[place];
             let ask = part.asks(is_denied, is_refundable || (may_refund(part) && undecided));
-            if let Some(decision) = attempt(&part.target.limiter.store, ask.call(&part.target).op())
+            if let Some(decision) = part
+                .target
+                .limiter
+                .store
+                .try_decide(ask.call(&part.target).op())
             {
                 return part.note(ask, decision, true, tolerate);
             }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{SyncStore, WindowStore, attempt};
+use crate::store::{SyncStore, WindowStore};
 
 /// The boxed future of a call, once there is one.
 pub(super) type Running<'a> = Option<BoxFuture<'a, Result<Decision, Error>>>;
@@ -100,7 +100,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         self.limiter.store.decide_now(self.op())
     }
 
-    /// Makes the call after [`attempt`] could not.
+    /// Makes the call after [`WindowStore::try_decide`] could not.
     pub(super) async fn apply(&self) -> Result<Decision, Error>
     where
         S: WindowStore,
@@ -116,7 +116,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     where
         S: WindowStore,
     {
-        match attempt(&self.limiter.store, self.op()) {
+        match self.limiter.store.try_decide(self.op()) {
             Some(decision) => decision,
             None => self.apply().await,
         }
@@ -135,17 +135,14 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         S: WindowStore,
         B: AsRef<[u8]> + Send + Sync + 'a,
     {
-        let is_running = running.is_some();
-        let mut boxed = || {
-            self.poll_boxed(running, context, |call| {
-                Box::pin(async move { call.apply().await })
-            })
-        };
-        if is_running {
-            boxed()
-        } else {
-            self.limiter.store.try_decide(self.op(), &mut boxed)
+        if running.is_none()
+            && let Some(decision) = self.limiter.store.try_decide(self.op())
+        {
+            return Poll::Ready(decision);
         }
+        self.poll_boxed(running, context, |call| {
+            Box::pin(async move { call.apply().await })
+        })
     }
 
     /// Polls the call's boxed future, which the first poll starts.

@@ -158,11 +158,11 @@ impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
     /// time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy counts attempts, every try counts. A call
     /// with a [caller-supplied time](Self::at) is tried once.
     ///
-    /// The future sleeps on the store's timer, otherwise on the limiter's [timer](Limiter::with_timer).
+    /// The future sleeps by the [clock](crate::Clock) in front of the store, otherwise on tokio's timers.
     ///
     /// # Errors
-    /// Without a timer, the future returns [`Configuration`](crate::ErrorKind::Configuration) at the first poll, even if the acquire
-    /// would fit. A wait of zero and a call with a caller-supplied time need no timer.
+    /// Without either, the future returns [`Configuration`](crate::ErrorKind::Configuration) at the first poll, even if the acquire
+    /// would fit. A wait of zero and a call with a caller-supplied time need neither.
     #[inline(always)]
     pub fn within(self, wait: Duration) -> Request<'a, S, B, V, true> {
         let Self { call, running, .. } = self;

@@ -430,8 +430,6 @@ fn a_wrapper_that_does_not_forward_and_another_wrapper_around_the_store_go_one_b
     let reference = Arc::clone(&joining.reference);
     let half: SharedStore = Arc::new(SlowStore {
         reference,
-        joins: true,
-        forwards: false,
         ..SlowStore::default()
     });
     let (five, two) = limiters(&half);

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
-};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
 use limiter_testkit::ReferenceStore;
 
@@ -21,10 +19,8 @@ pub(crate) struct SlowStore {
     /// How often an operation and a settlement return `Pending`.
     pub(crate) waits: [u32; 2],
     pub(crate) fails: bool,
-    /// Whether it says that logs go together.
-    pub(crate) joins: bool,
     /// Whether it applies several operations as one.
-    pub(crate) forwards: bool,
+    pub(crate) joins: bool,
 }
 
 impl Default for SlowStore {
@@ -37,7 +33,6 @@ impl Default for SlowStore {
             waits: [1, 1],
             fails: false,
             joins: false,
-            forwards: true,
         }
     }
 }
@@ -83,26 +78,18 @@ impl WindowStore for SlowStore {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        if !self.forwards {
+        if !self.joins {
             return Ok(None);
         }
         self.wait(self.waits[0]).await?;
         self.reference.apply_all(ops).await
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        if self.joins {
-            self.reference.place(log)
-        } else {
-            LogPlace::default()
-        }
+    fn identity(&self) -> Option<usize> {
+        self.joins.then_some(std::ptr::from_ref(self).addr())
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if self.tries {
-            self.reference.try_decide(op, otherwise)
-        } else {
-            otherwise()
-        }
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.tries.then(|| self.reference.decide_now(op))
     }
 }

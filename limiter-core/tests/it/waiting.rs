@@ -9,18 +9,21 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{
-    BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock,
-    policy,
+    BoxFuture, Clock, Counting, ErrorKind, Limiter, Timestamp, WindowStore, WithClock, policy,
 };
 use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A timer that records each requested sleep, and blocks the thread.
+/// A clock of real time that records each requested sleep, and blocks the thread.
 #[derive(Clone, Debug, Default)]
-struct ThreadTimer(Arc<Mutex<Vec<Duration>>>);
+struct ThreadClock(Arc<Mutex<Vec<Duration>>>);
 
-impl Timer for ThreadTimer {
+impl Clock for ThreadClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::try_from(SystemTime::now()).unwrap()
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().push(duration);
         Box::pin(async move { thread::sleep(duration) })
@@ -85,20 +88,10 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
 }
 
 #[test]
-fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_counts() {
-    let (timer, clock) = (ThreadTimer::default(), MockClock::new().auto_advancing());
-    let with_clock = WithClock::new(ReferenceStore::new(), clock);
-    let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(timer.clone());
-    for _ in 0..3 {
-        assert!(
-            block_on(limiter.acquire("k").within(SECOND))
-                .unwrap()
-                .allowed()
-        );
-    }
-    assert_eq!(*timer.0.lock().unwrap(), []);
-    let limiter =
-        Limiter::new("search", policy!("1/20ms"), ReferenceStore::new()).with_timer(timer.clone());
+fn the_clock_in_front_of_the_store_sleeps() {
+    let clock = ThreadClock::default();
+    let with_clock = WithClock::new(ReferenceStore::new(), clock.clone());
+    let limiter = Limiter::new("search", policy!("1/20ms"), with_clock);
     for _ in 0..2 {
         assert!(
             block_on(limiter.acquire("k").within(SECOND))
@@ -106,7 +99,7 @@ fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_cou
                 .allowed()
         );
     }
-    let slept = timer.0.lock().unwrap();
+    let slept = clock.0.lock().unwrap();
     assert!(
         !slept.is_empty() && slept.iter().all(|wait| *wait <= Duration::from_millis(20)),
         "{slept:?}"
@@ -195,23 +188,28 @@ fn in_a_tokio_runtime_tokio_is_the_timer() {
 
 /// A clock that stepped back leaves entries in its future, which hold up the log's time.
 #[test]
+#[cfg(feature = "tokio")]
 fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     let (wait, limiter) = (
         Duration::from_millis(200),
         Limiter::new("n", policy!("1/90ms"), ReferenceStore::new()),
     );
-    let limiter = limiter.with_timer(ThreadTimer::default());
     let ahead = Timestamp::try_from(SystemTime::now())
         .unwrap()
         .saturating_add(3600 * SECOND);
     assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
     // It ends, although the log's time stands still for an hour.
     assert!(
-        !block_on(limiter.acquire("k").within(wait))
+        !runtime
+            .block_on(limiter.acquire("k").within(wait))
             .unwrap()
             .allowed()
     );
-    // The same holds with a clock that has a timer.
+    // The same holds with a clock in front of the store.
     let clock = MockClock::new().auto_advancing();
     let limiter = Limiter::new(
         "n",

@@ -1,7 +1,5 @@
 //! The results that an operation can write.
 
-use std::task::Poll;
-
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{Facts, Op, decide};
 use limiter_core::{Decision, Error, Limit};
@@ -59,6 +57,6 @@ macro_rules! wrapped_decision {
 }
 
 wrapped_decision!(Result<Decision, Error>, Ok);
-wrapped_decision!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(
+wrapped_decision!(Option<Result<Decision, Error>>, |decision| Some(Ok(
     decision
 )));

@@ -297,12 +297,8 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let [limiter, orphan] = stores.map(|store| search(policy!("100/1m"), store));
     let lost = slot(&cluster, "key");
     let owner = cluster.owner(lost).unwrap();
-    let place = |limiter: &Limiter<RedisStore>| {
-        limiter
-            .store()
-            .place(LogKey::new(limiter.name(), "key"))
-            .node
-    };
+    let place =
+        |limiter: &Limiter<RedisStore>| limiter.store().node(LogKey::new(limiter.name(), "key"));
     assert_eq!(
         place(&limiter).as_deref(),
         Some(format!("127.0.0.1:{}", owner.port()).as_str())

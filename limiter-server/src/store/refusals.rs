@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait,
+    Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, async_trait,
 };
 use limiter_core::{Error, ErrorKind, WindowStore};
 
@@ -77,7 +77,7 @@ impl<S: WindowStore> WindowStore for Refusals<S> {
             .map_err(|error| self.note(error))
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.store)
     }
 }

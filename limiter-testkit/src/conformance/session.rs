@@ -71,7 +71,7 @@ impl Session {
     pub(crate) fn new(run: &Run<'_>, case: &Case, turn: usize) -> Self {
         let key = run.new_key();
         let store_keys = StoreKeys::new(case.keys(), |k| format!("{key}/{k}").into_bytes());
-        let clock = ClockCheck::new(run.suite.tolerance, run.store().timer().is_some());
+        let clock = ClockCheck::new(run.suite.tolerance, run.store().clock().is_some());
         Self {
             turn,
             clock,

@@ -27,19 +27,19 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     .await
 }
 
-/// Sleeps with the store's timer if it has one, otherwise in real time.
+/// Sleeps by the store's clock if it has one of its own, otherwise in real time.
 ///
 /// # Errors
-/// If the store's timer does not end the sleep.
+/// If the store's clock does not end the sleep.
 pub(crate) async fn sleep_on(store: &SharedStore, duration: Duration) -> Result<(), String> {
-    let Some(timer) = store.timer() else {
+    let Some(clock) = store.clock() else {
         sleep(duration).await;
         return Ok(());
     };
     let timeout = 10 * duration + Duration::from_secs(10);
-    within(timeout, timer.sleep(duration)).await.ok_or_else(|| {
+    within(timeout, clock.sleep(duration)).await.ok_or_else(|| {
         format!(
-            "the store's timer did not end a sleep of {duration:?} within {timeout:?}; a `MockClock` in front of a store must \
+            "the store's clock did not end a sleep of {duration:?} within {timeout:?}; a `MockClock` in front of a store must \
              be `auto_advancing`"
         )
     })

@@ -2,14 +2,11 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
-};
-use limiter_core::{Decision, Error, ErrorKind, SharedStore, Timer, WindowStore};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore};
 
 use super::sleep::within;
 
@@ -72,26 +69,11 @@ impl WindowStore for Watched {
         self.ends(ops, self.store.apply_all(ops)).await
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let mut would_wait = false;
-        let mut asks = || {
-            would_wait = true;
-            otherwise()
-        };
-        let polled = self.store.try_decide(op, &mut asks);
-        if polled.is_ready() || would_wait {
-            return polled;
-        }
-        Poll::Ready(Err(self.fail(|| {
-            format!("`try_decide` returned `Pending` and did not call `otherwise`:\n{op:?}")
-        })))
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.try_decide(op)
     }
 
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.store.timer()
-    }
-
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.store)
     }
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use limiter_core::{Clock, Limiter, Timer, Timestamp, WithClock, policy};
+use limiter_core::{Clock, Limiter, Timestamp, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);

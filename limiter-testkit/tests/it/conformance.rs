@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
-use limiter_core::{Clock, SharedStore, Timestamp, WithClock};
+use limiter_core::{BoxFuture, Clock, SharedStore, Timestamp, WithClock};
 use limiter_testkit::conformance::Phase::{Cases, Contention, Golden, Handles, LongLog, Random};
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
@@ -20,6 +20,10 @@ struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::try_from(SystemTime::now()).unwrap()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(futures_timer::Delay::new(duration))
     }
 }
 

@@ -10,7 +10,7 @@ use axum::extract::MatchedPath;
 use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
-use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, WithClock, policy};
+use limiter_core::{Clock, Limiter, Policy, SharedStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_tower::key::{ClientAddress, Constant, Extension, Header, RequestKey};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Refusal, RequestHead, Rule, RuleOutcome};
@@ -153,20 +153,6 @@ async fn a_kept_charge_stays_when_another_rule_denies() {
     }
 }
 
-/// Waits on the mock clock; the store's timeout never ends.
-#[derive(Debug)]
-struct Waits(MockClock);
-
-impl Timer for Waits {
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        if duration == Duration::MAX {
-            Box::pin(std::future::pending())
-        } else {
-            self.0.sleep(duration)
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_layer_waits_for_all_rules_within_its_time() {
     // Status and time in seconds. The third request waits 9 s for its second rule.
@@ -188,8 +174,8 @@ async fn a_layer_waits_for_all_rules_within_its_time() {
                 .clone()
                 .map(|limiter| Rule::new(limiter, ClientAddress::peer(), REJECT));
             let layer = LimitLayer::builder(rules, CLOSED).within(Duration::from_micros(within));
-            let timer = Waits(clock.clone().auto_advancing());
-            let app = hello(layer.timer(timer).timeout(Duration::MAX).build());
+            let _ = clock.clone().auto_advancing();
+            let app = hello(layer.build());
             for (status, seconds) in expected {
                 let reply = get(&app).await;
                 assert_eq!(
@@ -343,9 +329,9 @@ async fn a_cost_above_a_maximum_is_413_whatever_else_denies() {
     }
 }
 
-/// A mock clock's timer sleeps until the store's time has passed; another one would sleep for a minute.
+/// A mock clock sleeps until the store's time has passed; another one would sleep for a minute.
 #[tokio::test]
-async fn a_request_waits_on_the_timer_of_the_store() {
+async fn a_request_waits_by_the_clock_of_the_store() {
     let store = WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing());
     let limiter = Limiter::new("search", policy!("1/1m"), Arc::new(store) as SharedStore);
     let rule = Rule::new(limiter, Constant::new("k"), REJECT);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use limiter_core::{Error, ErrorKind};
 use tokio::time::Instant;
 
-/// A [node](limiter_core::store::LogPlace::node) of a store, `None` if it has no name.
+/// A [node](limiter_core::WindowStore::node) of a store, `None` if it has no name.
 pub(crate) type Node = Option<Arc<str>>;
 
 /// The beginning or the end of an outage of the store, or of one of its nodes.
@@ -21,14 +21,14 @@ pub(crate) type Node = Option<Arc<str>>;
 pub enum Outage<'a> {
     /// The node has just failed for the first time.
     Began {
-        /// The [node](limiter_core::store::LogPlace::node) of the store, if it has a name.
+        /// The [node](limiter_core::WindowStore::node) of the store, if it has a name.
         node: Option<&'a str>,
         /// Why.
         error: &'a Error,
     },
     /// The node has responded to every call for a second, or nothing has called it for a minute.
     Ended {
-        /// The [node](limiter_core::store::LogPlace::node) of the store, if it has a name.
+        /// The [node](limiter_core::WindowStore::node) of the store, if it has a name.
         node: Option<&'a str>,
         /// The number of its failed calls.
         calls: u64,
@@ -181,6 +181,16 @@ impl Nodes {
             }
             _ if self.in_outage() => self.answered(&node()),
             _ => {}
+        }
+    }
+
+    /// Lets another call be the probe, after one that no server saw.
+    pub(super) fn pass_on(&self, node: impl FnOnce() -> Node) {
+        if self.in_outage()
+            && let Some(out) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
+            && let Some(probe) = &mut out.probe
+        {
+            *probe = Instant::now();
         }
     }
 

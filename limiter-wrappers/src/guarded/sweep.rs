@@ -65,7 +65,7 @@ impl<S: WindowStore> Inner<S> {
     /// Sends the cells of a log. Returns `false` if its node fails.
     async fn send(&self, local: &Local, number: u64, (name, key): LogId) -> bool {
         let log = LogKey { name, key: &key };
-        let node = self.store.place(log).node;
+        let node = self.store.node(log);
         if local.locked(|carried| {
             carried
                 .paused

@@ -1,16 +1,14 @@
 //! Wrappers forward the provided methods of a store, so that nothing in front of it makes it slower.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use limiter_core::store::{Op, attempt};
-use limiter_core::{SyncStore, WindowStore, WithClock, policy};
+use limiter_core::store::Op;
+use limiter_core::{Clock, SyncStore, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::Stack;
 use limiter_wrappers::observe::ObservedStore;
 use testbed::Faulty;
-use tokio::time::Instant;
-
-use crate::script::Virtual;
 
 /// Returns a store that overrides every provided method.
 fn store() -> Faulty<WithClock<ReferenceStore, MockClock>> {
@@ -20,7 +18,7 @@ fn store() -> Faulty<WithClock<ReferenceStore, MockClock>> {
 }
 
 #[tokio::test]
-async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
+async fn every_wrapper_forwards_try_decide_apply_all_the_clock_and_the_node() {
     let wrappers: [(&str, Box<dyn WindowStore>); 3] = [
         ("Arc", Box::new(Arc::new(store()))),
         (
@@ -36,9 +34,9 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
     for (name, wrapper) in wrappers {
         let op = Op::acquire("key@here", &policy);
         // A guarded store needs a future, for its timeout.
-        assert_eq!(attempt(&*wrapper, op).is_some(), name != "Guarded");
+        assert_eq!(wrapper.try_decide(op).is_some(), name != "Guarded");
         assert!(
-            wrapper.timer().is_some() && wrapper.place(op.log).node.as_deref() == Some("here"),
+            wrapper.clock().is_some() && wrapper.node(op.log).as_deref() == Some("here"),
             "{name}"
         );
         let ops = [Op::acquire("one", &policy).into(), op.into()];
@@ -48,11 +46,17 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
             "{name}"
         );
     }
-    // The wrapped store's timer sleeps by another clock than the one in front of it, which has none here.
-    let with_clock = WithClock::new(store(), Virtual(Instant::now(), 0));
+    // The clock in front replaces the wrapped store's.
+    let clock = MockClock::new();
+    clock.advance(Duration::from_secs(9));
+    let with_clock = WithClock::new(store(), clock.clone());
     let op = Op::acquire("key@here", &policy);
-    assert!(attempt(&with_clock, op).is_some() && with_clock.timer().is_none());
-    assert_eq!(with_clock.place(op.log).node.as_deref(), Some("here"));
+    assert_eq!(
+        with_clock.try_decide(op).unwrap().unwrap().at(),
+        clock.now()
+    );
+    assert_eq!(with_clock.clock().unwrap().now(), clock.now());
+    assert_eq!(with_clock.node(op.log).as_deref(), Some("here"));
 }
 
 #[test]

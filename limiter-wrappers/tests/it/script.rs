@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use limiter_core::store::Op;
 use limiter_core::{
-    Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
+    BoxFuture, Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
 };
 use limiter_memory::MemoryStore;
 use limiter_wrappers::{Guarded, Outage, Stack};
@@ -20,6 +20,10 @@ impl Clock for Virtual {
     fn now(&self) -> Timestamp {
         let micros = 1_700_000_000_000_000 + self.0.elapsed().as_micros() as u64;
         Timestamp::from_micros_saturating(micros.saturating_add_signed(self.1 * 1_000_000))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(sleep(duration))
     }
 }
 

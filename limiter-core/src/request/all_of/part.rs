@@ -13,7 +13,7 @@ use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::log_key::{LogKey, LogPlace};
+use crate::log_key::LogKey;
 use crate::op::Mode;
 use crate::policy::Policy;
 use crate::request::permit::Permit;
@@ -305,13 +305,12 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         }
     }
 
-    pub(super) fn place(&self) -> LogPlace {
-        self.target.limiter.store.place(self.log())
-    }
-
-    /// Returns whether a store makes both calls as one.
+    /// Returns whether a store may make both calls as one.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
-        self.target.at == other.target.at && self.place().goes_with(&other.place())
+        let identity = |part: &Self| part.target.limiter.store.identity();
+        self.target.at == other.target.at
+            && identity(self).is_some()
+            && identity(self) == identity(other)
     }
 
     pub(super) fn into_owned(self) -> Part<'static, S> {

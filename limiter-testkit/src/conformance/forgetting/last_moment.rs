@@ -40,8 +40,8 @@ async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
     );
     let mut op = op(Mode::Record, &key, &limits);
     let (mut calls, mut lost) = (0, None);
-    // A mock clock moves only while its timer sleeps.
-    let stands_still = store.timer().is_some() && {
+    // A mock clock moves only while it sleeps.
+    let stands_still = store.clock().is_some() && {
         let mut peek = op;
         peek.mode = Mode::Peek;
         let before = by_facts(&store, peek).await?.0.at();

@@ -141,7 +141,7 @@ pub(crate) async fn decided(
             by_limiter(store, op).await.map(|decision| (decision, None))
         }
         (Route::AtOnce, _) => {
-            if let Some(decision) = limiter_core::store::attempt(store, op) {
+            if let Some(decision) = store.try_decide(op) {
                 return decision.map(|decision| (decision, None));
             }
             by_facts(store, op).await

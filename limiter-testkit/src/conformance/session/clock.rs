@@ -28,10 +28,10 @@ impl Moment {
 pub(crate) struct ClockCheck {
     /// The maximum difference from the system clock; `None` if the store's clock has a different epoch.
     tolerance: Option<Duration>,
-    /// Whether the store has a timer. If so, its time need not advance like real time.
+    /// Whether the store has a clock in front. If so, its time need not advance like real time.
     own_timer: bool,
     last: Option<Reading>,
-    /// How long the store's timer has slept since the last reading.
+    /// How long the store's clock has slept since the last reading.
     slept: Duration,
 }
 

@@ -32,6 +32,11 @@ impl Joint<'_> {
     }
 }
 
+pub(super) fn first_alone(joint: &Joint<'_>) -> Option<JointFacts> {
+    joint.store.apply_now(&joint.ops[0].op);
+    None
+}
+
 pub(super) fn one_by_one(joint: &Joint<'_>) -> Option<JointFacts> {
     let apply = |of: &JointOp<'_>| {
         // On a busy machine, the others run only if this thread sleeps.

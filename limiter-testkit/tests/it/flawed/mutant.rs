@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Outcome,
-    Settlement, SettlementFacts, decide,
+    At, Entry, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
+    decide,
 };
 use limiter_core::{
-    BoxFuture, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore, Timer,
+    BoxFuture, Clock, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore,
     Timestamp, Window, WindowStore, policy,
 };
 use limiter_testkit::conformance::{Phase, Sentence};
@@ -51,11 +50,15 @@ pub(crate) struct Mutant {
     private: Mutex<Private>,
 }
 
-/// A timer in real time.
+/// A clock of real time.
 #[derive(Debug)]
-struct SystemTimer;
+struct SystemClock;
 
-impl Timer for SystemTimer {
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::try_from(SystemTime::now()).unwrap()
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         Box::pin(futures_timer::Delay::new(duration))
     }
@@ -531,26 +534,25 @@ impl WindowStore for Mutant {
         self.in_steps(op.log, whole).await
     }
 
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let checked = op.checked();
         match (self.flaw.2, checked) {
             ("DecidesAtOnceWithoutChecks", _) => {
-                Poll::Ready(self.apply_step(op).map(|facts| decide(&op, facts)))
+                Some(self.apply_step(op).map(|facts| decide(&op, facts)))
             }
             ("GivesReceiptsForMergedEntries", Ok(mut op)) => {
                 let facts = self.apply_step(op);
                 op.keep = true;
-                Poll::Ready(facts.map(|facts| decide(&op, facts)))
+                Some(facts.map(|facts| decide(&op, facts)))
             }
             (name, Ok(op)) if name.starts_with("GivesReceiptsFor") => {
-                Poll::Ready(self.apply_step(op).map(|facts| decide(&op, facts)))
+                Some(self.apply_step(op).map(|facts| decide(&op, facts)))
             }
-            ("IsPendingAtOnce", _) => Poll::Pending,
             ("AppliesWhatItDoesNotDecideAtOnce", Ok(op)) => {
                 _ = self.apply_step(op);
-                otherwise()
+                None
             }
-            _ => otherwise(),
+            _ => None,
         }
     }
 
@@ -566,17 +568,8 @@ impl WindowStore for Mutant {
         })
     }
 
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        let goes_together = matches!(self.flaw.3, Change::Together(_));
-        if goes_together {
-            self.shared.store.place(log)
-        } else {
-            LogPlace::default()
-        }
-    }
-
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.is("ForgetsEarlyWithATimer").then_some(&SystemTimer)
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.is("ForgetsEarlyWithATimer").then_some(&SystemClock)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -700,9 +700,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.valid_for(c.valid().max(longest(c.op.policy)));
         }),
         (Cases, M7, "GivesReceiptsForMergedEntries", Code),
-        flaw(Several, A1, "SaysLogsGoTogetherAndCannot", Together, |_| {
-            None
-        }),
+        flaw(
+            Several,
+            A1,
+            "ChangesALogAndCannot",
+            Together,
+            joint::first_alone,
+        ),
         flaw(
             Several,
             A2,
@@ -942,7 +946,6 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         }),
         (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce", Code),
         (Cases, E2, "DecidesAtOnceWithoutChecks", Code),
-        (Cases, E2, "IsPendingAtOnce", Code),
         flaw(Cancel, C1, "CapsAfterAPause", Settled, uncap),
         (Cancel, C1, "LeavesHalfASettlement", Code),
         (Cancel, C1, "LeavesHalfAReset", Code),
