@@ -100,7 +100,7 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     let bare = RateLimitResponse {
         overall_code: Code::Ok.into(),
         statuses: vec![ok; scenario.descriptors],
-        response_headers_to_add: Vec::new(),
+        ..RateLimitResponse::default()
     };
     let repeat = |answer| {
         Program::start(

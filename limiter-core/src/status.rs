@@ -177,6 +177,19 @@ impl Status {
         PerLimit::from_fn(self.limits.len(), |i| self.limit_status(i))
     }
 
+    /// Returns the status with another usage of each limit, for example once charges are refunded.
+    #[must_use]
+    pub fn with_used(&self, mut used: impl FnMut(Limit) -> u64) -> Self {
+        let limits = self.limits.map(|(limit, usage)| {
+            let used = used(limit);
+            (limit, Usage { used, ..usage })
+        });
+        Self {
+            limits,
+            ..self.clone()
+        }
+    }
+
     /// Returns the index of the binding limit in [`limits`](Self::limits).
     #[inline]
     #[must_use]

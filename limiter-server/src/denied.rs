@@ -1,11 +1,12 @@
 //! The keys that were denied lately, for the page.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lru::LruCache;
 
-use crate::rules::Rule;
+use crate::rules::{Rule, Rules};
 
 /// The number of keys that [`DeniedKeys`] keeps.
 pub const KEPT: usize = 1_000;
@@ -63,6 +64,19 @@ impl DeniedKeys {
         self.memory().pop(&id(rule, key));
     }
 
+    /// Forgets the keys of removed rules.
+    pub(crate) fn retain(&self, rules: &Rules) {
+        let kept: HashSet<usize> = rules.with_overrides().map(|rule| address(rule)).collect();
+        let mut memory = self.memory();
+        let removed: Vec<_> = memory
+            .iter()
+            .map(|(id, _)| id)
+            .filter(|(rule, _)| !kept.contains(rule))
+            .cloned()
+            .collect();
+        removed.iter().for_each(|id| _ = memory.pop(id));
+    }
+
     /// Returns at most `count` of the newest [`KEPT`] keys, newest first.
     #[must_use]
     pub fn latest(&self, count: usize) -> Vec<DeniedKey> {
@@ -75,5 +89,9 @@ impl DeniedKeys {
 }
 
 fn id(rule: &Rule, key: &[u8]) -> (usize, Box<[u8]>) {
-    (Arc::as_ptr(&rule.counts).addr(), key.into())
+    (address(rule), key.into())
+}
+
+fn address(rule: &Rule) -> usize {
+    Arc::as_ptr(&rule.counts).addr()
 }

@@ -13,6 +13,7 @@ pub mod http;
 mod interface;
 mod listener;
 mod metrics;
+mod object;
 pub mod options;
 mod page;
 pub mod proto;

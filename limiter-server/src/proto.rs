@@ -6,6 +6,8 @@ pub(crate) const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");
 
 use serde::{Deserialize, Serialize};
 
+use crate::object::Object;
+
 include!("proto/envoy.rs.in");
 
 pub use envoy::config::core::v3::HeaderValue;
@@ -29,8 +31,8 @@ pub(crate) struct EntryText {
     value: String,
 }
 
-impl From<EntryText> for Entry {
-    fn from(EntryText { key, value }: EntryText) -> Self {
+impl From<Object<EntryText>> for Entry {
+    fn from(Object(EntryText { key, value }): Object<EntryText>) -> Self {
         Self {
             key: key.into_bytes(),
             value: value.into_bytes(),

@@ -5,14 +5,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use limiter_core::{Error, KeyBuf, Limiter, Policy, SharedStore, policy};
+use limiter_core::{Counting, Error, KeyBuf, Limiter, Policy, SharedStore, policy};
 use limiter_tower::Names;
+use pbjson_types::Struct;
 
 use crate::config::{Errors, File, Paths, Place, stamp};
 use crate::proto::Unit;
 
 mod key;
 mod level;
+pub(crate) mod metadata;
 mod reader;
 mod tree;
 
@@ -205,12 +207,18 @@ pub struct Rule {
     pub shadow: bool,
     /// Whether it denies a request only together with all other rules of this kind that match.
     pub quota: bool,
+    /// Whether a descriptor's own cost counts in any case: above the maximum, and if another descriptor denies the request.
+    pub keeps_charges: bool,
+    /// What responses return if the rule does not deny.
+    pub metadata: Option<Struct>,
     /// The requests so far.
     pub counts: Arc<Counts>,
     /// Where it stands.
     pub place: Place,
     /// The limiters of limits that descriptors bring, by unit, made with the first such limit.
     own: OnceLock<[Limiter; 7]>,
+    /// The limiter of charges that count in any case, made with the first of them.
+    charging: OnceLock<Limiter>,
     /// The names of the limits in header fields, made with the first response.
     names: OnceLock<Names>,
     /// The entries whose values are the key.
@@ -257,6 +265,15 @@ impl Rule {
             })
         });
         own.get(UNITS.iter().position(|(other, _)| *other == unit)?)
+    }
+
+    /// Returns the limiter of charges that count even if they do not fit; `None` if the rule has no limiter.
+    pub(crate) fn charging_limiter(&self) -> Option<&Limiter> {
+        let limiter = self.limiter()?;
+        Some(self.charging.get_or_init(|| {
+            let policy = limiter.policy().clone().with_counting(Counting::Attempts);
+            Limiter::new(limiter.name(), policy, limiter.store().clone())
+        }))
     }
 
     /// Removes the logs of a key. Returns whether there was one.
@@ -328,7 +345,7 @@ impl Effect {
     }
 }
 
-/// Requests by outcome.
+/// Requests by outcome. Sums stay at their maximum.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Allowed requests.
@@ -342,6 +359,13 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Adds the cost of a request.
+    pub(crate) fn add_hits(&self, cost: u64) {
+        let _ = self
+            .hits
+            .fetch_update(Relaxed, Relaxed, |hits| Some(hits.saturating_add(cost)));
+    }
+
     /// Returns the counts with the names of their outcomes.
     pub(crate) fn by_outcome(&self) -> [(&'static str, u64); 3] {
         [

@@ -136,8 +136,10 @@ impl Service {
     /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
     pub fn reload(&self, rules: Result<Rules, Errors>) {
         let errors = rules.map(|rules| {
+            let rules = Arc::new(rules);
+            self.rules.store(Arc::clone(&rules));
             self.detailed.retain(&rules);
-            self.rules.store(Arc::new(rules));
+            self.denied.retain(&rules);
         });
         self.errors.store(errors.err().map(Arc::new));
     }
@@ -272,7 +274,7 @@ impl Service {
     fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
         for claim in claims {
             if let Some(rule) = claim.rule {
-                rule.counts.hits.fetch_add(claim.hits, Relaxed);
+                rule.counts.add_hits(claim.hits);
             }
             let verdict = match claim.over {
                 _ if claim.denies(spent) => Verdict::Denied,

@@ -153,15 +153,18 @@ impl RateLimitHeaders {
         self.make(&std::iter::once(seen), None)
     }
 
-    /// Visits the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
-    /// wait is given: for servers that decide like the layer, with an [`AllOf`](limiter_core::AllOf). Each field is a name and a value.
+    /// Visits the fields of several calls in their order, each with the names of its limiter's own policy and the usage to report,
+    /// and `Retry-After` if a wait is given: for servers that decide like the layer, with an [`AllOf`](limiter_core::AllOf). Each field is a name and a value.
     pub fn visit_all<'a, 'l: 'a>(
         &self,
-        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>)> + Clone,
+        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
         retry_after: Option<Duration>,
         mut visit: impl FnMut(&'static str, &str),
     ) {
-        let seen = calls.filter_map(|(names, part)| Seen::of(names, part));
+        let seen = calls.map(|(names, part, status)| Seen {
+            names: names.for_call(part),
+            status,
+        });
         if self.form == Some(HeaderFormat::Structured) {
             for (name, list) in [
                 ("ratelimit-policy", quotas(&seen)),

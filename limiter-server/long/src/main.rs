@@ -38,7 +38,7 @@ fn generate() -> Result<Generated, Box<dyn Error>> {
     tonic_prost_build::configure()
         .type_attribute(
             ENTRY,
-            "#[derive(serde::Deserialize, serde::Serialize)] #[serde(from = \"crate::proto::EntryText\", into = \"crate::proto::EntryText\")]",
+            "#[derive(serde::Deserialize, serde::Serialize)] #[serde(from = \"crate::object::Object<crate::proto::EntryText>\", into = \"crate::proto::EntryText\")]",
         )
         .build_client(false)
         .compile_well_known_types(true)

@@ -1,7 +1,6 @@
 //! The whole API: acquire, record, peek, status, settle and refund of one descriptor.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::Json;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json};
+use crate::object::Object;
 use crate::rules::{Effect, Match};
 use crate::service::{Failure, Service, Verdict};
 
@@ -53,7 +53,7 @@ pub(super) async fn answer(
 ) -> Result<Json<Value>, Refusal> {
     require_json(&headers)?;
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
-    let request: ApiRequest = read(body).await?;
+    let Object(request): Object<ApiRequest> = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
     let answer = http
         .v1
@@ -184,7 +184,7 @@ async fn ask(
             false => Verdict::Denied,
         };
         if op == Op::Acquire {
-            rule.counts.hits.fetch_add(cost, Relaxed);
+            rule.counts.add_hits(cost);
             service.count(rule, key, detailed.as_deref(), verdict);
         }
         allowed || rule.shadow

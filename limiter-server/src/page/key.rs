@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::http::{Refusal, read};
+use crate::object::Object;
 use crate::rules::Rule;
 use crate::service::Service;
 
@@ -83,7 +84,7 @@ pub(super) async fn reset(
     State(service): State<Arc<Service>>,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
-    let target: Target = read(body).await?;
+    let Object(target): Object<Target> = read(body).await?;
     let rule = target.rule(&service)?;
     limiter(&rule)?;
     let existed = rule.reset(target.key.as_bytes()).await?;

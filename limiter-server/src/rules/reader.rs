@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use limiter_core::{Counting, Limiter, Policy, SharedStore, Window};
 
 use super::level::{Level, Node};
+use super::metadata;
 use super::tree::{Kind, Problem, Tree};
 use super::{Counts, Domain, Effect, Label, Rule, UNITS, key};
 use crate::config::Place;
@@ -44,7 +45,8 @@ struct Step {
 /// The fields of a mapping.
 type Fields<'a> = HashMap<&'a str, &'a Tree>;
 
-const DOMAIN: &[&str] = &["domain", "descriptors"];
+/// `name` identifies a file in the service that wrote it, and is ignored.
+const DOMAIN: &[&str] = &["domain", "descriptors", "name"];
 const DESCRIPTOR: &[&str] = &[
     "key",
     "value",
@@ -159,9 +161,6 @@ impl<'a> Reader<'a> {
                 "`share_threshold` needs a value with `*`",
             );
         }
-        if let Some(metadata) = fields.get("metadata") {
-            self.mapping(metadata);
-        }
         let (open_key, value_to_metric) = (
             key.clone().unwrap_or_default(),
             self.flag(&fields, "value_to_metric"),
@@ -196,6 +195,11 @@ impl<'a> Reader<'a> {
             self.flag(fields, "quota_mode"),
         );
         let is_detailed = self.flag(fields, "detailed_metric");
+        if let Some(metadata) = fields.get("metadata") {
+            let entries = self.mapping(metadata).unwrap_or_default();
+            rule.metadata =
+                Some(metadata::of(entries, self.source)).filter(|it| !it.fields.is_empty());
+        }
         match fields.get("rate_limit") {
             Some(limit) => self.rate_limit(limit, &mut rule)?,
             None if is_last => {}
@@ -235,6 +239,8 @@ impl<'a> Reader<'a> {
             effect: Effect::Exempt,
             shadow: false,
             quota: false,
+            keeps_charges: true,
+            metadata: None,
             counts: counts.unwrap_or_default(),
             place: Place {
                 file: Arc::clone(&self.file),
@@ -242,6 +248,7 @@ impl<'a> Reader<'a> {
                 column: tree.column,
             },
             own: OnceLock::new(),
+            charging: OnceLock::new(),
             names: OnceLock::new(),
             open: Box::default(),
             label: None,
@@ -288,7 +295,9 @@ impl<'a> Reader<'a> {
         };
         match policy.parse::<Policy>() {
             Ok(policy) => {
-                let policy = policy.with_counting(self.counting(&fields)?);
+                let counting = self.counting(&fields);
+                rule.keeps_charges = counting != Some(Counting::Admitted);
+                let policy = policy.with_counting(counting.unwrap_or_default());
                 let name = key::limiter_name(&rule.domain, &rule.path);
                 rule.effect = Effect::Limit(Limiter::new(name, policy, self.shared.store.clone()));
             }
@@ -298,10 +307,10 @@ impl<'a> Reader<'a> {
     }
 
     fn counting(&mut self, fields: &Fields<'a>) -> Option<Counting> {
-        match self.text(fields, "counting").as_deref() {
-            None | Some("admitted") => Some(Counting::Admitted),
-            Some("attempts") => Some(Counting::Attempts),
-            Some(_) => self.expected(fields.get("counting")?, "admitted or attempts"),
+        match self.text(fields, "counting")?.as_str() {
+            "admitted" => Some(Counting::Admitted),
+            "attempts" => Some(Counting::Attempts),
+            _ => self.expected(fields.get("counting")?, "admitted or attempts"),
         }
     }
 
@@ -313,6 +322,8 @@ impl<'a> Reader<'a> {
                 ..
             }) => Some(*requests),
             Some(other) => self.expected(other, "a whole number"),
+            // As in Envoy's service. Its clients leave zeros out.
+            None if fields.contains_key("unit") => Some(0),
             None => {
                 self.problem(
                     tree,
@@ -337,12 +348,15 @@ impl<'a> Reader<'a> {
     /// Reports fields that cannot be combined with `field`.
     fn alone(&mut self, fields: &Fields<'a>, field: &str, others: &[&str]) {
         for other in others {
-            if let Some(at) = fields.get(other) {
+            if let Some(at) = fields.get(other)
+                && at.text(self.source) != Some("")
+            {
                 self.problem(at, format!("`{other}` cannot be combined with `{field}`"));
             }
         }
     }
 
+    /// Returns the fields that are not null.
     fn fields(&mut self, tree: &'a Tree, allowed: &[&str]) -> Option<Fields<'a>> {
         let mut fields = Fields::new();
         for (key, value) in self.mapping(tree)? {
@@ -357,6 +371,7 @@ impl<'a> Reader<'a> {
                     .unwrap_or_default(),
             }
         }
+        fields.retain(|_, value| !matches!(value.kind, Kind::Nothing));
         Some(fields)
     }
 
@@ -370,11 +385,7 @@ impl<'a> Reader<'a> {
     /// Returns a field's elements; none if it is absent.
     fn list(&mut self, fields: &Fields<'a>, name: &str) -> &'a [Tree] {
         match fields.get(name) {
-            None
-            | Some(Tree {
-                kind: Kind::Nothing,
-                ..
-            }) => &[],
+            None => &[],
             Some(Tree {
                 kind: Kind::List(elements),
                 ..
@@ -385,9 +396,7 @@ impl<'a> Reader<'a> {
 
     /// Returns a text that is not empty, `None` if it is absent or empty.
     fn text(&mut self, fields: &Fields<'a>, name: &str) -> Option<String> {
-        let tree = fields
-            .get(name)
-            .filter(|tree| !matches!(tree.kind, Kind::Nothing))?;
+        let tree = fields.get(name)?;
         match tree.text(self.source) {
             Some(text) => Some(text.to_owned()).filter(|text| !text.is_empty()),
             None => self.expected(tree, "a text"),
@@ -408,11 +417,7 @@ impl<'a> Reader<'a> {
 
     fn flag(&mut self, fields: &Fields<'a>, name: &str) -> bool {
         match fields.get(name) {
-            None
-            | Some(Tree {
-                kind: Kind::Nothing,
-                ..
-            }) => false,
+            None => false,
             Some(Tree {
                 kind: Kind::Bool(value),
                 ..

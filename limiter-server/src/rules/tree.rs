@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Bool(bool),
     Integer(u64),
     /// Any other number.
-    Number,
+    Number(f64),
     Text(String),
     List(Vec<Tree>),
     /// May hold a key twice.
@@ -65,7 +65,7 @@ impl Tree {
     pub(super) fn text<'a>(&'a self, source: &'a str) -> Option<&'a str> {
         match &self.kind {
             Kind::Text(text) => Some(text),
-            Kind::Bool(_) | Kind::Integer(_) | Kind::Number => source.get(self.span.clone()),
+            Kind::Bool(_) | Kind::Integer(_) | Kind::Number(_) => source.get(self.span.clone()),
             Kind::Nothing | Kind::List(_) | Kind::Mapping(_) => None,
         }
     }
@@ -101,11 +101,11 @@ impl<'de> Deserialize<'de> for Kind {
 
 struct KindVisitor;
 
-/// Defines how other numbers are read: as they are written.
+/// Defines how other numbers are read.
 macro_rules! other_numbers {
     ($($visit:ident: $number:ty,)*) => {$(
-        fn $visit<E>(self, _: $number) -> Result<Kind, E> {
-            Ok(Kind::Number)
+        fn $visit<E>(self, value: $number) -> Result<Kind, E> {
+            Ok(Kind::Number(value as f64))
         }
     )*};
 }
@@ -132,7 +132,7 @@ impl<'de> Visitor<'de> for KindVisitor {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Kind, E> {
-        Ok(u64::try_from(value).map_or(Kind::Number, Kind::Integer))
+        Ok(u64::try_from(value).map_or(Kind::Number(value as f64), Kind::Integer))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Kind, E> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::{Counting, KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -31,12 +31,14 @@ pub(super) struct Claim<'r> {
     pub(super) detailed: Option<String>,
     /// The cost.
     pub(super) hits: u64,
+    /// Whether the cost counts in any case: above the maximum, and if another descriptor denies the request.
+    pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, in shadow mode too.
     pub(super) over: bool,
     wants: Wants,
     /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
-    /// The descriptor's own limit. It counts admitted requests, whatever the rule counts.
+    /// The descriptor's own limit.
     policy: Option<Arc<Policy>>,
     /// The call's position among the request's calls.
     part: Option<usize>,
@@ -91,16 +93,27 @@ impl<'r> Claim<'r> {
         }
         let mut claim = Self::of(rule, key);
         claim.detailed = detailed;
+        claim.hits = match &descriptor.hits_addend {
+            Some(hits) => {
+                claim.keeps_charge = hits.value > 0 && rule.is_some_and(|rule| rule.keeps_charges);
+                hits.value
+            }
+            None => request.hits_addend.max(1).into(),
+        };
         if let (Some((unit, policy)), Some(rule)) = (own, rule) {
-            (claim.limiter, claim.policy) = (rule.own_limiter(unit), policy.map(Arc::new));
+            // It counts admitted requests, whatever the rule counts.
+            let counting = match claim.keeps_charge {
+                true => Counting::Attempts,
+                false => Counting::Admitted,
+            };
+            claim.limiter = rule.own_limiter(unit);
+            claim.policy = policy.map(|policy| Arc::new(policy.with_counting(counting)));
             if claim.policy.is_none() {
                 claim.wants = Wants::Anything;
             }
+        } else if claim.keeps_charge {
+            claim.limiter = rule.and_then(|rule| rule.charging_limiter());
         }
-        claim.hits = descriptor
-            .hits_addend
-            .as_ref()
-            .map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
         claim.set_cost(claim.hits);
         Ok(claim)
     }
@@ -124,6 +137,7 @@ impl<'r> Claim<'r> {
             key,
             detailed: None,
             hits: 0,
+            keeps_charge: false,
             over: false,
             wants,
             limiter,
@@ -163,14 +177,19 @@ impl<'r> Claim<'r> {
         self.wants
     }
 
-    /// Adds the call. It charges nothing if the request is refused already.
+    /// Adds the call. If the request is refused already, it charges nothing, unless its charge is kept.
     pub(super) fn ask(&mut self, together: &mut AllOf<'r, SharedStore>, refused: bool) {
         let Some(limiter) = self.limiter else { return };
         let mut part: Part<'_, _> = match self.wants {
             Wants::Nothing | Wants::Anything => return,
+            Wants::TooMuch(cost) if self.keeps_charge => {
+                limiter.record(&self.key).cost(cost).into()
+            }
             Wants::TooMuch(_) => limiter.status(&self.key).into(),
             Wants::Look => limiter.peek(&self.key).into(),
-            Wants::Units(cost) if refused => limiter.peek(&self.key).cost(cost).into(),
+            Wants::Units(cost) if refused && !self.keeps_charge => {
+                limiter.peek(&self.key).cost(cost).into()
+            }
             Wants::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
         };
         if let Some(policy) = &self.policy {
@@ -179,6 +198,7 @@ impl<'r> Claim<'r> {
         if self.class != Class::Enforced {
             part = part.advisory();
         }
+        part.set_keep_charge(self.keeps_charge);
         self.part = Some(together.parts().len());
         together.push(part);
     }
@@ -191,13 +211,24 @@ impl<'r> Claim<'r> {
         parts.get(self.part?)
     }
 
+    /// Returns whether the call is charged, and refunded if the request is denied.
+    pub(super) fn is_refunded(&self, parts: &[Part<'r, SharedStore>]) -> bool {
+        let outcome = self.part(parts).and_then(Part::outcome);
+        !self.keeps_charge && matches!(outcome, Some(PartOutcome::Charged(_)))
+    }
+
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
         let outcome = self.part(parts).and_then(Part::outcome);
         self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 
-    /// Returns whether the descriptor is over its limit for the client. `spent` says whether all quotas are.
+    /// Returns whether the descriptor is over its limit for the client.
+    pub(super) const fn is_over(&self) -> bool {
+        self.over && !matches!(self.class, Class::Shadow)
+    }
+
+    /// Returns whether the descriptor denies the request. `spent` says whether all quotas are.
     pub(super) const fn denies(&self, spent: bool) -> bool {
         self.over
             && match self.class {

@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Limit, LimitStatus, Name, SharedStore, Window};
-use limiter_tower::RateLimitHeaders;
+use limiter_core::store::LogKey;
+use limiter_core::{Limit, LimitStatus, SharedStore, Status, Window};
+use limiter_tower::{Names, RateLimitHeaders};
+use pbjson_types::Struct;
+use pbjson_types::value::Kind as Json;
+use smallvec::SmallVec;
 
 use super::claim::{Claim, Class, Wants};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
-use crate::rules::{Effect, Rule, UNITS};
+use crate::rules::{Effect, Rule, UNITS, metadata};
 
 /// Returns the response to a request, which is `admitted`, or not because its quotas are `spent`.
 pub(super) fn new(
@@ -18,20 +22,21 @@ pub(super) fn new(
     (admitted, spent): (bool, bool),
     fields: Option<&RateLimitHeaders>,
 ) -> RateLimitResponse {
-    // Only a denial refunds, and one part alone has nothing to refund.
-    let latest = if admitted || parts.len() < 2 {
-        Refunded::new()
-    } else {
-        refunded(claims, parts)
-    };
+    let usages = usages(claims, parts, admitted);
+    let seen = || claims.iter().zip(&usages);
     RateLimitResponse {
         overall_code: code(!admitted),
-        statuses: claims
-            .iter()
-            .map(|claim| status(claim, parts, &latest, spent))
+        statuses: seen()
+            .map(|(claim, usage)| status(claim, usage.as_ref()))
             .collect(),
-        response_headers_to_add: fields
-            .map_or_else(Vec::new, |fields| headers(claims, parts, spent, fields)),
+        response_headers_to_add: fields.map_or_else(Vec::new, |fields| {
+            let calls = seen().filter(|(claim, _)| claim.class != Class::Shadow);
+            let calls = calls.filter_map(|(claim, usage)| {
+                Some((claim.rule?.names()?, claim.part(parts)?, usage.as_ref()?))
+            });
+            headers(calls, retry_after(seen(), spent), fields)
+        }),
+        dynamic_metadata: dynamic_metadata(claims),
     }
 }
 
@@ -39,51 +44,57 @@ fn code(over: bool) -> i32 {
     if over { Code::OverLimit } else { Code::Ok }.into()
 }
 
-/// By limiter, key and window: the units in use once the charges of a denied request are refunded, and when one is released.
-type Refunded<'p> = HashMap<(Name, &'p [u8], Window), (u64, Duration)>;
+/// The usage that clients see of each claim's call.
+type Usages = SmallVec<[Option<Status>; 4]>;
 
-/// Returns each log's usage without this request's charges. Parts of one log see it between these charges.
-fn refunded<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Refunded<'p> {
-    let seen = || {
-        claims
-            .iter()
-            .filter_map(|claim| Some((claim.key.as_ref(), claim.part(parts)?)))
+/// Returns the usages once the charges of a denied request are refunded.
+fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted: bool) -> Usages {
+    let mut usages: Usages = claims.iter().map(|claim| usage(claim, parts)).collect();
+    if admitted {
+        return usages;
+    }
+    let log = |claim: &'p Claim<'_>| {
+        let name = claim.part(parts)?.limiter().name();
+        Some(LogKey::new(name, &claim.key))
     };
-    let (mut usage, mut charges) = (Refunded::new(), HashMap::<_, u64>::new());
-    for (key, part) in seen() {
-        let Some(status) = part.status() else {
+    // By log, the charges to refund; by log and window, the newest usage: calls on one log see it between the charges.
+    let (mut charges, mut newest) = (HashMap::<_, u64>::new(), HashMap::<_, u64>::new());
+    for (claim, usage) in claims.iter().zip(&usages) {
+        let (Some(log), Some(usage)) = (log(claim), usage) else {
             continue;
         };
-        for limit in status.limits().iter() {
-            let latest = usage
-                .entry((part.limiter().name(), key, limit.limit().window()))
-                .or_default();
-            *latest = (*latest).max((limit.used(), limit.refill_after()));
+        for limit in usage.limits().iter() {
+            let used = newest.entry((log, limit.limit().window())).or_default();
+            *used = limit.used().max(*used);
         }
-        if matches!(part.outcome(), Some(PartOutcome::Charged(_))) {
-            *charges.entry((part.limiter().name(), key)).or_default() += part.cost();
+        if claim.is_refunded(parts) {
+            *charges.entry(log).or_default() += claim.hits;
         }
     }
-    for ((name, key, _), (used, refill_after)) in &mut usage {
-        *used = used.saturating_sub(charges.get(&(*name, *key)).copied().unwrap_or(0));
-        // The newest entries are refunded, so the oldest is another one unless none is left.
-        *refill_after = if *used == 0 {
-            Duration::ZERO
-        } else {
-            *refill_after
-        };
+    for (claim, usage) in claims.iter().zip(&mut usages) {
+        if let (Some(log), Some(usage)) = (log(claim), usage)
+            && let Some(refunded) = charges.get(&log)
+        {
+            *usage = usage.with_used(|limit| {
+                let newest = newest.get(&(log, limit.window()));
+                newest.copied().unwrap_or(0).saturating_sub(*refunded)
+            });
+        }
     }
-    usage
+    usages
 }
 
-fn status(
-    claim: &Claim<'_>,
-    parts: &[Part<'_, SharedStore>],
-    latest: &Refunded<'_>,
-    spent: bool,
-) -> DescriptorStatus {
+fn usage(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>]) -> Option<Status> {
+    let part = claim.part(parts)?;
+    match part.outcome()? {
+        PartOutcome::Denied(denial) if claim.class != Class::Shadow => Some(Status::clone(denial)),
+        _ => part.status(),
+    }
+}
+
+fn status(claim: &Claim<'_>, usage: Option<&Status>) -> DescriptorStatus {
     let mut out = DescriptorStatus {
-        code: code(claim.denies(spent)),
+        code: code(claim.is_over()),
         ..Default::default()
     };
     let Some(rule) = claim.rule else { return out };
@@ -92,64 +103,38 @@ fn status(
         Effect::Deny => out.current_limit = Some(limit(rule, None)),
         Effect::Exempt | Effect::Limit(_) => {}
     }
-    if let Some(seen) = claim.part(parts).and_then(|part| see(claim, part, latest)) {
-        out.current_limit = Some(limit(rule, Some(seen.limit)));
-        out.limit_remaining = saturated(seen.remaining);
-        out.duration_until_reset = seen.duration.map(Into::into);
+    if let Some((seen, duration)) = usage.and_then(|usage| binding(claim, usage)) {
+        out.current_limit = Some(limit(rule, Some(seen.limit())));
+        out.limit_remaining = saturated(seen.remaining());
+        out.duration_until_reset = duration.map(Into::into);
     } else if claim.wants() == Wants::Anything {
         out.current_limit = Some(limit(rule, None));
     }
     out
 }
 
-/// The part of a call that clients see.
-struct Seen {
-    limit: Limit,
-    remaining: u64,
-    duration: Option<Duration>,
+/// Returns the limit that matters to the client, and how long until it admits more; `None` if the cost never fits.
+fn binding(claim: &Claim<'_>, usage: &Status) -> Option<(LimitStatus, Option<Duration>)> {
+    let limits = usage.limits();
+    if let Wants::TooMuch(cost) = claim.wants() {
+        let exceeded = limits.iter().find(|limit| cost > limit.limit().max());
+        return Some((*exceeded?, None));
+    }
+    let limit = limits.get(usage.binding_index())?;
+    let wait = limit.retry_after().unwrap_or(limit.refill_after());
+    Some((*limit, Some(wait)))
 }
 
-fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>, latest: &Refunded<'_>) -> Option<Seen> {
-    let latest = |limit: Limit| {
-        let (used, refill) =
-            latest.get(&(part.limiter().name(), claim.key.as_ref(), limit.window()))?;
-        Some((limit.max().saturating_sub(*used), *refill))
-    };
-    let remaining = |limit, remaining| latest(limit).map_or(remaining, |(remaining, _)| remaining);
-    let seen = |limit: &LimitStatus, duration| Seen {
-        limit: limit.limit(),
-        remaining: remaining(limit.limit(), limit.remaining()),
-        duration,
-    };
-    if let Wants::TooMuch(cost) = claim.wants() {
-        return part
-            .status()?
-            .limits()
-            .iter()
-            .find(|limit| cost > limit.limit().max())
-            .map(|limit| seen(limit, None));
-    }
-    match part.outcome()? {
-        PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
-            let (limit, duration) = (denial.limit(), denial.retry_after());
-            Some(Seen {
-                limit,
-                remaining: remaining(limit, denial.remaining()),
-                duration,
-            })
-        }
-        _ => {
-            let status = part.status()?;
-            let limit = status.limit();
-            let (remaining, refill) =
-                latest(limit).unwrap_or((status.remaining(), status.refill_after()));
-            Some(Seen {
-                limit,
-                remaining,
-                duration: Some(refill),
-            })
-        }
-    }
+/// Returns the merged metadata of the rules that do not deny, in the place where Envoy's service returns it.
+fn dynamic_metadata(claims: &[Claim<'_>]) -> Option<Struct> {
+    let passed = claims.iter().filter(|claim| !claim.is_over());
+    let mut all = passed.filter_map(|claim| claim.rule?.metadata.as_ref());
+    let mut merged = all.next()?.clone();
+    all.for_each(|more| metadata::merge(&mut merged, more));
+    let fields = [("metadata".to_owned(), Json::StructValue(merged).into())];
+    Some(Struct {
+        fields: fields.into(),
+    })
 }
 
 /// Returns a limit in Envoy's form; `None` is one that allows nothing.
@@ -179,17 +164,14 @@ fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Returns the header fields: those of all rules that are not in shadow mode.
-fn headers(
-    claims: &[Claim<'_>],
-    parts: &[Part<'_, SharedStore>],
-    spent: bool,
+/// Returns the header fields of these calls.
+fn headers<'a, 'l: 'a>(
+    calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
+    retry_after: Option<Duration>,
     fields: &RateLimitHeaders,
 ) -> Vec<HeaderValue> {
-    let calls = claims.iter().filter(|claim| claim.class != Class::Shadow);
-    let calls = calls.filter_map(|claim| Some((claim.rule?.names()?, claim.part(parts)?)));
     let mut out = Vec::new();
-    fields.visit_all(calls, retry_after(claims, parts, spent), |key, value| {
+    fields.visit_all(calls, retry_after, |key, value| {
         out.push(HeaderValue {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -199,13 +181,12 @@ fn headers(
 }
 
 /// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
-fn retry_after(
-    claims: &[Claim<'_>],
-    parts: &[Part<'_, SharedStore>],
+fn retry_after<'a>(
+    seen: impl Iterator<Item = (&'a Claim<'a>, &'a Option<Status>)>,
     spent: bool,
 ) -> Option<Duration> {
-    let denying = claims.iter().filter(|claim| claim.denies(spent));
-    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?, &Refunded::new())?.duration;
+    let denying = seen.filter(|(claim, _)| claim.denies(spent));
+    let wait = |(claim, usage): (&Claim<'_>, &Option<Status>)| binding(claim, usage.as_ref()?)?.1;
     denying.map(wait).try_fold(None, |longest, wait| {
         wait.map(|wait| longest.max(Some(wait)))
     })?

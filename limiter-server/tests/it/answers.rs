@@ -72,6 +72,16 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 1, name: B, replaces: [{ name: C }] }
   - key: c
     rate_limit: { unit: day, requests_per_unit: 1, name: C }
+  - key: tokens
+    rate_limit: { unit: hour, requests_per_unit: 1000 }
+    metadata: { tier: gold, backend: { name: first, weights: [1, 2.5, -3], spare: null } }
+  - key: reserved
+    rate_limit: { unit: hour, requests_per_unit: 1000, counting: admitted }
+    metadata: { tier: silver, backend: { name: second, region: eu }, 7: true }
+  - key: none_left
+    quota_mode: true
+    rate_limit: { unit: day, requests_per_unit: 0 }
+    metadata: { tier: never }
 ";
 
 pub(super) struct Fixture {
@@ -182,7 +192,28 @@ impl Fixture {
             self.clock.advance(Duration::from_micros(*micros));
             let answer = self.ask(&request("d", asked, 0)).await.unwrap();
             assert_eq!(text(&answer), *expected, "row {i}: {asked}");
+            assert_fields(&answer);
         }
+    }
+}
+
+/// The field `ratelimit` and the statuses agree on what remains. Names with a window are those of rules with several limits.
+fn assert_fields(answer: &RateLimitResponse) {
+    let mut fields = answer.response_headers_to_add.iter();
+    let Some(field) = fields.find(|field| field.key == "ratelimit") else {
+        return;
+    };
+    let items: Vec<&str> = field.value.split(", ").collect();
+    let mut seen = answer.statuses.iter().filter_map(|status| {
+        let name = &status.current_limit.as_ref()?.name;
+        Some((format!("\"{name}\";r"), status.limit_remaining))
+    });
+    for item in items.iter().filter(|item| !item.contains('-')) {
+        let (name, remaining) = item.split(";t=").next().unwrap().rsplit_once('=').unwrap();
+        let remaining = remaining.parse::<u64>().unwrap().try_into();
+        let said =
+            |(other, left): (String, u32)| name == other && left == remaining.unwrap_or(u32::MAX);
+        assert!(seen.any(said), "{item} in {answer:?}");
     }
 }
 
@@ -199,7 +230,7 @@ async fn windows_roll_and_answers_say_what_is_left() {
         (24 * SECOND - 1, "user=ann", "OVER | OVER user 3/MINUTE 0 1"),
         (1, "user=ann", "OK | OK user 3/MINUTE 0 20000000"),
     ];
-    fixture(Headers::None).check(rows).await;
+    fixture(Headers::Ratelimit).check(rows).await;
 }
 
 #[tokio::test]
@@ -244,7 +275,7 @@ async fn each_kind_of_rule_has_its_answer() {
             "OVER | OVER login 1/UNKNOWN 0 10000000",
         ),
     ];
-    let fixture = fixture(Headers::None);
+    let fixture = fixture(Headers::Ratelimit);
     fixture.check(rows).await;
     let rules = fixture.service.rules();
     let rule = |path: &str| rules.iter().find(|rule| rule.path == path).unwrap();
@@ -297,7 +328,7 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
         (
             0,
             "site=x & user=bob +4",
-            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 3",
+            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0",
         ),
         (
             0,
@@ -371,7 +402,7 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
         ),
         (0, "b=x & c=x", "OK | OK B 1/DAY 0 86400000000 | OK 0"),
     ];
-    let fixture = fixture(Headers::None);
+    let fixture = fixture(Headers::Ratelimit);
     fixture.check(rows).await;
     let rules = fixture.service.rules();
     let site = rules.iter().find(|rule| rule.path == "site").unwrap();
@@ -392,7 +423,7 @@ async fn quotas_deny_only_together() {
         (
             0,
             "monthly=x & yearly=x",
-            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
+            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
         ),
         (
             0,
@@ -402,12 +433,12 @@ async fn quotas_deny_only_together() {
         (
             0,
             "monthly=x & yearly=x +0",
-            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
+            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
         ),
         (
             0,
             "monthly=x & yearly=x",
-            "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000",
+            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000",
         ),
         (
             0,
@@ -423,7 +454,18 @@ async fn quotas_deny_only_together() {
         (
             0,
             "monthly=x +0 & user=ann +4",
-            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 3",
+            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 0",
+        ),
+        // Beside a quota that never fits, a charge that is refunded shows nowhere.
+        (
+            0,
+            "user=bob & none_left=x",
+            "OVER | OK user 3/MINUTE 3 0 | OVER none_left 0/UNKNOWN 0",
+        ),
+        (
+            0,
+            "none_left=x & site=bob & two=bob & yearly=x",
+            "OVER | OVER none_left 0/UNKNOWN 0 | OK whole site 5/SECOND 5 0 | OK two 2/UNKNOWN 2 0 | OVER yearly 2/YEAR 0 31536000000000",
         ),
         (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
         (
@@ -434,10 +476,10 @@ async fn quotas_deny_only_together() {
         (
             0,
             "tried=x & user=ann +4",
-            "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 3",
+            "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 0",
         ),
     ];
-    let fixture = fixture(Headers::None);
+    let fixture = fixture(Headers::Ratelimit);
     fixture.check(rows).await;
     let rules = fixture.service.rules();
     let tried = rules.iter().find(|rule| rule.path == "tried").unwrap();
@@ -468,7 +510,7 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
         (
             0,
             "site=b +18446744073709551615",
-            "OVER | OVER whole site 5/SECOND 5",
+            "OVER | OVER whole site 5/SECOND 0",
         ),
         (3, "two=b", "OVER | OVER two 2/UNKNOWN 2"),
         (
@@ -487,6 +529,191 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
         let answer = fixture.ask(&request("d", asked, *hits)).await.unwrap();
         assert_eq!(text(&answer), *expected, "{asked} with {hits}");
     }
+}
+
+#[tokio::test]
+async fn a_charge_of_a_descriptor_counts_in_any_case() {
+    let rows: &[(u64, &str, &str)] = &[
+        // A look before the request, and the charge after the response.
+        (0, "tokens=a +0", "OK | OK tokens 1000/HOUR 1000 0"),
+        (
+            0,
+            "tokens=a +600",
+            "OK | OK tokens 1000/HOUR 400 3600000000",
+        ),
+        (0, "tokens=a +0", "OK | OK tokens 1000/HOUR 400 3600000000"),
+        (
+            SECOND,
+            "tokens=a +600",
+            "OVER | OVER tokens 1000/HOUR 0 3600000000",
+        ),
+        (
+            0,
+            "tokens=a +0",
+            "OVER | OVER tokens 1000/HOUR 0 3599000000",
+        ),
+        (
+            3_599 * SECOND,
+            "tokens=a +0",
+            "OK | OK tokens 1000/HOUR 400 1000000",
+        ),
+        // Above the maximum.
+        (0, "tokens=b +1200", "OVER | OVER tokens 1000/HOUR 0"),
+        (
+            0,
+            "tokens=b +0",
+            "OVER | OVER tokens 1000/HOUR 0 3600000000",
+        ),
+        (
+            0,
+            "tokens=c +18446744073709551615",
+            "OVER | OVER tokens 1000/HOUR 0",
+        ),
+        (
+            0,
+            "tokens=c +0",
+            "OVER | OVER tokens 1000/HOUR 0 3600000000",
+        ),
+        // Whatever the other descriptors do, whose own requests are not charged.
+        (
+            0,
+            "tokens=d +300 & never=x & user=d",
+            "OVER | OK tokens 1000/HOUR 700 3600000000 | OVER never 0/UNKNOWN 0 | OK user 3/MINUTE 3 0",
+        ),
+        (
+            0,
+            "user=d & tokens=d +300 & tokens=b +1",
+            "OVER | OK user 3/MINUTE 3 0 | OK tokens 1000/HOUR 400 3600000000 | OVER tokens 1000/HOUR 0 3600000000",
+        ),
+        (
+            0,
+            "user=d & tokens=d +1001",
+            "OVER | OK user 3/MINUTE 3 0 | OVER tokens 1000/HOUR 0",
+        ),
+        (
+            0,
+            "user=d & site=d",
+            "OK | OK user 3/MINUTE 2 60000000 | OK whole site 5/SECOND 4 1000000",
+        ),
+        (
+            0,
+            "site=d & monthly=d +2",
+            "OVER | OK whole site 5/SECOND 4 1000000 | OVER monthly 1/MONTH 0",
+        ),
+        // In shadow mode, and under a limit of its own.
+        (0, "tried=d +9", "OK | OK tried 1/WEEK 0"),
+        (0, "tried=d +0", "OK | OK tried 1/WEEK 0 604800000000"),
+        (0, "user=d @5/HOUR +3", "OK | OK user 5/HOUR 2 3600000000"),
+        (
+            0,
+            "user=d @5/HOUR +3",
+            "OVER | OVER user 5/HOUR 0 3600000000",
+        ),
+        (0, "user=e @5/HOUR +6", "OVER | OVER user 5/HOUR 0"),
+        (
+            0,
+            "user=e @5/HOUR +0",
+            "OVER | OVER user 5/HOUR 0 3600000000",
+        ),
+        (0, "free=d @5/HOUR +6", "OVER | OVER =override 5/HOUR 0"),
+        (
+            0,
+            "free=d @5/HOUR",
+            "OVER | OVER =override 5/HOUR 0 3600000000",
+        ),
+        // A rule that counts attempts counts these, too. One that says `admitted` counts none that is denied.
+        (0, "login=d +2", "OVER | OVER login 1/UNKNOWN 0"),
+        (0, "login=d +0", "OVER | OVER login 1/UNKNOWN 0 10000000"),
+        (
+            0,
+            "reserved=d +600",
+            "OK | OK reserved 1000/HOUR 400 3600000000",
+        ),
+        (
+            0,
+            "reserved=d +600",
+            "OVER | OVER reserved 1000/HOUR 400 3600000000",
+        ),
+        (0, "reserved=d +1200", "OVER | OVER reserved 1000/HOUR 400"),
+        (0, "reserved=d @9/HOUR +10", "OVER | OVER reserved 9/HOUR 9"),
+        (
+            0,
+            "reserved=d +400 & never=x",
+            "OVER | OK reserved 1000/HOUR 400 3600000000 | OVER never 0/UNKNOWN 0",
+        ),
+    ];
+    let fixture = fixture(Headers::Ratelimit);
+    fixture.check(rows).await;
+    // Of ten clients' requests in turn, as many are served as Envoy's service serves.
+    for (key, used, expected) in [("two", 600, 2), ("one", 1_200, 1), ("all", 100, 10)] {
+        let mut served = 0;
+        for _ in 0..10 {
+            let look = request("d", &format!("tokens={key} +0"), 0);
+            if fixture.ask(&look).await.unwrap().overall_code() == Code::Ok {
+                served += 1;
+                let charge = request("d", &format!("tokens={key} +{used}"), 0);
+                fixture.ask(&charge).await.unwrap();
+            }
+        }
+        assert_eq!(served, expected, "{used} each");
+    }
+}
+
+#[tokio::test]
+async fn metadata_of_the_rules_that_do_not_deny_is_merged() {
+    let tokens =
+        r#""tier":"gold","backend":{"name":"first","weights":[1.0,2.5,-3.0],"spare":null}"#;
+    let both = r#""tier":"gold","7":true,"backend":{"name":"first","weights":[1.0,2.5,-3.0],"spare":null,"region":"eu"}"#;
+    let reserved = r#""tier":"silver","7":true,"backend":{"name":"second","region":"eu"}"#;
+    let fixture = fixture(Headers::None);
+    for (asked, expected) in [
+        ("user=ann & free=x & nobody=x", None),
+        ("tokens=x", Some(tokens)),
+        ("tokens=x & reserved=x", Some(both)),
+        ("never=x & tokens=x", Some(tokens)),
+        ("tokens=x +1001 & reserved=x", Some(reserved)),
+        ("none_left=x & reserved=x & monthly=x", Some(reserved)),
+        ("none_left=x", None),
+    ] {
+        let answer = fixture.ask(&request("d", asked, 0)).await.unwrap();
+        let answer = serde_json::to_value(answer).unwrap();
+        let expected = expected.map(|text| format!("{{\"metadata\":{{{text}}}}}"));
+        let expected =
+            expected.map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
+        assert_eq!(answer.get("dynamicMetadata"), expected.as_ref(), "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn hits_stay_at_their_maximum() {
+    let fixture = fixture(Headers::None);
+    for _ in 0..2 {
+        let asked = request("d", "free=x +18446744073709551614", 0);
+        fixture.ask(&asked).await.unwrap();
+    }
+    let rules = fixture.service.rules();
+    let free = rules.iter().find(|rule| rule.path == "free").unwrap();
+    assert_eq!(free.counts.hits.load(Relaxed), u64::MAX);
+}
+
+#[tokio::test]
+async fn denied_keys_of_removed_rules_are_forgotten() {
+    let fixture = fixture(Headers::None);
+    let denied = |fixture: &Fixture| {
+        let denied = fixture.service.denied().latest(9);
+        let paths = denied.into_iter().map(|denied| denied.rule.path.clone());
+        paths.collect::<Vec<_>>()
+    };
+    for asked in ["user=x +4", "never=x", "nobody=x @0/DAY"] {
+        fixture.ask(&request("d", asked, 0)).await.unwrap();
+    }
+    assert_eq!(denied(&fixture), ["=override", "never", "user"]);
+    let text = "domain: d\ndescriptors: [{ key: user, rate_limit: { policy: 1/1h } }]";
+    let before = fixture.service.rules();
+    let store = fixture.service.store().shared();
+    let rules = Rules::parse("f", text.as_bytes(), store, Some(&before));
+    fixture.service.reload(rules);
+    assert_eq!(denied(&fixture), ["=override", "user"]);
 }
 
 #[tokio::test]
@@ -533,13 +760,17 @@ async fn a_descriptor_can_bring_its_own_limit() {
         // A charge beyond the rule's own limit is refunded, too.
         (
             0,
-            "user=bob @9/DAY +8 & free=x @1/DAY",
-            "OVER | OK user 9/DAY 9 0 | OVER =override 1/DAY 0 86400000000",
+            "reserved=bob @1200/DAY +1100 & free=x @1/DAY",
+            "OVER | OK reserved 1200/DAY 1200 0 | OVER =override 1/DAY 0 86400000000",
         ),
-        (0, "user=bob @9/DAY +9", "OK | OK user 9/DAY 0 86400000000"),
+        (
+            0,
+            "reserved=bob @1200/DAY +1200",
+            "OK | OK reserved 1200/DAY 0 86400000000",
+        ),
         (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),
     ];
-    let fixture = fixture(Headers::None);
+    let fixture = fixture(Headers::Ratelimit);
     fixture.check(rows).await;
     let elsewhere = fixture
         .ask(&request("elsewhere", "user=ann @1/DAY", 0))
@@ -618,11 +849,11 @@ async fn header_fields_are_in_the_chosen_form() {
         fields.collect::<Vec<_>>().join("; ")
     };
     let policy = r#"ratelimit-policy: "user";q=3;w=60, "two-10s";q=2;w=10, "two-1h";q=3;w=3600"#;
-    let own = r#"ratelimit-policy: "user";q=3;w=60; ratelimit: "user";r=1;t=60"#;
+    let own = r#"ratelimit-policy: "user";q=3;w=60; ratelimit: "user";r=0;t=60"#;
     let structured = [
         format!(r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600"#),
         format!(
-            r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600; retry-after: 60"#
+            r#"{policy}; ratelimit: "user";r=0;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600; retry-after: 60"#
         ),
         String::new(),
         String::new(),
@@ -632,11 +863,11 @@ async fn header_fields_are_in_the_chosen_form() {
     ];
     let legacy = [
         "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60",
-        "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60; retry-after: 60",
+        "ratelimit-limit: 3; ratelimit-remaining: 0; ratelimit-reset: 60; retry-after: 60",
         "",
         "",
         "",
-        "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60",
+        "ratelimit-limit: 3; ratelimit-remaining: 0; ratelimit-reset: 60",
         "",
     ]
     .map(str::to_owned);

@@ -166,6 +166,57 @@ fn scalars_are_read_as_they_are_written() {
 }
 
 #[test]
+fn fields_that_are_null_or_zero_are_absent() {
+    let rule = |fields: &str| {
+        let text = format!("name: x\ndomain: d\ndescriptors: [{{ key: k, {fields} }}]");
+        lines(&parse(&text).unwrap_or_else(|errors| panic!("{errors}: {text}")))
+    };
+    let all = "value: null, rate_limit: {unit: HOUR, requests_per_unit: 5, unlimited: null, name: null, replaces: null, policy: null, \
+               counting: null}, descriptors: null, shadow_mode: null, quota_mode: null, detailed_metric: null, value_to_metric: null, \
+               share_threshold: null, metadata: null";
+    for (fields, expected) in [
+        ("rate_limit: null", Some("exempt")),
+        (
+            "rate_limit: null, descriptors: [{key: l, rate_limit: null}]",
+            None,
+        ),
+        (all, Some("5/1h")),
+        ("rate_limit: {unit: hour}", Some("deny")),
+        (
+            "rate_limit: {unit: hour, requests_per_unit: null}",
+            Some("deny"),
+        ),
+        ("rate_limit: {unlimited: true, unit: ''}", Some("unlimited")),
+        (
+            "rate_limit: {unlimited: true, unit: null, requests_per_unit: 0}",
+            Some("unlimited"),
+        ),
+        (
+            "rate_limit: {policy: 5/1h, unit: '', requests_per_unit: null}",
+            Some("5/1h"),
+        ),
+        (
+            "rate_limit: {unit: hour, requests_per_unit: 5, unlimited: false, name: '', replaces: []}",
+            Some("5/1h"),
+        ),
+    ] {
+        let expected = expected.map_or("d k,l: exempt".to_owned(), |rule| format!("d k: {rule}"));
+        assert_eq!(rule(fields), [expected], "{fields}");
+    }
+    // A file as Envoy Gateway writes it.
+    let rest = "shadow_mode: false, quota_mode: false, detailed_metric: false, value_to_metric: false, share_threshold: false";
+    let limit = "requests_per_unit: 5, unit: SECOND, unlimited: false, name: \"\", replaces: []";
+    let text = format!(
+        "name: listener/one\ndomain: listener/one\ndescriptors:\n- {{ key: route, value: route, rate_limit: null, {rest}, descriptors: [\
+         {{ key: match, value: '', rate_limit: {{ {limit} }}, descriptors: [], {rest} }}] }}"
+    );
+    assert_eq!(
+        lines(&parse(&text).unwrap()),
+        ["listener/one route=route,match: 5/1s"]
+    );
+}
+
+#[test]
 fn every_error_of_a_file_has_a_place() {
     let limit =
         |limit: &str| format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n");
@@ -203,7 +254,7 @@ fn every_error_of_a_file_has_a_place() {
             "domain: d\ndomain: e\n0.25: f".to_owned(),
             &[
                 "f:2:1: duplicate field `domain`",
-                "f:3:1: expected one of the fields domain, descriptors, found 0.25",
+                "f:3:1: expected one of the fields domain, descriptors, name, found 0.25",
             ],
         ),
         ("domain: a: b".to_owned(), &["f:1:10: "]),
@@ -247,8 +298,8 @@ fn every_error_of_a_file_has_a_place() {
             &["f:3:22: expected a mapping, found 5"],
         ),
         (
-            node("key: k, rate_limit: "),
-            &["f:3:22: expected a mapping, found nothing"],
+            node("key: k, rate_limit: []"),
+            &["f:3:24: expected a mapping, found a list"],
         ),
         (
             node("key: k}\n- {key: k, value: v}\n- {key: k, value: v}\n- {key: k"),
@@ -281,7 +332,6 @@ fn every_error_of_a_file_has_a_place() {
         (
             limit("unit: day, requestsperunit: 5"),
             &[
-                "f:4:15: expected `requests_per_unit`, `policy` or `unlimited: true`",
                 "f:4:27: expected one of the fields unit, requests_per_unit, unlimited, name, replaces, policy, counting, \
              found \"requestsperunit\"",
             ],
@@ -315,7 +365,7 @@ fn every_error_of_a_file_has_a_place() {
             ),
             &[
                 "f:4:50: expected the name of another rule, found this rule's name \"a\"",
-                "f:4:66: expected `name` with a text",
+                "f:4:61: expected `name` with a text",
                 "f:4:71: expected `name` with a text",
                 "f:4:75: expected a mapping, found \"b\"",
                 "f:4:88: expected one of the fields name, found \"key\"",
@@ -372,7 +422,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     write("d.yaml", "b\nextra: 1");
     write("e.yaml", "a");
     symlink("nowhere", path.join("f.yaml")).unwrap();
-    let expected = "DIR/d.yaml:2:1: expected one of the fields domain, descriptors, found \"extra\"\n\
+    let expected = "DIR/d.yaml:2:1: expected one of the fields domain, descriptors, name, found \"extra\"\n\
                     DIR/e.yaml:1:9: the domain \"a\" is already at DIR/a.yaml:1:9\n\
                     DIR/f.yaml: No such file or directory (os error 2)";
     assert_eq!(errors(), expected);

@@ -35,6 +35,15 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts Envoy before these servers, for which it waits at most `timeout`, and waits until it is ready.
     pub(crate) fn start(servers: &[Server], timeout: &str) -> Self {
+        Self::start_with(servers, timeout, |example| example)
+    }
+
+    /// Like [`start`](Self::start), with a changed configuration.
+    pub(crate) fn start_with(
+        servers: &[Server],
+        timeout: &str,
+        change: impl Fn(String) -> String,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let stand_in = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -51,7 +60,7 @@ impl Envoy {
             .iter()
             .map(|server| endpoint(server.grpc.port()))
             .collect();
-        let mut config = fs::read_to_string(example).unwrap();
+        let mut config = change(fs::read_to_string(example).unwrap());
         for (theirs, ours) in [
             (
                 "address: 0.0.0.0, port_value: 10000",

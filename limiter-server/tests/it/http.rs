@@ -100,6 +100,16 @@ fn what_makes_no_sense_is_refused() {
         (&deep, 400, "RateLimitRequest"),
         (r#"{"domain": 5}"#, 400, "expected a string"),
         (r#"{"domain": "d"}"#, 400, "descriptors is empty"),
+        (
+            r#"{"domain": "d", "descriptors": [{"entries": [["user", "x"]]}]}"#,
+            400,
+            "expected an object",
+        ),
+        (
+            r#"{"domain": "d", "descriptors": [{"limit": [1, "HOUR"]}]}"#,
+            400,
+            "RateLimitOverride",
+        ),
         (r#"{"domain": "d", "hitsAddend": -1}"#, 400, "line 1"),
         (
             r#"{"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]}"#,
@@ -141,6 +151,11 @@ fn what_makes_no_sense_is_refused() {
             "acquire",
             r#"{"domain": "d", "descriptor": [["a"]]}"#,
             "invalid length 1",
+        ),
+        (
+            "acquire",
+            r#"["d", [["user", "x"]], 1, null, null, null]"#,
+            "expected an object",
         ),
         ("acquire", r#"{USER, "costs": 1}"#, "unknown field `costs`"),
         ("acquire", r#"{USER, "cost": 0}"#, "cost"),
@@ -288,6 +303,7 @@ fn resets_are_guarded_and_unblock_a_key() {
     let open = Server::start(CONFIG, &[]);
     let guarded = Server::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
     let beyond = Server::start(CONFIG, &["--admin", "0.0.0.0:0"]);
+    let by_position = r#"["d", "user", "ann"]"#.to_owned();
     let [ann, nobody] = ["user", "nobody"]
         .map(|path| json!({ "domain": "d", "path": path, "key": "ann" }).to_string());
     let (header, bearer) = (("x-limiter-admin", "1"), ("authorization", "Bearer secret"));
@@ -303,6 +319,7 @@ fn resets_are_guarded_and_unblock_a_key() {
         (&guarded, vec![header, bearer], &ann, 200),
         (&beyond, vec![header, bearer], &ann, 403),
         (&open, vec![header], &nobody, 404),
+        (&open, vec![header], &by_position, 400),
     ] {
         let to = ([127, 0, 0, 1], server.admin.port()).into();
         let (status, answer) = post(to, "/reset", &headers, body);

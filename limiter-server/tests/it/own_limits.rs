@@ -29,16 +29,17 @@ const UNITS: [(&str, u64); 4] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each rule has a log, and so has each unit of the limits that descriptors bring to it. These count admitted requests only.
+    /// Each rule has a log, and so has each unit of the limits that descriptors bring to it. These count admitted requests, and
+    /// all logs count every charge of a descriptor.
     #[test]
     fn a_limit_of_a_descriptor_counts_like_its_model(
         calls in prop::collection::vec(
-            (prop_oneof![0..3_u64, 0..90_u64, 0..50_000_u64], 0..4_usize, 1..4_u64, prop::option::of((1..7_u64, 0..4_usize))),
+            (prop_oneof![0..3_u64, 0..90_u64, 0..50_000_u64], 0..4_usize, 1..4_u64, any::<bool>(), prop::option::of((1..7_u64, 0..4_usize))),
             1..60,
         ),
     ) {
         let (fixture, mut now, mut logs) = (fixture(Headers::None), 0, HashMap::<_, Vec<(u64, u64)>>::new());
-        for (i, (seconds, rule, cost, own)) in calls.into_iter().enumerate() {
+        for (i, (seconds, rule, cost, is_charge, own)) in calls.into_iter().enumerate() {
             fixture.clock.advance(Duration::from_secs(seconds));
             now += seconds;
             let (key, limits, attempts) = RULES[rule];
@@ -47,12 +48,13 @@ proptest! {
             let (limits, attempts) = own.map_or((limits.to_vec(), attempts), |(max, unit)| (vec![(max, unit.1)], false));
             let used = |window| log.iter().filter(|(at, _)| now - at < window).map(|(_, cost)| cost).sum::<u64>();
             let fits = limits.iter().all(|(max, window)| used(*window) + cost <= *max);
-            if fits || (attempts && limits.iter().all(|(max, _)| cost <= *max)) {
+            if fits || is_charge || (attempts && limits.iter().all(|(max, _)| cost <= *max)) {
                 log.push((now, cost));
             }
             let brought = own.map_or(String::new(), |(max, (unit, _))| format!(" @{max}/{unit}"));
-            let asked = format!("{key}=x +{cost}{brought}");
-            let answer = fixture.ask(&request("d", &asked, 0)).now_or_never().unwrap().unwrap();
+            let charge = if is_charge { format!(" +{cost}") } else { String::new() };
+            let asked = format!("{key}=x{charge}{brought}");
+            let answer = fixture.ask(&request("d", &asked, cost.try_into().unwrap())).now_or_never().unwrap().unwrap();
             prop_assert_eq!(answer.overall_code() == Code::Ok, fits, "call {} at {} s: {}", i, now, asked);
         }
     }

@@ -12,7 +12,7 @@ use clap::CommandFactory;
 use limiter_server::options::Options;
 
 use crate::envoy::{Envoy, get};
-use crate::server::Server;
+use crate::server::{Server, exchange, until};
 use crate::{tools, v1};
 
 const README: &str = include_str!("../../README.md");
@@ -131,6 +131,60 @@ fn the_readme_lists_the_options_with_their_defaults() {
             .filter(|(name, _)| name != "help" && name != "version")
     });
     assert_eq!(listed.collect::<BTreeMap<_, _>>(), offered.collect());
+}
+
+/// Sends a request that consumes so many tokens, and returns whether it is admitted.
+fn consumes(envoy: &Envoy, customer: &str, tokens: u64) -> bool {
+    let fields = format!("host: service\r\nx-customer: {customer}\r\nx-asked: {tokens}");
+    let request = format!("GET / HTTP/1.1\r\n{fields}\r\nconnection: close\r\n\r\n");
+    let (status, head, _) = exchange(envoy.address, &request);
+    assert!([200, 429].contains(&status), "{head}");
+    status == 200
+}
+
+#[test]
+fn a_budget_of_tokens_is_charged_after_the_response() {
+    let section = README.split("## From Envoy's service").nth(1).unwrap();
+    let [limits, filter, route] = blocks(section, "yaml")[..] else {
+        panic!("{section}")
+    };
+    let indented = |block: &str, columns: usize| {
+        let line = |line| format!("{}{line}\n", " ".repeat(columns));
+        block.lines().map(line).collect::<String>()
+    };
+    let servers = [Server::start(limits, &[])];
+    let envoy = Envoy::start_with(&servers, "20s", |example| {
+        let tokens =
+            r#"response_headers_to_add: [{ header: { key: x-tokens, value: "%REQ(x-asked)%" } }]"#;
+        let hello = "direct_response: { status: 200, body: { inline_string: \"hello\\n\" } }\n";
+        let mut config = example;
+        for (theirs, columns, ours) in [
+            ("http_filters:\n", 16, filter.to_owned()),
+            ("route:\n", 26, format!("{route}route:\n")),
+            (hello, 26, format!("{tokens}\n{hello}")),
+        ] {
+            let theirs = " ".repeat(columns) + theirs;
+            assert!(config.contains(&theirs), "{theirs} in {config}");
+            config = config.replacen(&theirs, &indented(&ours, columns), 1);
+        }
+        config
+    });
+    // As many requests as Envoy's service admits.
+    for (customer, tokens, expected) in [("7", 600, 2), ("8", 1_200, 1), ("9", 250, 4)] {
+        let body = format!(r#"{{"domain":"edge","descriptor":[["tokens","{customer}"]]}}"#);
+        let mut served = 0;
+        for _ in 0..10 {
+            if !consumes(&envoy, customer, tokens) {
+                continue;
+            }
+            served += 1;
+            until("the tokens are charged", || {
+                let status = servers[0].post("/v1/status", &body).1;
+                (status["used"] == (served * tokens).min(1_000)).then_some(())
+            });
+        }
+        assert_eq!(served, expected, "{tokens} tokens each");
+    }
 }
 
 #[test]
