@@ -336,6 +336,11 @@ mod tests {
             (status.binding_index(), status.used(), status.remaining()),
             (0, 1, 2)
         );
+        let refunded = status.with_used(|limit| limit.max() - 3);
+        assert_eq!(
+            (refunded.remaining(), refunded.limits()[0].reset_after),
+            (3, 0)
+        );
         let nothing = LogFacts {
             now: at(9),
             newest: None,

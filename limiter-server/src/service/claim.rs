@@ -127,7 +127,8 @@ impl<'r> Claim<'r> {
         };
         let class = match rule {
             Some(rule) if rule.shadow => Class::Shadow,
-            Some(rule) if rule.quota => Class::Quota,
+            // A rule that admits everything is no quota that others could need spent.
+            Some(rule) if rule.quota && wants != Wants::Nothing => Class::Quota,
             _ => Class::Enforced,
         };
         let limiter = rule.and_then(|rule| rule.limiter());

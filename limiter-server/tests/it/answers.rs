@@ -78,6 +78,9 @@ descriptors:
   - key: reserved
     rate_limit: { unit: hour, requests_per_unit: 1000, counting: admitted }
     metadata: { tier: silver, backend: { name: second, region: eu }, 7: true }
+  - key: endless
+    quota_mode: true
+    rate_limit: { unlimited: true }
   - key: none_left
     quota_mode: true
     rate_limit: { unit: day, requests_per_unit: 0 }
@@ -445,6 +448,12 @@ async fn quotas_deny_only_together() {
             "user=ann & monthly=x & yearly=x",
             "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
         ),
+        // A rule without a limit is not one of the quotas.
+        (
+            0,
+            "endless=x & monthly=x",
+            "OVER | OK 4294967295 | OVER monthly 1/MONTH 0 2592000000000",
+        ),
         // A request that can never fit hides neither a spent quota nor a denial in shadow mode.
         (
             0,
@@ -644,7 +653,7 @@ async fn a_charge_of_a_descriptor_counts_in_any_case() {
     ];
     let fixture = fixture(Headers::Ratelimit);
     fixture.check(rows).await;
-    // Of ten clients' requests in turn, as many are served as Envoy's service serves.
+    // Requests in turn.
     for (key, used, expected) in [("two", 600, 2), ("one", 1_200, 1), ("all", 100, 10)] {
         let mut served = 0;
         for _ in 0..10 {

@@ -266,6 +266,27 @@ fn prove(store: &str, count: usize) {
 }
 
 #[test]
+fn envoy_stops_asking_a_server_that_is_gone() {
+    let redis = server::Server::start().unwrap();
+    let start = || Server::start(CONFIG, &["--store", &redis.url()]);
+    let mut servers = vec![start(), start()];
+    let envoy = Envoy::start(&servers, "20s");
+    envoy.burst("burst", 60);
+    servers.pop();
+    let undecided = || {
+        let fields = "host: service\r\nx-customer: burst\r\nconnection: close";
+        let request = format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n");
+        let statuses = (0..40).map(|_| exchange(envoy.address, &request).0);
+        statuses.filter(|status| *status != 429).count()
+    };
+    until("Envoy asks the other server", || {
+        (undecided() == 0).then_some(())
+    });
+    // Health checks keep it that way.
+    assert_eq!((0..5).map(|_| undecided()).sum::<usize>(), 0);
+}
+
+#[test]
 fn the_outage_choice_answers_before_envoy_gives_up() {
     let redis = server::Server::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();

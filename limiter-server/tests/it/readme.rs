@@ -169,7 +169,6 @@ fn a_budget_of_tokens_is_charged_after_the_response() {
         }
         config
     });
-    // As many requests as Envoy's service admits.
     for (customer, tokens, expected) in [("7", 600, 2), ("8", 1_200, 1), ("9", 250, 4)] {
         let body = format!(r#"{{"domain":"edge","descriptor":[["tokens","{customer}"]]}}"#);
         let mut served = 0;
