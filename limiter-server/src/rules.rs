@@ -97,19 +97,21 @@ impl Rules {
         for file in files {
             let read = file.map_err(|error| vec![error]);
             match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
-                Ok((domain, list)) => {
-                    let Rule {
-                        domain: name,
-                        place,
-                        ..
-                    } = &*domain.overrides;
-                    if let Some(first) = rules.domains.get(name.as_bytes()) {
-                        let first = &first.overrides.place;
-                        errors.push(format!(
-                            "{place}: the domain \"{name}\" is already at {first}"
-                        ));
+                Ok((domains, list)) => {
+                    for domain in domains {
+                        let Rule {
+                            domain: name,
+                            place,
+                            ..
+                        } = &*domain.overrides;
+                        if let Some(first) = rules.domains.get(name.as_bytes()) {
+                            let first = &first.overrides.place;
+                            errors.push(format!(
+                                "{place}: the domain \"{name}\" is already at {first}"
+                            ));
+                        }
+                        rules.domains.insert(name.as_bytes().into(), domain);
                     }
-                    rules.domains.insert(name.as_bytes().into(), domain);
                     rules.list.extend(list);
                 }
                 Err(more) => errors.extend(more),

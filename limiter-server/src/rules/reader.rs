@@ -42,6 +42,9 @@ struct Step {
     value_to_metric: bool,
 }
 
+/// A file's domains, and their rules in order.
+type Content = (Vec<Domain>, Vec<Arc<Rule>>);
+
 /// The fields of a mapping.
 type Fields<'a> = HashMap<&'a str, &'a Tree>;
 
@@ -76,16 +79,20 @@ const OVERRIDES_PATH: &str = "=override";
 const ANY_POLICY: Policy = limiter_core::policy!("1/1s");
 
 impl<'a> Reader<'a> {
-    /// Reads a file's text: a domain, and its rules in order.
+    /// Reads a file's text, in which each document is a domain.
     pub(super) fn read(
         file: &str,
         text: &'a [u8],
         shared: Shared<'a>,
-    ) -> Result<(Domain, Vec<Arc<Rule>>), Vec<String>> {
+    ) -> Result<Content, Vec<String>> {
         let file: Arc<str> = file.into();
         let one = |(line, column, problem): Problem| format!("{file}:{line}:{column}: {problem}");
         let source = std::str::from_utf8(text).map_err(|_| vec![one(not_utf8(text))])?;
-        let tree = Tree::parse(source).map_err(|problem| vec![one(problem)])?;
+        let trees = Tree::parse(source).map_err(|problem| vec![one(problem)])?;
+        if trees.is_empty() {
+            let problem = "expected a mapping, found nothing".to_owned();
+            return Err(vec![one((1, 1, problem))]);
+        }
         let (domain, branch, rules, problems) = Default::default();
         let mut reader = Reader {
             file: Arc::clone(&file),
@@ -96,13 +103,15 @@ impl<'a> Reader<'a> {
             rules,
             problems,
         };
-        match reader.domain(&tree) {
-            Some(domain) if reader.problems.is_empty() => Ok((domain, reader.rules)),
-            _ => {
-                reader.problems.sort();
-                Err(reader.problems.into_iter().map(one).collect())
-            }
+        let domains = trees
+            .iter()
+            .filter_map(|tree| reader.domain(tree))
+            .collect();
+        if reader.problems.is_empty() {
+            return Ok((domains, reader.rules));
         }
+        reader.problems.sort();
+        Err(reader.problems.into_iter().map(one).collect())
     }
 
     fn domain(&mut self, tree: &'a Tree) -> Option<Domain> {

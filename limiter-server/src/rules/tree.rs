@@ -35,8 +35,8 @@ pub(super) enum Kind {
 pub(super) type Problem = (u64, u64, String);
 
 impl Tree {
-    /// Parses a file with one document.
-    pub(super) fn parse(source: &str) -> Result<Self, Problem> {
+    /// Parses a file's documents. Empty ones are left out.
+    pub(super) fn parse(source: &str) -> Result<Vec<Self>, Problem> {
         let options = serde_saphyr::options! {
             // The reader reports duplicate keys, with all other errors.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
@@ -47,7 +47,7 @@ impl Tree {
             budget: serde_saphyr::budget! { max_events: 20_000_000, max_nodes: 10_000_000, max_depth: 34 },
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 200_000 },
         };
-        serde_saphyr::from_str_with_options(source, options).map_err(|error| {
+        serde_saphyr::from_multiple_with_options(source, options).map_err(|error| {
             let (line, column) = error
                 .location()
                 .map_or((1, 1), |at| (at.line(), at.column()));

@@ -203,17 +203,23 @@ fn fields_that_are_null_or_zero_are_absent() {
         let expected = expected.map_or("d k,l: exempt".to_owned(), |rule| format!("d k: {rule}"));
         assert_eq!(rule(fields), [expected], "{fields}");
     }
-    // A file as Envoy Gateway writes it.
+    // Files as Envoy Gateway writes them, of which its tests join several.
     let rest = "shadow_mode: false, quota_mode: false, detailed_metric: false, value_to_metric: false, share_threshold: false";
     let limit = "requests_per_unit: 5, unit: SECOND, unlimited: false, name: \"\", replaces: []";
     let text = format!(
         "name: listener/one\ndomain: listener/one\ndescriptors:\n- {{ key: route, value: route, rate_limit: null, {rest}, descriptors: [\
          {{ key: match, value: '', rate_limit: {{ {limit} }}, descriptors: [], {rest} }}] }}"
     );
+    let rules = parse(&format!(
+        "{text}\n---\ndomain: two\ndescriptors:\n- {{ key: k, value: 010 }}\n---\n"
+    ))
+    .unwrap();
     assert_eq!(
-        lines(&parse(&text).unwrap()),
-        ["listener/one route=route,match: 5/1s"]
+        lines(&rules),
+        ["listener/one route=route,match: 5/1s", "two k=010: exempt"]
     );
+    assert_eq!(rules.iter().nth(1).unwrap().place.to_string(), "f:8:3");
+    assert_eq!(domains(&rules), ["listener/one", "two"]);
 }
 
 #[test]
@@ -259,8 +265,12 @@ fn every_error_of_a_file_has_a_place() {
         ),
         ("domain: a: b".to_owned(), &["f:1:10: "]),
         (
-            "domain: d\n---\ndomain: e".to_owned(),
-            &["f:3:1: only single YAML document expected but multiple found"],
+            "domain: d\n---\ndomain: d\nx: 010\n---\n---\ndomain: d".to_owned(),
+            &["f:4:1: expected one of the fields domain, descriptors, name, found \"x\""],
+        ),
+        (
+            "domain: d\n---\ndomain: d".to_owned(),
+            &["f:3:9: the domain \"d\" is already at f:1:9"],
         ),
         (
             "domain: *d".to_owned(),
