@@ -93,40 +93,16 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
             Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
             None => too_large(),
         })?;
-    serde_json::from_slice(&without_zero_fractions(&bytes)).map_err(Refusal::bad)
+    serde_json::from_slice(&bytes).map_err(|error| {
+        // What pbjson says of a fraction, a sign or an overflow.
+        let unclear = "data did not match any variant of untagged enum Content";
+        let clear = "expected a whole number without a sign or a fraction";
+        Refusal::bad(error.to_string().replace(unclear, clear))
+    })
 }
 
 /// Returns why the [listener](crate::listener) refuses a body.
 fn find_status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| error.downcast_ref())
-}
-
-/// Returns JSON with `2` in place of `2.0`, which is an integer in the JSON form of proto3.
-fn without_zero_fractions(json: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest, mut in_text) = (Vec::with_capacity(json.len()), json, false);
-    while let [byte, after @ ..] = rest {
-        let zeros = after.iter().take_while(|byte| **byte == b'0').count();
-        let (is_number, next) = (out.last().is_some_and(u8::is_ascii_digit), after.get(zeros));
-        let ends =
-            !next.is_some_and(|next| next.is_ascii_digit() || matches!(next, b'.' | b'e' | b'E'));
-        rest = after;
-        match byte {
-            b'.' if !in_text && is_number && zeros > 0 && ends => {
-                rest = after.get(zeros..).unwrap_or_default();
-            }
-            b'\\' if in_text => {
-                out.push(*byte);
-                if let [escaped, after @ ..] = after {
-                    out.push(*escaped);
-                    rest = after;
-                }
-            }
-            byte => {
-                in_text ^= *byte == b'"';
-                out.push(*byte);
-            }
-        }
-    }
-    out
 }
