@@ -118,7 +118,7 @@ impl RetryPolicy {
                     });
                 }
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::Timeout(response_timeout),
+                Err(_) => Failure::Timeout,
             };
             let repeat = failure.repeat();
             let may_repeat = repeat == Repeat::Safe || repeat == Repeat::Ambiguous && repeatable;

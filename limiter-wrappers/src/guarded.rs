@@ -357,7 +357,7 @@ async fn within<T>(
         .unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::Timeout,
-                format!("the store did not respond within {timeout:?}"),
+                "the store did not respond in time",
             ))
         })
 }
