@@ -42,8 +42,8 @@ use limiter_core::store::{
 };
 use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, WindowStore};
 use metrics::{
-    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
-    histogram,
+    Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
 };
 
 #[cfg(feature = "outages")]
@@ -55,7 +55,8 @@ use crate::Guarded;
 #[derive(Debug)]
 pub struct ObservedStore<S> {
     store: S,
-    name: &'static str,
+    name: Name,
+    by_limiter: bool,
     // Looking a series up in a recorder formats and hashes its labels, which takes longer than a decision in memory.
     durations: Series<(Name, &'static str), Histogram>,
     /// By limiter, the limit that decided, and whether it allowed.
@@ -98,9 +99,22 @@ impl<S> ObservedStore<S> {
         let (durations, decisions) = Default::default();
         Self {
             store,
-            name: name.into().as_str(),
+            name: name.into(),
+            by_limiter: true,
             durations,
             decisions,
+        }
+    }
+
+    /// Drops the label `limiter`, and the metrics of decisions, which make no sense without it.
+    ///
+    /// For programs that count decisions themselves, or whose limiters are too many or do not last: a recorder keeps the series
+    /// of a limiter that is gone.
+    #[must_use]
+    pub fn without_limiters(self) -> Self {
+        Self {
+            by_limiter: false,
+            ..self
         }
     }
 
@@ -115,6 +129,7 @@ impl<S> ObservedStore<S> {
         self.took(op.log, verb(op), decision.map(drop), began);
         if let Ok(decision) = decision
             && !op.is_status
+            && self.by_limiter
         {
             self.count(op, decision);
         }
@@ -143,7 +158,18 @@ impl<S> ObservedStore<S> {
         result: Result<(), &Error>,
         began: Instant,
     ) {
-        let (store, limiter, took) = (self.name, log.name.as_str(), began.elapsed());
+        let took = began.elapsed();
+        let limiter = if self.by_limiter { log.name } else { self.name };
+        let labels = |kind: Option<&'static str>| {
+            let limiter = self.by_limiter.then_some(("limiter", limiter.as_str()));
+            let kind = kind.map(|kind| ("kind", kind));
+            let labels = [("store", self.name.as_str())].into_iter().chain(limiter);
+            labels
+                .chain([("operation", verb)])
+                .chain(kind)
+                .map(|(name, value)| Label::from_static_parts(name, value))
+                .collect::<Vec<_>>()
+        };
         if let Err(error) = result {
             if matches!(
                 error.kind(),
@@ -151,25 +177,23 @@ impl<S> ObservedStore<S> {
             ) {
                 return;
             }
-            let errors = counter!("limiter_store_errors_total", "store" => store, "limiter" => limiter,
-                "operation" => verb, "kind" => error.kind().as_str());
-            errors.increment(1);
+            let labels = labels(Some(error.kind().as_str()));
+            counter!("limiter_store_errors_total", labels).increment(1);
         }
         let durations = self
             .durations
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(durations) = durations.get(&(log.name, verb)) {
+        if let Some(durations) = durations.get(&(limiter, verb)) {
             return durations.record(took);
         }
         drop(durations);
-        let duration = histogram!("limiter_store_duration_seconds", "store" => store, "limiter" => limiter,
-            "operation" => verb);
+        let duration = histogram!("limiter_store_duration_seconds", labels(None));
         duration.record(took);
         self.durations
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert((log.name, verb), duration);
+            .insert((limiter, verb), duration);
     }
 
     /// Counts a decision.
@@ -198,7 +222,7 @@ impl<S> ObservedStore<S> {
             .policy
             .name()
             .map_or_else(|| op.policy.to_string(), str::to_owned);
-        let (store, limiter, limit) = (self.name, op.log.name.as_str(), limit.to_string());
+        let (store, limiter, limit) = (self.name.as_str(), op.log.name.as_str(), limit.to_string());
         let near_limit = match allowed && op.mode == Mode::Acquire {
             true => counter!("limiter_near_limit_total", "store" => store, "limiter" => limiter,
                 "policy" => policy.clone(), "limit" => limit.clone()),

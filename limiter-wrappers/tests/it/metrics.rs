@@ -111,6 +111,28 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
 }
 
 #[test]
+fn without_limiters_there_are_as_many_series_for_any_number_of_them() {
+    let metrics = shown(|| {
+        let remote = Faulty::default();
+        let store = ObservedStore::new(remote.clone(), "default").without_limiters();
+        block_on(async {
+            for limiter in ["a", "b", "c"] {
+                let limiter = Limiter::new(limiter, policy!("5/10s"), &store);
+                remote.set(Does::Answer);
+                let _ = limiter.acquire(SECRET).await.unwrap();
+                remote.set(Does::Refuse);
+                limiter.acquire(SECRET).await.unwrap_err();
+            }
+        });
+    });
+    let expected = [
+        "store_duration_seconds store=default operation=acquire: 6 values",
+        "store_errors_total store=default operation=acquire kind=unavailable: 3",
+    ];
+    assert_eq!(metrics, expected);
+}
+
+#[test]
 fn errors_are_counted_by_kind_and_each_store_alone() {
     let metrics = shown(|| {
         let remote = Faulty::default();
