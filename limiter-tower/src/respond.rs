@@ -29,7 +29,7 @@ impl<B, F: Fn(&Refusal) -> Response<B> + Send + Sync + 'static> Respond<B> for F
 /// | a denial | 429 | `quota-exceeded`, with `violated-policies` |
 /// | a cost that exceeds a limit | 413, without `Retry-After` | `quota-exceeded`, with `violated-policies` |
 /// | the store failed | 503 | `temporary-reduced-capacity` |
-/// | no key | that of [`MissingKey::Reject`](crate::MissingKey::Reject) | `about:blank` |
+/// | no key | that of [`MissingKey::Reject`](crate::MissingKey::Reject) | `about:blank`, with a `detail` |
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Problem;
 
@@ -105,6 +105,13 @@ fn problem(refusal: &Refusal) -> String {
             let _ = write!(json, "{}\"{name}\"", if i > 0 { "," } else { "" });
         }
         json.push(']');
+    }
+    if matches!(refusal.cause(), Cause::MissingKey(_)) {
+        // Most often, the server was started without `into_make_service_with_connect_info`.
+        json.push_str(
+            ",\"detail\":\"the request has no rate limit key; a key that is the client's address needs the connection's address \
+             as an extension of the request\"",
+        );
     }
     json.push('}');
     json

@@ -229,6 +229,13 @@ async fn a_request_without_a_key_is_a_choice() {
             let reply = get_with(&app, "/", headers).await;
             assert_eq!(reply.status, status);
             assert_eq!(reply.retry_after().is_some(), status == 429);
+            if status == 401 {
+                let detail = reply.problem()["detail"].to_string();
+                assert!(
+                    detail.contains("the request has no rate limit key"),
+                    "{detail}"
+                );
+            }
         }
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(
