@@ -17,9 +17,11 @@ import contextlib
 import dataclasses
 import functools
 import http.client
+import io
 import json
 import os
 import random
+import socket
 import ssl
 import threading
 import time
@@ -214,10 +216,13 @@ class Limiter:
         if getattr(self._local, "process", None) != os.getpid():
             self._local.process, self._local.connection = os.getpid(), self._connect()
         connection: http.client.HTTPConnection = self._local.connection
+        end = time.monotonic() + timeout
+        connection.response_class = functools.partial(_response, end)
         connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
         try:
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(_left(end))
             connection.request("POST", self._path + op, body, {"content-type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read()
@@ -241,6 +246,38 @@ class Limiter:
         if status >= 500 or status in (408, 429):
             raise Unavailable(text, status)
         raise Refused(text, status)
+
+
+class _Timed(io.RawIOBase):
+    """Reads from a socket until a time. The socket's own timeout would begin anew with each byte."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock, self._end, self._raw = sock, end, sock.makefile("rb", buffering=0)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        self._sock.settimeout(_left(self._end))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _response(end: float, sock: socket.socket, *args: Any, **fields: Any) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Timed(sock, end), *args, **fields)  # type: ignore[arg-type]
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 def _names(kind: type) -> Tuple[str, ...]:

@@ -3,9 +3,11 @@
 LIMITER_STORE is the server's store. The tests of limiter-server run this file over memory and over Redis.
 """
 
+import contextlib
 import http.client
 import http.server
 import os
+import socket
 import subprocess
 import tempfile
 import threading
@@ -200,6 +202,24 @@ class ClientTest(unittest.TestCase):
             self.fail("admitted")
         self.assertIsNone(error.exception.status)
         self.assertGreater(self.proxy.calls, 1)
+
+    def test_a_response_that_arrives_byte_by_byte_is_not_waited_for(self) -> None:
+        ended = threading.Event()
+        self.addCleanup(ended.set)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            def drip() -> None:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+                    while not ended.wait(0.05):
+                        connection.sendall(b" ")
+
+            threading.Thread(target=drip, daemon=True).start()
+            limiter = Limiter("http://127.0.0.1:%d" % listener.getsockname()[1], "d", timeout=0.3, patience=0)
+            # Without a deadline, 1,000,000 bytes take 14 hours.
+            with self.assertRaises(Unavailable) as error:
+                limiter.acquire(self.user)
+            self.assertIn("timed out", str(error.exception))
 
     def test_refusals_and_failures_have_their_statuses(self) -> None:
         calls = self.proxy.calls
