@@ -1,87 +1,156 @@
 //! The admin listener: metrics, rules and the page.
 
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use axum::{Json, Router};
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use metrics::{Unit, counter, describe_counter, describe_gauge, gauge, with_local_recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use serde_json::{Value, json};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::json;
+use tokio::sync::Semaphore;
 
-use crate::metrics::{install, label};
+use crate::http::Refusal;
+use crate::metrics::install;
 use crate::page::{self, About};
 use crate::service::Service;
-
-const DECISIONS: &str = "limiter_server_decisions_total";
-const HITS: &str = "limiter_server_hits_total";
-const DETAILED: &str = "limiter_server_detailed_decisions_total";
-const STORE_UP: &str = "limiter_server_store_up";
-const RULES: &str = "limiter_server_rules";
 
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     let routes = Router::new()
-        .route("/metrics", get(render))
-        .route("/rules", get(list));
+        .route("/metrics", get(metrics))
+        .route("/rules", get(rules));
     routes
         .with_state(Arc::clone(&service))
         .merge(page::routes(service, about))
 }
 
+/// Renders something about all rules, away from the threads that decide. One rendering at a time: it may take megabytes.
+pub(crate) async fn render(
+    service: Arc<Service>,
+    render: impl FnOnce(&Service) -> String + Send + 'static,
+) -> Result<String, Refusal> {
+    static TURN: Semaphore = Semaphore::const_new(1);
+    let turn = TURN.acquire().await;
+    let text = tokio::task::spawn_blocking(move || render(&service)).await;
+    drop(turn);
+    text.map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+}
+
 /// Returns all metrics as text.
-async fn render(State(service): State<Arc<Service>>) -> impl IntoResponse {
-    // The series of rules start anew each time, so that those of removed rules disappear.
-    let current = PrometheusBuilder::new().build_recorder();
-    with_local_recorder(&current, || record(&service));
-    service.store().report();
-    let text =
-        current.handle().render() + &install().map_or_else(String::new, PrometheusHandle::render);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+async fn metrics(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
+    let text = render(service, |service| {
+        service.store().report();
+        of_rules(service) + &install().map_or_else(String::new, PrometheusHandle::render)
+    });
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], text.await?))
 }
 
-async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
-    Json(json!({ "rules": page::rules(&service) }))
+async fn rules(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
+    let list = |service: &Service| json!({ "rules": page::rules(service) }).to_string();
+    Ok(page::json(render(service, list).await?))
 }
 
-fn record(service: &Service) {
-    describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
-    describe_counter!(
-        HITS,
-        Unit::Count,
-        "Requested units by rule, whether allowed or denied."
-    );
-    describe_counter!(
-        DETAILED,
-        Unit::Count,
-        "Requests by key and outcome, for rules with detailed metrics."
-    );
-    describe_gauge!(
-        STORE_UP,
-        Unit::Count,
-        "1 while the store responds, 0 while the outage choice decides instead."
-    );
-    describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
-    let rules = service.rules();
+/// Returns the metrics that are read from the service: those of the current rules, so a removed rule has none.
+fn of_rules(service: &Service) -> String {
+    const DECISIONS: &str = "limiter_server_decisions_total";
+    const HITS: &str = "limiter_server_hits_total";
+    const NEAR: &str = "limiter_server_near_limit_total";
+    const UNMATCHED: &str = "limiter_server_unmatched_total";
+    const DETAILED: &str = "limiter_server_detailed_decisions_total";
+    let (rules, mut out) = (service.rules(), Text(String::new()));
+    out.family(DECISIONS, "counter", "Requests by rule and outcome.");
     for rule in rules.with_overrides() {
-        let hits = rule.counts.hits.load(Relaxed);
-        counter!(HITS, "domain" => label(&rule.domain), "rule" => label(&rule.path)).absolute(hits);
         for (outcome, count) in rule.counts.by_outcome() {
-            let (domain, rule) = (label(&rule.domain), label(&rule.path));
-            counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome)
-                .absolute(count);
+            let labels = [
+                ("domain", &*rule.domain),
+                ("rule", &rule.path),
+                ("outcome", outcome),
+            ];
+            out.count(DECISIONS, &labels, count);
         }
     }
+    let help = "Requested units by rule, whether allowed or denied.";
+    out.family(HITS, "counter", help);
+    for rule in rules.with_overrides() {
+        let hits = rule.counts.hits.load(Relaxed);
+        out.count(
+            HITS,
+            &[("domain", &rule.domain), ("rule", &rule.path)],
+            hits,
+        );
+    }
+    let help = "Allowed requests that left at most a fifth of their limit, by rule.";
+    out.family(NEAR, "counter", help);
+    for rule in rules.with_overrides() {
+        let near = rule.counts.near_limit.load(Relaxed);
+        out.count(
+            NEAR,
+            &[("domain", &rule.domain), ("rule", &rule.path)],
+            near,
+        );
+    }
+    let help = "Descriptors that match no rule, by domain; empty for an unknown domain.";
+    out.family(UNMATCHED, "counter", help);
+    out.count(UNMATCHED, &[("domain", "")], service.unknown());
+    for rule in rules.with_overrides() {
+        let unmatched = rule.counts.unmatched.load(Relaxed);
+        out.count(UNMATCHED, &[("domain", &rule.domain)], unmatched);
+    }
+    let help = "Requests by key and outcome, for rules with detailed metrics.";
+    out.family(DETAILED, "counter", help);
     service.detailed().for_each(|domain, key, counts| {
         for (outcome, count) in counts.by_outcome() {
-            let (domain, key) = (label(domain), label(key));
-            counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome)
-                .absolute(count);
+            let labels = [("domain", domain), ("key", key), ("outcome", outcome)];
+            out.count(DETAILED, &labels, count);
         }
     });
-    gauge!(RULES).set(rules.iter().count() as f64);
-    gauge!(STORE_UP).set(f64::from(u8::from(!service.store().is_away())));
+    let help = "1 while the store responds, 0 while the outage choice decides instead.";
+    out.gauge(
+        "limiter_server_store_up",
+        help,
+        usize::from(!service.store().is_away()),
+    );
+    let help = "Rules of the current configuration.";
+    out.gauge("limiter_server_rules", help, rules.iter().count());
+    out.0
+}
+
+/// Metrics as text. Writing to a `String` cannot fail.
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: usize) {
+        self.family(name, "gauge", help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// Adds a series, unless it counts what never happened.
+    fn count(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        if value == 0 {
+            return;
+        }
+        self.0.push_str(name);
+        for (i, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"", if i == 0 { '{' } else { ',' });
+            for char in text.chars() {
+                match char {
+                    // Readers may take a zero for the end.
+                    _ if char.is_control() => _ = write!(self.0, "\\{}", char.escape_default()),
+                    '\\' | '"' => self.0.extend(['\\', char]),
+                    _ => self.0.push(char),
+                }
+            }
+            self.0.push('"');
+        }
+        let _ = writeln!(self.0, "}} {value}");
+    }
 }

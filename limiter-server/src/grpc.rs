@@ -1,8 +1,8 @@
 //! gRPC: decisions, health and reflection.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::future::Either;
 use http::HeaderMap;
@@ -16,7 +16,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 use tower::{BoxError, Service as _, service_fn};
 
-use crate::http::MAX_MESSAGE;
+use crate::http::{MAX_MESSAGE, TOO_MANY};
 use crate::interface::Interface;
 use crate::proto::{
     DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
@@ -25,6 +25,8 @@ use crate::service::{Failure, Service};
 
 /// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
 const CALL: Duration = Duration::from_secs(10);
+/// How long messages that cannot be decoded are not logged after one that was.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// What the paths of decisions begin with.
 const DECISIONS: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 
@@ -126,12 +128,23 @@ where
     }))
 }
 
-/// Counts and logs messages that cannot be decoded, which no handler sees. Envoy may let their requests pass.
+/// Answers a call for which there is too little memory.
+pub(crate) fn refuse() -> http::Response<tonic::body::Body> {
+    Status::resource_exhausted(TOO_MANY).into_http()
+}
+
+/// Counts messages that cannot be decoded, which no handler sees, and logs one in ten seconds. Envoy may let their requests pass.
 fn note_undecodable(fields: &HeaderMap, undecodable: &Counter) {
     if let Some(status) = Status::from_header_map(fields)
         && matches!(status.code(), Code::Internal | Code::OutOfRange)
     {
-        tracing::warn!("cannot decode a message: {}", status.message());
         undecodable.increment(1);
+        // The text contains lengths, which differ from message to message.
+        static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE) {
+            *logged = Some(Instant::now());
+            tracing::warn!("cannot decode a message: {}", status.message());
+        }
     }
 }

@@ -43,6 +43,14 @@ pub fn routes(service: Arc<Service>) -> Router {
         .with_state(Arc::new(shared))
 }
 
+/// Why a request is refused for which there is too little memory.
+pub(crate) const TOO_MANY: &str = "too many requests in progress";
+
+/// Answers a request for which there is too little memory.
+pub(crate) fn refuse() -> Response {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY).into_response()
+}
+
 /// Responds to Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;

@@ -16,7 +16,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::either::Either;
@@ -24,17 +23,20 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
 pub(crate) use self::bounds::Budgeted;
-use self::bounds::{HEAD, Seat, Seats};
+use self::bounds::{HEAD, Patient, Seat, Sent};
+pub(crate) use self::bounds::{Seats, Waiting};
 use crate::tls::Tls;
 
-/// How long a client may read nothing while something is sent to it.
+/// How long a client may read nothing of what is sent to it.
 const WRITE: Duration = Duration::from_secs(30);
 /// How long accepting pauses after it failed, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long requests in progress may take after the stop.
 const GRACE: Duration = Duration::from_secs(8);
-/// The bytes of unfinished bodies that a listener holds.
-const BODIES: usize = 32 << 20;
+/// The requests in progress of a connection over HTTP/2.
+const STREAMS: u32 = 100;
+/// The bytes that a connection over HTTP/2 may send before they are read, and a request of it.
+const WINDOWS: (u32, u32) = (256 << 10, 64 << 10);
 
 /// Opens a listener at a host and a port. Returns its address.
 pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
@@ -46,33 +48,37 @@ pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAd
 }
 
 /// The routes and settings of a listener.
-pub(crate) struct Listener<S> {
+pub(crate) struct Listener<S, B> {
     http: auto::Builder<TokioExecutor>,
     tls: Option<Tls>,
     routes: S,
-    budget: Arc<Semaphore>,
+    refuse: fn() -> Response<B>,
 }
 
-impl<S, B> Listener<S>
+impl<S, B> Listener<S, B>
 where
     S: Service<Request<Budgeted>, Response = Response<B>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + Sync
         + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// Returns a listener that serves `routes` over HTTP/1 and HTTP/2.
-    pub(crate) fn new(routes: S, tls: Option<Tls>) -> Self {
+    /// Returns a listener that serves `routes` over HTTP/1 and HTTP/2. `refuse` answers requests for which there is too little
+    /// memory.
+    pub(crate) fn new(routes: S, tls: Option<Tls>, refuse: fn() -> Response<B>) -> Self {
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
-            .max_buf_size(16 << 10)
-            .half_close(true);
+            .max_buf_size(16 << 10);
         http.http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(1_000);
+            .max_concurrent_streams(STREAMS)
+            .initial_connection_window_size(WINDOWS.0)
+            .initial_stream_window_size(WINDOWS.1)
+            .max_send_buf_size(16 << 10)
+            .max_header_list_size(16 << 10);
         http.http2()
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
@@ -80,7 +86,7 @@ where
             http,
             tls,
             routes,
-            budget: Arc::new(Semaphore::new(BODIES)),
+            refuse,
         }
     }
 
@@ -93,13 +99,8 @@ where
     }
 
     /// Serves until `stop`.
-    pub(crate) async fn serve(
-        self,
-        socket: TcpListener,
-        max_connections: usize,
-        stop: CancellationToken,
-    ) {
-        let (listener, seats) = (Arc::new(self), Seats::new(max_connections));
+    pub(crate) async fn serve(self, socket: TcpListener, seats: Seats, stop: CancellationToken) {
+        let listener = Arc::new(self);
         let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
         loop {
             let accepted = tokio::select! {
@@ -107,18 +108,24 @@ where
                 Some(_) = connections.join_next() => continue,
                 accepted = socket.accept() => accepted,
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok((stream, client)) = accepted else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            let Some(seat) = seats.take().map(Arc::new) else {
+            let Some(seat) = seats.take(client.ip()).map(Arc::new) else {
                 continue;
             };
             let (listener, watcher) = (Arc::clone(&listener), graceful.watcher());
+            let stopped = stop.clone().cancelled_owned();
             connections.spawn(async move {
+                let quiet = async {
+                    stopped.await;
+                    seat.quiet().await;
+                };
                 tokio::select! {
-                    _ = listener.connect(stream, Arc::clone(&seat), watcher) => {}
+                    _ = listener.connect(stream, &seat, watcher) => {}
                     () = seat.ended() => {}
+                    () = quiet => {}
                 }
             });
         }
@@ -131,7 +138,7 @@ where
     async fn connect(
         &self,
         stream: TcpStream,
-        seat: Arc<Seat>,
+        seat: &Arc<Seat>,
         watcher: Watcher,
     ) -> Result<(), BoxError> {
         stream.set_nodelay(true)?;
@@ -142,15 +149,27 @@ where
             None => Either::Left(stream),
             Some(tls) => Either::Right(tls.accept(stream).await?),
         };
-        let service = service_fn(|request: Request<Incoming>| {
-            seat.note_request();
-            let budget = Arc::clone(&self.budget);
-            self.routes.clone().call(request.map(|body| Budgeted {
-                body,
-                budget,
-                taken: None,
-            }))
+        let service = service_fn(|mut request: Request<Incoming>| {
+            let (hold, fits) = seat.begin(&mut request);
+            let request = request.map(|body| Budgeted::new(body, Arc::clone(&hold)));
+            let answer = fits.then(|| self.routes.clone().call(request));
+            let refuse = self.refuse;
+            async move {
+                let response = match answer {
+                    Some(answer) => answer.await?,
+                    None => refuse(),
+                };
+                // A stream's size is unknown, but its messages are small.
+                let size = response.body().size_hint().exact().unwrap_or(0);
+                let fits = hold.count(usize::try_from(size).unwrap_or(usize::MAX));
+                let response = if fits { response } else { refuse() };
+                Ok::<_, Infallible>(Sent::new(response, hold))
+            }
         });
+        let stream = Patient {
+            stream,
+            seat: Arc::clone(seat),
+        };
         watcher
             .watch(self.http.serve_connection(TokioIo::new(stream), service))
             .await

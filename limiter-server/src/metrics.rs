@@ -3,12 +3,11 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Unit, counter, describe_counter, describe_histogram};
+use metrics::{Unit, describe_counter, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub(crate) const DURATION: &str = "limiter_server_request_duration_seconds";
 pub(crate) const ERRORS: &str = "limiter_server_errors_total";
-const UNMATCHED: &str = "limiter_server_unmatched_total";
 
 /// How often histograms are compacted without a reader.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -38,11 +37,6 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
             Unit::Count,
             "Requests without a decision, by interface and kind."
         );
-        describe_counter!(
-            UNMATCHED,
-            Unit::Count,
-            "Descriptors that match no rule, by domain; empty for an unknown domain."
-        );
         Some(handle)
     };
     INSTALLED.get_or_init(install).as_ref()
@@ -54,24 +48,4 @@ pub(crate) async fn upkeep() {
         tokio::time::sleep(UPKEEP).await;
         handle.run_upkeep();
     }
-}
-
-/// Returns a text as a label. The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
-pub(crate) fn label(text: &str) -> String {
-    let shown = |char: char| {
-        if char.is_control() {
-            char.escape_default().to_string()
-        } else {
-            char.to_string()
-        }
-    };
-    text.chars()
-        .map(shown)
-        .collect::<String>()
-        .replace('\\', r"\\")
-}
-
-/// Counts a descriptor that no rule matches.
-pub(crate) fn count_unmatched(domain: &str) {
-    counter!(UNMATCHED, "domain" => label(domain)).increment(1);
 }

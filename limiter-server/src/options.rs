@@ -78,6 +78,9 @@ pub struct Serve {
     /// The maximum number of connections per listener. Excess ones are closed after a second, long enough for a health check
     #[arg(long, value_name = "N", default_value_t = 4_000)]
     pub max_connections: usize,
+    /// The maximum number of these connections from one address, or from one /64 of IPv6
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub max_connections_per_address: usize,
     /// Another host name of the admin listener, besides IP addresses and localhost. Repeatable
     #[arg(long, value_name = "NAME")]
     pub admin_host: Vec<String>,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::map_response;
-use axum::response::{Html, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use sha2::{Digest, Sha256};
@@ -73,6 +73,11 @@ pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
         .route("/reset", post(key::reset))
         .layer(map_response(with_headers))
         .with_state(service)
+}
+
+/// Returns a response of rendered JSON.
+pub(crate) fn json(text: String) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], text)
 }
 
 async fn with_headers(mut response: Response) -> Response {

@@ -358,6 +358,10 @@ pub struct Counts {
     pub shadow_denied: AtomicU64,
     /// The costs of all requests, whatever came of them.
     pub hits: AtomicU64,
+    /// Allowed requests that left at most a fifth of their limit.
+    pub near_limit: AtomicU64,
+    /// For a domain's [`overrides`](Rules::overrides): descriptors of the domain that match no rule.
+    pub unmatched: AtomicU64,
 }
 
 impl Counts {
@@ -366,6 +370,13 @@ impl Counts {
         let _ = self
             .hits
             .fetch_update(Relaxed, Relaxed, |hits| Some(hits.saturating_add(cost)));
+    }
+
+    /// Notes the usage of the binding limit after an allowed request.
+    pub(crate) fn note_usage(&self, used: u64, max: u64) {
+        if u128::from(used) * 5 >= u128::from(max) * 4 {
+            self.near_limit.fetch_add(1, Relaxed);
+        }
     }
 
     /// Returns the counts with the names of their outcomes.

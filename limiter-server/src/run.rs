@@ -14,7 +14,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::grpc::Grpc;
 use crate::guard::Guard;
-use crate::listener::{self, Listener};
+use crate::listener::{self, Listener, Seats};
 use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
@@ -80,11 +80,8 @@ impl Server {
         let for_http = http::routes(Arc::clone(&service));
         let for_admin = admin::routes(Arc::clone(&service), about);
 
-        let (tls, seats, stop) = (
-            Tls::read(options)?,
-            options.max_connections,
-            service.stopped(),
-        );
+        let (tls, stop) = (Tls::read(options)?, service.stopped());
+        let seats = || Seats::new(options.max_connections, options.max_connections_per_address);
         let (grpc_socket, grpc) = listener::open(&options.grpc).await?;
         let (http_socket, http) = listener::open(&options.http).await?;
         let (admin_socket, admin) = listener::open(&options.admin).await?;
@@ -95,14 +92,12 @@ impl Server {
         );
         let for_admin = guard::guarded(for_admin, guard);
         let mut listeners = JoinSet::new();
-        let for_grpc = Listener::new(for_grpc, tls.clone()).http2_only();
-        listeners.spawn(for_grpc.serve(grpc_socket, seats, stop.clone()));
-        listeners.spawn(Listener::new(for_http, tls.clone()).serve(
-            http_socket,
-            seats,
-            stop.clone(),
-        ));
-        listeners.spawn(Listener::new(for_admin, None).serve(admin_socket, seats, stop.clone()));
+        let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
+        let for_http = Listener::new(for_http, tls.clone(), http::refuse);
+        let for_admin = Listener::new(for_admin, None, http::refuse);
+        listeners.spawn(for_grpc.serve(grpc_socket, seats(), stop.clone()));
+        listeners.spawn(for_http.serve(http_socket, seats(), stop.clone()));
+        listeners.spawn(for_admin.serve(admin_socket, seats(), stop.clone()));
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
         if let Some(tls) = tls {

@@ -5,12 +5,13 @@ mod reply;
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
-use limiter_core::request::{AllOf, Background};
+use limiter_core::request::{AllOf, Background, Part};
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders};
 use smallvec::SmallVec;
@@ -20,7 +21,6 @@ use tokio_util::task::TaskTracker;
 use crate::config::Errors;
 use crate::denied::DeniedKeys;
 use crate::detailed::Detailed;
-use crate::metrics;
 use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, Rules};
 use crate::store::Store;
@@ -81,6 +81,8 @@ pub struct Service {
     store: Store,
     fields: Option<RateLimitHeaders>,
     unmatched: Unmatched,
+    /// Descriptors of unknown domains.
+    unknown: AtomicU64,
     denied: DeniedKeys,
     detailed: Detailed,
     caller_timeout: Option<Duration>,
@@ -107,6 +109,7 @@ impl Service {
             store,
             fields,
             unmatched: Unmatched::default(),
+            unknown: AtomicU64::new(0),
             denied: DeniedKeys::default(),
             detailed: Detailed::default(),
             caller_timeout: None,
@@ -169,6 +172,11 @@ impl Service {
         &self.detailed
     }
 
+    /// Returns the number of descriptors of unknown domains.
+    pub(crate) fn unknown(&self) -> u64 {
+        self.unknown.load(Relaxed)
+    }
+
     /// Counts a descriptor that no rule matches. Returns whether it is allowed.
     ///
     /// # Errors
@@ -179,7 +187,8 @@ impl Service {
         domain: &str,
     ) -> Result<bool, &'static str> {
         // An unknown domain must not make a series.
-        metrics::count_unmatched(rules.overrides(domain).map_or("", |rule| &rule.domain));
+        let known = rules.overrides(domain).map(|rule| &rule.counts.unmatched);
+        known.unwrap_or(&self.unknown).fetch_add(1, Relaxed);
         match self.unmatched {
             Unmatched::Allow => Ok(true),
             Unmatched::Deny => Ok(false),
@@ -250,7 +259,7 @@ impl Service {
         if admitted {
             together.confirm();
         }
-        self.count_all(claims, admitted, spent);
+        self.count_all(claims, together.parts(), admitted, spent);
         Ok(reply::new(
             claims,
             together.parts(),
@@ -271,7 +280,13 @@ impl Service {
     }
 
     /// Counts the rules of a request. A rule counts nothing if it would have allowed a request that another rule denies.
-    fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
+    fn count_all(
+        &self,
+        claims: &[Claim<'_>],
+        parts: &[Part<'_, SharedStore>],
+        admitted: bool,
+        spent: bool,
+    ) {
         for claim in claims {
             if let Some(rule) = claim.rule {
                 rule.counts.add_hits(claim.hits);
@@ -283,6 +298,11 @@ impl Service {
                 false => continue,
             };
             if let Some(rule) = claim.rule {
+                if let (Verdict::Allowed, Some(status)) =
+                    (verdict, claim.part(parts).and_then(Part::status))
+                {
+                    rule.counts.note_usage(status.used(), status.limit().max());
+                }
                 self.count(rule, &claim.key, claim.detailed.as_deref(), verdict);
             }
         }

@@ -94,7 +94,7 @@ impl Store {
         let redis = RedisStore::builder()
             .connect_lazy(url)
             .map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, "redis")));
+        let stack = Stack::new(Refusals::new(observed(redis, "redis")));
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),
@@ -126,7 +126,7 @@ impl Store {
         let store = Arc::new(store);
         tokio::spawn(sweep(Arc::downgrade(&store)));
         let counted = Arc::clone(&store);
-        let observed = Arc::new(ObservedStore::new(store, "memory"));
+        let observed = Arc::new(observed(store, "memory"));
         let report = Box::new(move || report_keys("memory", counted.len()));
         Self {
             report,
@@ -170,6 +170,11 @@ impl Store {
     pub fn report(&self) {
         (self.report)();
     }
+}
+
+/// Returns a store with metrics. The rules have their own.
+fn observed<S>(store: S, name: &'static str) -> ObservedStore<S> {
+    ObservedStore::new(store, name).without_limiters()
 }
 
 /// Removes expired logs every minute, as long as the store is there.

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::service::Failure;
 
@@ -90,6 +90,7 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
     let bytes = bytes
         .map_err(|_| too_slow())?
         .map_err(|error| match find_status(&error) {
+            Some(status) if status.code() == Code::Cancelled => Refusal::bad(status.message()),
             Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
             None => too_large(),
         })?;

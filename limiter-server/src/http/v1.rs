@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
 use limiter_core::{Decision, EntryId, Error, ErrorKind, KeyBuf, Limiter, Receipt};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json};
+use crate::listener::Waiting;
 use crate::object::Object;
 use crate::rules::{Effect, Match};
 use crate::service::{Failure, Service, Verdict};
@@ -48,6 +49,7 @@ pub(super) enum Op {
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
+    waiting: Option<Extension<Waiting>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -55,6 +57,10 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let Object(request): Object<ApiRequest> = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
+    // A client that leaves a wait is noticed.
+    let _waits = waiting
+        .filter(|_| request.wait_ms.is_some())
+        .map(|waiting| waiting.begin());
     let answer = http
         .v1
         .observe(make(&http.service, op, &request, receipt))
@@ -206,6 +212,10 @@ async fn ask(
         (Op::Status, _) => json!(limiter.status(key).await?),
         _ => match decide(service, op, limiter, key, request, cost).await {
             Ok(decision) => {
+                if op == Op::Acquire && decision.allowed() {
+                    rule.counts
+                        .note_usage(decision.used(), decision.limit().max());
+                }
                 let mut out = json!(decision);
                 out["allowed"] = json!(count(decision.allowed()));
                 out["receipt"] = json!(decision.receipt().map(receipt::to_text));

@@ -1,28 +1,47 @@
 //! The page's data on all rules.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::IntoResponse;
 use clap::ValueEnum;
 use limiter_core::{Counting, Limit, Limiter, Policy};
 use serde_json::{Value, json};
 
 use super::About;
-use crate::denied::DeniedKey;
+use crate::admin::render;
+use crate::denied::{DeniedKey, KEPT};
+use crate::http::Refusal;
 use crate::rules::Rule;
 use crate::service::Service;
 
 /// The number of denied keys that the page lists.
 const DENIED: usize = 100;
 
-pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> Json<Value> {
+pub(super) async fn state(
+    State(service): State<Arc<Service>>,
+    about: About,
+) -> Result<impl IntoResponse, Refusal> {
+    let state = move |service: &Service| whole(service, about).to_string();
+    Ok(super::json(render(service, state).await?))
+}
+
+fn whole(service: &Service, about: About) -> Value {
     let outage = about
         .outage
         .to_possible_value()
         .map(|outage| outage.get_name().to_owned());
-    Json(json!({
+    let rules = service.rules();
+    // The denied keys of removed rules are of no use.
+    let current: HashSet<_> = rules
+        .with_overrides()
+        .map(|rule| Arc::as_ptr(&rule.counts))
+        .collect();
+    let denied = service.denied().latest(KEPT).into_iter();
+    let denied = denied.filter(|denied| current.contains(&Arc::as_ptr(&denied.rule.counts)));
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "up_ms": about.started.elapsed().as_millis(),
         "store": {
@@ -32,9 +51,11 @@ pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> 
             "outage": outage,
         },
         "error": service.errors().map(|errors| errors.to_string()),
-        "rules": rules(&service),
-        "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),
-    }))
+        "rules": self::rules(service),
+        "denied": denied
+            .take(DENIED)
+            .map(|denied| shown_denied(&denied)).collect::<Vec<_>>(),
+    })
 }
 
 /// Returns all rules with their limits and counts.
@@ -60,7 +81,7 @@ fn shown(rule: &Rule) -> Value {
     })
 }
 
-fn denied(denied: &DeniedKey) -> Value {
+fn shown_denied(denied: &DeniedKey) -> Value {
     json!({
         "domain": denied.rule.domain,
         "path": denied.rule.path,

@@ -1,7 +1,11 @@
 //! Clients that hold what they can.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use clap::Parser;
@@ -9,8 +13,11 @@ use futures_util::future::join_all;
 use http::Request;
 use hyper::body::Bytes;
 use limiter_server::options::Options;
+use limiter_server::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
 use limiter_server::run;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::server::{PATIENCE, Server, http, until};
@@ -95,9 +102,12 @@ fn limit() -> u64 {
 async fn as_many_connections_as_there_may_be_fit_the_limit_of_kubernetes() {
     let server = Server::start(CONFIG, &[]);
     let mut held = Vec::new();
-    // The default of --max-connections.
-    for number in 0..4_000 {
-        let stream = tokio::net::TcpStream::connect(server.grpc).await;
+    // The default of --max-connections, and of those from one address.
+    for number in 0..4_000u32 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        let address = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number / 1_000);
+        socket.bind((address, 0).into()).unwrap();
+        let stream = socket.connect(server.grpc).await;
         let stream =
             stream.unwrap_or_else(|error| panic!("connection {number}, see `ulimit -n`: {error}"));
         let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -112,6 +122,87 @@ async fn as_many_connections_as_there_may_be_fit_the_limit_of_kubernetes() {
     let most = server.proc("status", "VmHWM:");
     println!("{most} KiB held");
     assert!(most < limit(), "{most} KiB held");
+}
+
+/// Makes as many requests over HTTP/2 as the server lets 110 connections make, and reads no byte of a body. Returns the
+/// connections and the number of requests that were refused.
+async fn unread(
+    server: &Server,
+    request: fn() -> (Request<()>, &'static str),
+) -> (Vec<JoinHandle<()>>, Arc<AtomicUsize>) {
+    let (mut held, refused) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..110 {
+        let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
+        let handshake = h2::client::Builder::new()
+            .initial_window_size(0)
+            .handshake(stream);
+        let (mut client, mut connection) = handshake.await.unwrap();
+        // The server's settings arrive with its first frames.
+        let mut pong = connection.ping_pong().unwrap();
+        held.push(tokio::spawn(async { _ = connection.await }));
+        pong.ping(h2::Ping::opaque()).await.unwrap();
+        client = client.ready().await.unwrap();
+        assert_eq!(client.current_max_send_streams(), 100);
+        for _ in 0..100 {
+            let (head, body) = request();
+            let (answer, mut stream) = client.send_request(head, body.is_empty()).unwrap();
+            if !body.is_empty() {
+                stream
+                    .send_data(Bytes::from_static(body.as_bytes()), true)
+                    .unwrap();
+            }
+            let refused = Arc::clone(&refused);
+            held.push(tokio::spawn(async move {
+                let answer = answer
+                    .await
+                    .map(|answer| (answer.status().as_u16(), answer));
+                refused.fetch_add(usize::from(matches!(answer, Ok((503, _)))), Relaxed);
+                std::future::pending::<()>().await;
+            }));
+        }
+    }
+    (held, refused)
+}
+
+#[tokio::test]
+async fn requests_in_progress_share_a_budget() {
+    let server = Server::start(CONFIG, &[]);
+    let body =
+        r#"{"domain": "d", "descriptor": [["user", "ann"]], "cost": 1000, "wait_ms": 60000}"#;
+    assert_eq!(
+        server.post("/v1/acquire", &body.replace("60000", "0")).0,
+        200
+    );
+    let unread_health: fn() -> _ = || (Request::get("http://x/healthz").body(()).unwrap(), "");
+    let waits: fn() -> _ = || {
+        let request =
+            Request::post("http://x/v1/acquire").header("content-type", "application/json");
+        let body = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
+        (request.body(()).unwrap(), body)
+    };
+    for request in [unread_health, waits] {
+        let (held, refused) = unread(&server, request).await;
+        // At most 64 MiB, of which each request counts at least 8 KiB: 8,192 of 11,000 requests.
+        let patience = async {
+            while refused.load(Relaxed) < 11_000 - 8_192 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, patience)
+            .await
+            .expect("too few are refused");
+        assert!(refused.load(Relaxed) < 11_000);
+        let most = server.proc("status", "VmHWM:");
+        println!("{most} KiB held");
+        assert!(most < limit(), "{most} KiB held");
+        for task in held {
+            task.abort();
+            let _ = task.await;
+        }
+        until("the memory is free", || {
+            (http(server.http, HEALTH).0 == 200).then_some(())
+        });
+    }
 }
 
 #[test]
@@ -142,8 +233,13 @@ fn beyond_max_keys_those_with_the_fewest_entries_are_evicted() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_brief() {
-    let server = Server::start(CONFIG, &["--max-connections", "2"]);
+fn connections_beyond_the_limits_are_brief() {
+    for limit in ["--max-connections", "--max-connections-per-address"] {
+        beyond_are_brief(&Server::start(CONFIG, &[limit, "2"]));
+    }
+}
+
+fn beyond_are_brief(server: &Server) {
     let mut held = [(); 2].map(|()| TcpStream::connect(server.http).unwrap());
     let mut third = TcpStream::connect(server.http).unwrap();
     assert_eq!(http(server.http, HEALTH).0, 200);
@@ -157,26 +253,76 @@ fn connections_beyond_the_limit_are_brief() {
     }
 }
 
+/// Starts a server on the threads of the test.
+async fn here(config: &str) -> (run::Server, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, config).unwrap();
+    let any = "127.0.0.1:0";
+    let listeners = ["--grpc", any, "--http", any, "--admin", any];
+    let args = ["limiter-server", "--config", path.to_str().unwrap()];
+    let options = Options::parse_from([&args[..], &listeners].concat());
+    let server = run::Server::start(&options.serve.unwrap()).await.unwrap();
+    (server, folder)
+}
+
+#[tokio::test]
+async fn a_scrape_of_many_rules_delays_no_decision_and_shows_what_happened() {
+    const RULES: usize = 20_000;
+    let rules: String = (0..RULES)
+        .map(|rule| {
+            format!(
+                "{{key: k, value: v{rule}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}, "
+            )
+        })
+        .collect();
+    let (server, _folder) = here(&format!("{{domain: many, descriptors: [{rules}]}}")).await;
+    let decide = async |rules: Range<usize>| {
+        let descriptors = rules.map(|rule| RateLimitDescriptor {
+            entries: vec![Entry {
+                key: "k".into(),
+                value: format!("v{rule}").into(),
+            }],
+            ..Default::default()
+        });
+        let request = RateLimitRequest {
+            domain: "many".to_owned(),
+            descriptors: descriptors.collect(),
+            hits_addend: 0,
+        };
+        server.service().decide(&request, None).await.unwrap();
+    };
+    for start in (0..RULES).step_by(1_000) {
+        decide(start..start + 1_000).await;
+    }
+    let admin = server.admin;
+    let scrape = tokio::spawn(async move {
+        let mut stream = tokio::net::TcpStream::connect(admin).await.unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    });
+    let mut decided = 0;
+    while !scrape.is_finished() {
+        decide(0..1).await;
+        decided += 1;
+        tokio::task::yield_now().await;
+    }
+    // All threads of this server are this one.
+    assert!(decided > 100, "{decided} decisions during the scrape");
+    let answer = scrape.await.unwrap();
+    let series = answer
+        .lines()
+        .filter(|line| line.contains(r#"domain="many""#));
+    // Each rule has allowed a request, and counted a hit. The first has denied one, and was near its limit.
+    assert_eq!(series.count(), 2 * RULES + 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn connections_without_requests_or_readers_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("limits.yaml");
-    std::fs::write(&config, CONFIG).unwrap();
-    let any = "127.0.0.1:0";
-    let args = [
-        "limiter-server",
-        "--grpc",
-        any,
-        "--http",
-        any,
-        "--admin",
-        any,
-        "--config",
-        config.to_str().unwrap(),
-    ];
-    let server = run::Server::start(&Options::parse_from(args).serve.unwrap())
-        .await
-        .unwrap();
+    let (server, _folder) = here(CONFIG).await;
 
     // A connection without a first request.
     let (mut silent, began) = (
@@ -207,6 +353,26 @@ async fn connections_without_requests_or_readers_end() {
     let lasted = began.elapsed();
     assert!(
         (Duration::from_secs(590)..Duration::from_secs(700)).contains(&lasted),
+        "{lasted:?}"
+    );
+
+    // A response over HTTP/2 that nobody reads. Its client answers pings.
+    let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
+    let unread = h2::client::Builder::new()
+        .initial_window_size(0)
+        .handshake::<_, Bytes>(stream);
+    let (client, connection) = unread.await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let (answer, _) = client
+        .send_request(Request::get("http://x/healthz").body(()).unwrap(), true)
+        .unwrap();
+    let _unread = answer.await.unwrap();
+    let began = Instant::now();
+    let _ = connection.await.unwrap();
+    let lasted = began.elapsed();
+    assert!(
+        (Duration::from_secs(14)..Duration::from_secs(32)).contains(&lasted),
         "{lasted:?}"
     );
 

@@ -350,6 +350,12 @@ fn clients_that_are_slow_or_half_closed_hold_up_nobody() {
     let mut answer = String::new();
     half.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // They need not wait for a body that cannot arrive.
+    let mut half = TcpStream::connect(server.http).unwrap();
+    half.write_all(format!("{head}{{").as_bytes()).unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("the body is incomplete"), "{answer}");
     drop(stuck);
     assert_eq!(server.post("/json", body).0, 200);
 }

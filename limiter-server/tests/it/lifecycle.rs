@@ -1,5 +1,7 @@
 //! Reloads of a running server.
 
+use std::io::Write;
+
 use crate::server::{Server, until};
 
 const CONFIG: &str = "
@@ -76,6 +78,10 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
         [own, own, other, other].map(|body| server.post("/json", body).0),
         [200, 429, 200, 200]
     );
+    let listed = |rule: &str| {
+        let path = format!(r#""path":"{rule}""#);
+        server.admin("/rules").contains(&path).then_some(())
+    };
     let allowed = |rule: &str| {
         let labels = format!(r#"{{domain="d",rule="{rule}",outcome="allowed"}}"#);
         server.metric(&format!("limiter_server_decisions_total{labels}"))
@@ -89,15 +95,52 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     };
     assert_eq!(detailed(), Some(2.0));
     std::fs::write(server.config(), CONFIG.replace("user", "customer")).unwrap();
-    until("the new rule is there", || allowed("customer"));
+    until("the new rule is there", || listed("customer"));
     assert_eq!(
         (allowed("user"), allowed("=override"), detailed()),
         (None, Some(1.0), None)
     );
+    let metrics = server.admin("/metrics");
+    assert!(!metrics.contains("user"), "{metrics}");
     std::fs::write(server.config(), CONFIG).unwrap();
-    until("the rule is back", || allowed("user"));
+    until("the rule is back", || listed("user"));
     assert_eq!(server.post("/json", other).0, 200);
     assert_eq!(allowed("user"), Some(1.0));
+}
+
+#[tokio::test]
+async fn connections_without_requests_do_not_hold_the_end() {
+    let mut server = Server::start(CONFIG, &[]);
+    let mut silent = Vec::new();
+    for to in [server.grpc, server.http, server.admin] {
+        for text in [
+            "",
+            "POST",
+            "PRI * HTTP/2.0\r\n",
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        ] {
+            let mut stream = std::net::TcpStream::connect(to).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+            silent.push(stream);
+        }
+    }
+    // A client over HTTP/2 that answers nothing more.
+    let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
+    let _client = h2::client::handshake(stream).await.unwrap();
+    assert_eq!(
+        server
+            .post(
+                "/v1/status",
+                r#"{"domain": "d", "descriptor": [["user", "x"]]}"#
+            )
+            .0,
+        200
+    );
+    let began = std::time::Instant::now();
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    // Requests in progress may take eight seconds.
+    assert!(began.elapsed().as_secs() < 6, "{:?}", began.elapsed());
 }
 
 #[test]

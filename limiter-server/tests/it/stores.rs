@@ -66,7 +66,9 @@ fn redis_may_come_late_go_and_come_back() {
             .filter(|logs| *logs == 0.0)
     });
     assert_eq!(asked(&server, "early"), [200, 429]);
-    let decided_in_redis = || server.metric(r#"limiter_decisions_total{store="redis""#);
+    let decided_in_redis = || {
+        server.metric(r#"limiter_store_duration_seconds_count{store="redis",operation="acquire"}"#)
+    };
     assert!(decided_in_redis() > Some(0.0));
 
     redis.kill();

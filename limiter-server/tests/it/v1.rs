@@ -1,12 +1,14 @@
 //! `/v1` against every row of the tables in `docs/v1.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testbed::server::Server as Redis;
 
-use crate::server::{Server, http, post};
+use crate::server::{Server, http, post, until};
 
 const DOC: &str = include_str!("../../docs/v1.md");
 
@@ -299,11 +301,9 @@ descriptors:
         server.metric(r#"limiter_server_hits_total{domain="d",rule="two"}"#),
         Some(6.0)
     );
-    let near = server.admin("/metrics");
-    assert!(
-        near.lines()
-            .any(|line| line.starts_with("limiter_near_limit_total{")
-                && line.contains(r#"limiter="d/two""#))
+    assert_eq!(
+        server.metric(r#"limiter_server_near_limit_total{domain="d",rule="two"}"#),
+        Some(1.0)
     );
 
     // With a resolution there is a receipt as well.
@@ -321,6 +321,41 @@ descriptors:
         [true, true, false]
     );
     assert!(began.elapsed() >= Duration::from_millis(200));
+}
+
+#[test]
+fn a_client_that_leaves_a_wait_takes_no_unit_and_no_seat() {
+    let config = "{domain: d, descriptors: [{key: user, rate_limit: {policy: 1/4s}}]}";
+    let server = Server::start(config, &["--max-connections", "1"]);
+    let seat = || {
+        let mut stream = TcpStream::connect(server.http).unwrap();
+        let patience = Duration::from_millis(1_500);
+        stream.set_read_timeout(Some(patience)).unwrap();
+        // A connection beyond the limit is closed after a second.
+        stream.read(&mut [0]).is_err().then_some(stream)
+    };
+    let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let wait = body.replace('}', r#", "wait_ms": 60000}"#);
+    let head = format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}",
+        wait.len()
+    );
+    let mut waits = until("there is a seat", seat);
+    assert_eq!(server.post("/v1/acquire", body).1["allowed"], true);
+    waits
+        .write_all(format!("{head}\r\n\r\n{wait}").as_bytes())
+        .unwrap();
+    let tried = r#"limiter_store_duration_seconds_count{store="memory",operation="acquire"}"#;
+    until("it waits", || {
+        server.metric(tried).filter(|tried| *tried >= 2.0)
+    });
+    drop(waits);
+    drop(until("its seat is free", seat));
+    until("the window is over", || {
+        (server.post("/v1/status", body).1["used"] == 0).then_some(())
+    });
+    let allowed = r#"limiter_server_decisions_total{domain="d",rule="user",outcome="allowed"}"#;
+    assert_eq!(server.metric(allowed), Some(1.0));
 }
 
 #[test]

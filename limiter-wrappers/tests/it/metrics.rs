@@ -114,10 +114,10 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
 fn without_limiters_there_are_as_many_series_for_any_number_of_them() {
     let metrics = shown(|| {
         let remote = Faulty::default();
-        let store = ObservedStore::new(remote.clone(), "default").without_limiters();
+        let store = Arc::new(ObservedStore::new(remote.clone(), "default").without_limiters());
         block_on(async {
             for limiter in ["a", "b", "c"] {
-                let limiter = Limiter::new(limiter, policy!("5/10s"), &store);
+                let limiter = Limiter::new(limiter, policy!("5/10s"), store.clone());
                 remote.set(Does::Answer);
                 let _ = limiter.acquire(SECRET).await.unwrap();
                 remote.set(Does::Refuse);

@@ -1,0 +1,126 @@
+//! Bodies that count against the memory of their listener.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::task::{Context, Poll};
+
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::{Bytes, Incoming};
+use tonic::Status;
+use tower::BoxError;
+
+use super::{BODY, Hold};
+use crate::http::TOO_MANY;
+
+/// The body of a request. It fails if there is too little memory.
+#[derive(Debug)]
+pub(crate) struct Budgeted {
+    body: Incoming,
+    hold: Arc<Hold>,
+}
+
+impl Budgeted {
+    pub(in crate::listener) fn new(body: Incoming, hold: Arc<Hold>) -> Self {
+        Self { body, hold }
+    }
+}
+
+impl Body for Budgeted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            // The reader hides this end, and has passed on everything before it.
+            return match self.hold.seat.is_half_closed.load(Acquire) {
+                true => Poll::Ready(Some(
+                    Err(Status::cancelled("the body is incomplete").into()),
+                )),
+                false => Poll::Pending,
+            };
+        };
+        let data = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        if !self
+            .hold
+            .count(data.map_or(0, Bytes::len).saturating_mul(BODY))
+        {
+            return Poll::Ready(Some(Err(Status::resource_exhausted(TOO_MANY).into())));
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a response, which occupies memory until its client has read it.
+pub(in crate::listener) struct Sent<B> {
+    body: B,
+    hold: Arc<Hold>,
+    /// Until there is data. A stream may be silent afterwards.
+    unread: Option<Arc<()>>,
+}
+
+impl<B: Body> Sent<B> {
+    pub(in crate::listener) fn new(response: Response<B>, hold: Arc<Hold>) -> Response<Self> {
+        let unread = Some(hold.seat.unread());
+        response.map(|body| Self { body, hold, unread })
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Self { body, hold, unread } = &mut *self;
+        let part = |data| {
+            let unread = unread.take().unwrap_or_else(|| hold.seat.unread());
+            let hold = Arc::clone(hold);
+            Bytes::from_owner(Part {
+                data,
+                _hold: hold,
+                _unread: unread,
+            })
+        };
+        Pin::new(body)
+            .poll_frame(context)
+            .map_ok(|frame| frame.map_data(part))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A part of a response, which is dropped when the system has taken it.
+struct Part {
+    data: Bytes,
+    _hold: Arc<Hold>,
+    _unread: Arc<()>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
