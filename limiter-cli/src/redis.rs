@@ -1,9 +1,13 @@
 //! Connections to Redis.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use limiter_core::Error;
-use limiter_redis::{RedisStore, is_redis_url};
+use limiter_redis::{RedisStore, RedisUrl};
 
 use crate::text;
 use crate::usage_error::UsageError;
@@ -11,28 +15,36 @@ use crate::usage_error::UsageError;
 /// The timeout for connecting, and for each of the two attempts of a command.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks the scheme of a URL in a command-line argument.
-///
-/// # Errors
-/// States what was expected.
-pub(crate) fn parse_url(text: &str) -> Result<String, String> {
-    if is_redis_url(text) {
-        return Ok(text.to_owned());
+/// Parses a URL in a command-line argument. Clap's own parsers print the value, and so the password.
+#[derive(Clone, Debug)]
+pub(crate) struct UrlParser;
+
+impl TypedValueParser for UrlParser {
+    type Value = RedisUrl;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<RedisUrl, clap::Error> {
+        value.to_string_lossy().parse().map_err(|error| {
+            let text = format!("--store: {error}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(command)
+        })
     }
-    let expected = "expected a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then \
-                    cluster:// or sentinel://";
-    Err(expected.to_owned())
 }
 
 /// Connects to Redis. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// [`UsageError`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
-pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
+pub async fn connect(url: &RedisUrl, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder()
         .prefix(prefix)
         .connect_timeout(TIMEOUT)
         .response_timeout(TIMEOUT);
+    let url = url.with_credentials();
     // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
     drop(
         builder

@@ -18,7 +18,7 @@ use redis::{
 use self::slots::{slot_of, slot_ranges};
 use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
-use crate::settings::{Address, Runtime, Timeouts};
+use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
 mod slots;
 
@@ -93,21 +93,7 @@ impl NodePool {
         if let Some(node) = self.known().nodes.get(address) {
             return Ok(node.clone());
         }
-        let (host, port) = address.clone();
-        let addr = match self.0.info.addr().clone() {
-            ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
-                ..
-            } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
+        let client = redis::Client::open(moved_to(&self.0.info, address.clone()))?;
         let runtime = self.0.background.runtime.clone();
         let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
         let name = format!("{}:{}", address.0, address.1).into();

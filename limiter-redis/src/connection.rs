@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use limiter_core::{Error, ErrorKind};
 use redis::aio::ConnectionLike;
-use redis::{Client, Cmd, IntoConnectionInfo, RedisFuture, RedisResult, Value};
+use redis::{
+    Client, Cmd, IntoConnectionInfo, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value,
+};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::NodePool;
@@ -138,8 +140,15 @@ impl Connection {
                     .iter()
                     .map(|url| info(url))
                     .collect::<RedisResult<_>>()?;
-                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts, runtime)
-                    .map(Kind::Sentinel)
+                Sentinels::new(
+                    sentinels,
+                    url.login,
+                    url.name,
+                    info(&url.server)?,
+                    timeouts,
+                    runtime,
+                )
+                .map(Kind::Sentinel)
             }
             #[cfg(feature = "cluster")]
             _ if let Some(nodes) = url::cluster_nodes(url) => {
@@ -162,7 +171,7 @@ impl Connection {
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         match &self.0 {
-            Kind::Single(server) => server.send(cmd).await,
+            Kind::Single(server) => server.send(cmd).await.map_err(of_one_server),
             Kind::Custom(send) => send(cmd).await?.extract_error(),
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.send(cmd).await,
@@ -202,6 +211,18 @@ impl Connection {
             }
             _ => Ok(self.clone()),
         }
+    }
+}
+
+/// Explains a redirection, which nobody follows: a repetition gets it again.
+fn of_one_server(error: RedisError) -> RedisError {
+    let text =
+        "the server is a node of a Redis Cluster, so the URL must begin with redis+cluster://";
+    match error.kind() {
+        redis::ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
+            (redis::ErrorKind::InvalidClientConfig, text).into()
+        }
+        _ => error,
     }
 }
 

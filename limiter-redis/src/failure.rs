@@ -44,6 +44,22 @@ const MISCONFIGURED_TEXTS: [&str; 7] = [
     "DB index is out of range",
     "cluster support disabled",
 ];
+/// What to do about some texts, for the messages of errors.
+const HINTS: [(&str, &str); 5] = [
+    ("ACL failure in script", PERMISSIONS),
+    ("has no permissions", PERMISSIONS),
+    // Up to Redis 7.0, which does not name the command.
+    ("can't run this command", PERMISSIONS),
+    (
+        "cluster support disabled",
+        "; the server is not a node of a Redis Cluster, so the URL must begin with redis://",
+    ),
+    (
+        "DB index is out of range",
+        "; the number after the host in the URL is too large",
+    ),
+];
+const PERMISSIONS: &str = "; grant the user the keys and commands that limiter-redis' documentation lists under \"Permissions\"";
 /// Where a server begins to quote a command's arguments, and so the key.
 const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
@@ -114,7 +130,12 @@ impl Failure {
                 Error::new(kind, format!("{}: cannot connect: {TIMED_OUT}", shown(url)))
             }
             Self::Redis(error) => {
-                Error::new(kind, format!("{}: cannot connect: {error}", shown(url)))
+                let text = error.to_string();
+                let hint = hint(&text);
+                Error::new(
+                    kind,
+                    format!("{}: cannot connect: {text}{hint}", shown(url)),
+                )
             }
         }
     }
@@ -131,12 +152,18 @@ impl Failure {
             _ => "Redis failed",
         };
         // The client's error prints all of its text, and so do its sources.
-        Error::new(kind, format!("{message}: {}", without_key(&text, stored)))
+        let reason = without_key(&text, stored);
+        Error::new(kind, format!("{message}: {reason}{}", hint(&text)))
     }
 }
 
 /// Without the time that was left, so that a log can drop repetitions.
 const TIMED_OUT: &str = "timed out";
+
+fn hint(text: &str) -> &'static str {
+    let hint = HINTS.iter().find(|(part, _)| text.contains(part));
+    hint.map_or("", |(_, hint)| hint)
+}
 
 /// Returns a server's text, or the part of it that shows nothing of the key.
 fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
@@ -153,6 +180,12 @@ fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     } else {
         text
     }
+}
+
+/// Whether the server refuses this user or this command.
+#[cfg(feature = "sentinel")]
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed || has_code(error, &REFUSED_CODES)
 }
 
 /// Whether another server may have taken over, so that the address has to be looked up again.

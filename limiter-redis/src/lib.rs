@@ -45,4 +45,4 @@ pub use inspect::LogInfo;
 pub use key::StoredKey;
 pub use scan::{Cursor, LiveKey, Page};
 pub use store::RedisStore;
-pub use url::is_redis_url;
+pub use url::RedisUrl;

@@ -87,19 +87,26 @@ impl<C: Refresh> Drop for RefreshOnDrop<'_, C> {
     }
 }
 
-/// Asks all servers concurrently, and returns the first reply within this time.
+/// Asks all servers concurrently, and returns the first reply within this time. Otherwise an error, best that of a server that
+/// responds.
 pub(crate) async fn first_answer<T: Send + 'static>(
     limit: Duration,
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,
 ) -> RedisResult<T> {
     let mut asked: JoinSet<_> = servers.map(|answer| timeout(limit, answer)).collect();
-    let mut failure = no_server();
+    let (mut failure, mut is_final) = (no_server(), false);
     while let Some(answer) = asked.join_next().await {
         match answer {
             Ok(Ok(Ok(answer))) => return Ok(answer),
-            Ok(Ok(Err(error))) => failure = error,
-            Ok(Err(_)) => failure = std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
-            Err(_) => {}
+            Ok(Ok(Err(error))) if error.is_io_error() && is_final => {}
+            Ok(Ok(Err(error))) => {
+                is_final = !error.is_io_error();
+                failure = error;
+            }
+            Ok(Err(_)) if !is_final => {
+                failure = std::io::Error::from(std::io::ErrorKind::TimedOut).into();
+            }
+            Ok(Err(_)) | Err(_) => {}
         }
     }
     Err(failure)

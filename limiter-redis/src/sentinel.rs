@@ -2,61 +2,74 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsMode, Value,
+    Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::sync::Mutex;
 
+use crate::failure::is_refusal;
 use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, watched};
-use crate::settings::{Runtime, Timeouts};
+use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
 #[derive(Clone)]
 pub(crate) struct Sentinels(Arc<Inner>);
 
 struct Inner {
-    /// One client for each sentinel, so that a silent one delays no other.
-    sentinels: Vec<Arc<Mutex<SentinelClient>>>,
+    sentinels: Vec<Sentinel>,
+    /// The name of the master.
+    name: String,
+    /// How to connect to the master, whatever its address.
+    server: ConnectionInfo,
     timeouts: Timeouts,
-    master: RwLock<Option<(ConnectionAddr, Reconnecting)>>,
+    master: RwLock<Option<(Address, Reconnecting)>>,
     background: Background,
     /// Held while the first master is asked for.
     first: Mutex<()>,
 }
 
+#[derive(Clone)]
+struct Sentinel {
+    address: String,
+    /// A connection for each login, tried in turn. One without a login sends no password to a sentinel that needs none.
+    logins: Vec<Reconnecting>,
+}
+
 impl Sentinels {
     /// Returns a connection to the master called `name`, which is made when it is needed. `server` has the credentials and the
-    /// database; its address does not count.
+    /// database; its address does not count. `login` is for the sentinels; without it, those that require one get the server's.
     pub(crate) fn new(
         sentinels: Vec<ConnectionInfo>,
+        login: Option<(String, String)>,
         name: &str,
-        server: &ConnectionInfo,
+        server: ConnectionInfo,
         timeouts: Timeouts,
         runtime: Runtime,
     ) -> RedisResult<Self> {
-        let node = SentinelNodeConnectionInfo::default()
-            .set_redis_connection_info(server.redis_settings().clone())
-            .set_tcp_settings(timeouts.tcp_settings());
-        let node = match server.addr() {
-            ConnectionAddr::TcpTls { .. } => node.set_tls_mode(TlsMode::Secure),
-            _ => node,
+        let redis = server.redis_settings();
+        let user = redis.username().unwrap_or_default();
+        let logins = match (login, redis.password()) {
+            (Some((user, pass)), _) => vec![with_login(&user, &pass)],
+            (None, Some(pass)) => vec![RedisConnectionInfo::default(), with_login(user, pass)],
+            (None, None) => vec![RedisConnectionInfo::default()],
         };
-        let client = |sentinel| {
-            let node = Some(node.clone());
-            let client = SentinelClient::build(
-                vec![sentinel],
-                String::from(name),
-                node,
-                SentinelServerType::Master,
-            )?;
-            Ok(Arc::new(Mutex::new(client)))
+        let sentinel = |info: ConnectionInfo| {
+            let connection = |login: &RedisConnectionInfo| {
+                let client = Client::open(info.clone().set_redis_settings(login.clone()))?;
+                Ok(Reconnecting::lazy(client, timeouts, runtime.clone()))
+            };
+            Ok(Sentinel {
+                address: info.addr().to_string(),
+                logins: logins.iter().map(connection).collect::<RedisResult<_>>()?,
+            })
         };
         Ok(Self(Arc::new(Inner {
             sentinels: sentinels
                 .into_iter()
-                .map(client)
+                .map(sentinel)
                 .collect::<RedisResult<_>>()?,
+            name: name.to_owned(),
+            server,
             timeouts,
             master: RwLock::default(),
             background: Background::new(runtime),
@@ -64,33 +77,89 @@ impl Sentinels {
         })))
     }
 
-    fn known(&self) -> Option<Reconnecting> {
+    fn known(&self) -> Option<(Address, Reconnecting)> {
         let master = self.0.master.read().unwrap_or_else(PoisonError::into_inner);
-        master.as_ref().map(|(_, master)| master.clone())
+        master.clone()
     }
 
     /// Returns the master. The first call asks the sentinels, and those that come meanwhile wait for it.
     async fn master(&self) -> RedisResult<Reconnecting> {
-        if let Some(master) = self.known() {
+        if let Some((_, master)) = self.known() {
             return Ok(master);
         }
         let _first = self.0.first.lock().await;
         if self.known().is_none() {
             self.refresh_now().await?;
         }
-        let unknown = || {
-            RedisError::from((
-                ErrorKind::MasterNameNotFoundBySentinel,
-                "no sentinel has named a master",
-            ))
-        };
-        self.known().ok_or_else(unknown)
+        self.known().map(|(_, master)| master).ok_or_else(unknown)
     }
 
     /// Sends a command to the master.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         watched(self, async { self.master().await?.send(cmd).await }).await
     }
+
+    /// Asks a sentinel for the master, and the master whether it is one.
+    async fn ask(self, sentinel: Sentinel) -> RedisResult<(Address, Reconnecting)> {
+        let address = sentinel.master(&self.0.name).await?;
+        let known = self.known().filter(|(known, _)| *known == address);
+        let master = match known {
+            Some((_, master)) => master,
+            None => {
+                let client = Client::open(moved_to(&self.0.server, address.clone()))?;
+                let runtime = self.0.background.runtime.clone();
+                Reconnecting::lazy(client, self.0.timeouts, runtime)
+            }
+        };
+        match master.send(&redis::cmd("ROLE")).await {
+            Ok(Value::Array(role)) if !is_master(&role) => Err(unknown()),
+            // A user may lack the permission for it.
+            Err(error) if error.code() != Some("NOPERM") => Err(error),
+            _ => Ok((address, master)),
+        }
+    }
+}
+
+impl Sentinel {
+    /// Asks for the address of the master called `name`.
+    async fn master(&self, name: &str) -> RedisResult<Address> {
+        let mut cmd = redis::cmd("SENTINEL");
+        cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let mut reply = Err(unknown());
+        for login in &self.logins {
+            reply = login.send(&cmd).await;
+            if !reply.as_ref().is_err_and(is_refusal) {
+                break;
+            }
+        }
+        let reply = reply.map_err(|error| match is_refusal(&error) {
+            true => {
+                let text = "a sentinel, not the server, refuses the login";
+                let reason = format!("{}: {error}", self.address);
+                (ErrorKind::AuthenticationFailed, text, reason).into()
+            }
+            false => error,
+        })?;
+        let address: Option<Address> = redis::from_redis_value(reply)?;
+        address.ok_or_else(unknown)
+    }
+}
+
+fn with_login(user: &str, pass: &str) -> RedisConnectionInfo {
+    let login = RedisConnectionInfo::default().set_password(pass);
+    match user {
+        "" => login,
+        _ => login.set_username(user),
+    }
+}
+
+fn is_master(role: &[Value]) -> bool {
+    matches!(role.first(), Some(Value::BulkString(role)) if role == b"master")
+}
+
+fn unknown() -> RedisError {
+    let text = "no sentinel has named a master";
+    (ErrorKind::MasterNameNotFoundBySentinel, text).into()
 }
 
 impl Refresh for Sentinels {
@@ -100,25 +169,14 @@ impl Refresh for Sentinels {
 
     /// Takes the master that the first sentinel names.
     async fn refresh_now(&self) -> RedisResult<()> {
-        let ask = |sentinel: Arc<Mutex<SentinelClient>>| async move {
-            sentinel.lock().await.async_get_client().await
-        };
-        let client = first_answer(
-            self.0.timeouts.refresh(),
-            self.0.sentinels.iter().cloned().map(ask),
-        )
-        .await?;
-        let address = client.get_connection_info().addr().clone();
-        let mut master = self
+        let asked = self.0.sentinels.iter().cloned();
+        let asked = asked.map(|sentinel| self.clone().ask(sentinel));
+        let master = first_answer(self.0.timeouts.refresh(), asked).await?;
+        *self
             .0
             .master
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if master.as_ref().is_none_or(|(known, _)| *known != address) {
-            let runtime = self.0.background.runtime.clone();
-            let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
-            *master = Some((address, connection));
-        }
+            .unwrap_or_else(PoisonError::into_inner) = Some(master);
         Ok(())
     }
 }

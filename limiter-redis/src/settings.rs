@@ -4,10 +4,31 @@ use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
 use redis::io::tcp::TcpSettings;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::{ConnectionAddr, ConnectionInfo};
 use tokio::runtime::Handle;
 
 /// A server's host and port.
 pub(crate) type Address = (String, u16);
+
+/// Returns how to connect to another address in the same way.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(crate) fn moved_to(info: &ConnectionInfo, (host, port): Address) -> ConnectionInfo {
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure,
+            tls_params,
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use limiter_core::Window;
 
 use crate::service::{Headers, Unmatched};
-use crate::store::{Location, OnOutage};
+use crate::store::{Location, LocationParser, OnOutage};
 
 /// Exact rate limits for Envoy and for programs in any language.
 ///
@@ -47,7 +47,7 @@ pub struct Serve {
     /// The store: memory, or a URL that starts with redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://,
     /// redis+sentinel:// or rediss+sentinel://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
-        value_parser = Location::parse)]
+        value_parser = LocationParser)]
     pub store: Location,
     /// The maximum number of keys in memory, including the fallback's. Beyond it, expired keys are evicted first, then those
     /// with the fewest entries

@@ -2,14 +2,18 @@
 
 mod refusals;
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_redis::{RedisStore, is_redis_url};
+use limiter_redis::{RedisStore, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use limiter_wrappers::{Guarded, Outage, Stack};
 
@@ -34,22 +38,40 @@ pub enum OnOutage {
 pub enum Location {
     /// In this process.
     Memory,
-    /// In Redis, a Redis Cluster, or behind sentinels, by a URL.
-    Redis(String),
+    /// In Redis, a Redis Cluster, or behind sentinels.
+    Redis(RedisUrl),
+}
+
+/// Parses the option `--store`. Clap's own parsers print the value, and so the password.
+#[derive(Clone, Debug)]
+pub(crate) struct LocationParser;
+
+impl TypedValueParser for LocationParser {
+    type Value = Location;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Location, clap::Error> {
+        Location::parse(&value.to_string_lossy()).map_err(|text| {
+            let text = format!("--store: {text}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(command)
+        })
+    }
 }
 
 impl Location {
     /// Parses the option `--store`.
     ///
     /// # Errors
-    /// States what was expected.
+    /// States what was expected, and shows no password.
     pub fn parse(text: &str) -> Result<Self, String> {
+        let of_redis = |error| format!("expected memory or a Redis URL: {error}");
         match text {
             "memory" => Ok(Self::Memory),
-            _ if is_redis_url(text) => Ok(Self::Redis(text.to_owned())),
-            _ => Err("expected memory, or a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and \
-                      then cluster:// or sentinel://"
-                .to_owned()),
+            _ => text.parse().map(Self::Redis).map_err(of_redis),
         }
     }
 
@@ -58,9 +80,11 @@ impl Location {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Memory => "Memory",
-            Self::Redis(url) if url.contains("+cluster://") => "Redis Cluster",
-            Self::Redis(url) if url.contains("+sentinel://") => "Redis Sentinel",
-            Self::Redis(_) => "Redis",
+            Self::Redis(url) => match url.to_string() {
+                url if url.contains("+cluster://") => "Redis Cluster",
+                url if url.contains("+sentinel://") => "Redis Sentinel",
+                _ => "Redis",
+            },
         }
     }
 }
@@ -92,7 +116,7 @@ impl Store {
             Location::Redis(url) => url,
         };
         let redis = RedisStore::builder()
-            .connect_lazy(url)
+            .connect_lazy(url.with_credentials())
             .map_err(|error| anyhow!("--store: {error}"))?;
         let stack = Stack::new(Refusals::new(observed(redis, "redis")));
         let redis = match on_outage {

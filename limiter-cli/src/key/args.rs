@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use limiter_core::{Limit, Name, Policy};
+use limiter_redis::RedisUrl;
 
 use crate::escape::unescape;
 use crate::options::{self, Output};
-use crate::redis::parse_url;
+use crate::redis::UrlParser;
 use crate::usage_error::UsageError;
 
 /// Shows and resets a running service's logs in Redis.
@@ -33,8 +34,8 @@ pub(super) enum KeyCommand {
 pub(super) struct Target {
     /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel://
-    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = parse_url)]
-    pub(super) store: String,
+    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = UrlParser)]
+    pub(super) store: RedisUrl,
     /// The key prefix of the service's store
     #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
     pub(super) prefix: String,

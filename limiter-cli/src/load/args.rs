@@ -1,9 +1,10 @@
 //! The command-line arguments of `load`.
 
 use clap::{Args, ValueEnum};
+use limiter_redis::RedisUrl;
 
 use crate::options::PolicyArgs;
-use crate::redis::parse_url;
+use crate::redis::UrlParser;
 
 /// Calls a store as a service would, and prints throughput, latencies and errors as JSON. Checks from the outside that
 /// no window of any key admits more than the limit.
@@ -16,8 +17,8 @@ use crate::redis::parse_url;
 pub struct Load {
     /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel:// [default: a store in memory]
-    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = parse_url)]
-    pub(super) store: Option<String>,
+    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = UrlParser)]
+    pub(super) store: Option<RedisUrl>,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
     /// The number of keys, called in turn

@@ -156,6 +156,7 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+        assert!(error.to_string().contains("Permissions"), "{error}");
     }
     let error = builder()
         .connect(&url.replace("secret", "guess"))
@@ -163,6 +164,24 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_url_of_another_kind_of_server_is_refused_with_the_right_scheme() {
+    let server = Server::start().unwrap();
+    let node = &shared_cluster().nodes()[0];
+    let limiter = search(policy!("9/1h"), connect(&node.url()).await);
+    let mut refused = None;
+    for key in 0..64 {
+        refused = refused.or(limiter.acquire(key).await.err());
+    }
+    let error = refused.expect("other nodes have keys, too");
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+    let url = server.url().replace("://", "+cluster://");
+    let error = builder().connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    assert!(error.to_string().contains("begin with redis://"), "{error}");
 }
 
 /// On one server and in a Cluster, a password is changed, and later changed back.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::{Limit, MAX_COST, policy};
+use limiter_core::{ErrorKind, Limit, MAX_COST, policy};
 use limiter_redis::RedisStore;
 use tempfile::TempDir;
 use testbed::server::Server;
@@ -27,6 +27,11 @@ struct Sentinel {
 
 impl Sentinel {
     fn start(master: u16) -> Self {
+        Self::start_with(master, "")
+    }
+
+    /// Starts one with more lines of configuration.
+    fn start_with(master: u16, lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -44,8 +49,9 @@ impl Sentinel {
             .map(|option| format!("sentinel {option}\n"))
             .concat();
         let dir_option = dir.path().display();
-        let text =
-            format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}{lines}\n"
+        );
         std::fs::write(&conf, text).unwrap();
         let mut keeper = Command::new("sh");
         let keeper = keeper
@@ -83,6 +89,74 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
+    }
+}
+
+/// The user and the password of the server and of the sentinels. Those of the server are the default for sentinels that ask.
+#[tokio::test]
+async fn sentinels_may_require_a_login() {
+    const USER: &str = "user default off\nuser s on >t/1 allchannels +@all";
+    let refused = Some("a sentinel, not the server, refuses the login");
+    let open = Server::start().unwrap();
+    let locked = Server::start().unwrap();
+    locked
+        .command::<()>(&["CONFIG", "SET", "requirepass", "secret"])
+        .unwrap();
+    for (server, sentinel, login, query, expected) in [
+        (&locked, "requirepass secret", ":secret@", "", None),
+        (&locked, "", ":secret@", "", None),
+        (
+            &locked,
+            "requirepass other",
+            ":secret@",
+            "?sentinel_pass=other",
+            None,
+        ),
+        (
+            &open,
+            USER,
+            "",
+            "/0?sentinel_user=s&sentinel_pass=t%2F1",
+            None,
+        ),
+        (&locked, "requirepass other", ":secret@", "", refused),
+        (&open, "requirepass other", "", "", refused),
+        (
+            &open,
+            "requirepass other",
+            "",
+            "?sentinel_pass=secret",
+            refused,
+        ),
+        (
+            &locked,
+            "",
+            ":secret1@",
+            "",
+            Some("Password authentication failed"),
+        ),
+    ] {
+        let case = format!("{sentinel} | {login} | {query}");
+        let sentinel = Sentinel::start_with(server.port(), sentinel);
+        let port = sentinel.port;
+        until("it accepts connections", async || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        })
+        .await;
+        let url = format!("redis+sentinel://{login}127.0.0.1:1,127.0.0.1:{port}/m{query}");
+        let store = builder().connect(&url).await;
+        let Some(expected) = expected else {
+            let limiter = search(policy!("9/1h"), store.expect(&case));
+            assert!(limiter.acquire("k").await.unwrap().allowed(), "{case}");
+            continue;
+        };
+        let error = store.expect_err(&case);
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{case}: {error}");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(expected), "{case}: {text}");
+        assert!(!text.contains("secret"), "{case}: {text}");
+        let is_sentinel = text.contains(&format!("127.0.0.1:{port}: "));
+        assert_eq!(is_sentinel, Some(expected) == refused, "{case}: {text}");
     }
 }
 
