@@ -38,7 +38,7 @@ pub fn run(args: &Key) -> anyhow::Result<()> {
 }
 
 async fn open(target: &Target) -> anyhow::Result<limiter_redis::RedisStore> {
-    connect(&target.store, &target.prefix).await
+    connect(target.store.with_credentials(), &target.prefix).await
 }
 
 async fn show(args: &ShowArgs) -> anyhow::Result<()> {

@@ -50,7 +50,7 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
         "limiter-load:{:016x}",
         RandomState::new().hash_one(std::process::id())
     );
-    let store = connect(url, &prefix).await?;
+    let store = connect(url.with_credentials(), &prefix).await?;
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
         limiter_wrappers::Outage::Began { error, .. } => {
             message(format_args!("store unavailable: {error}"));

@@ -39,12 +39,11 @@ impl TypedValueParser for UrlParser {
 ///
 /// # Errors
 /// [`UsageError`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
-pub async fn connect(url: &RedisUrl, prefix: &str) -> anyhow::Result<RedisStore> {
+pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder()
         .prefix(prefix)
         .connect_timeout(TIMEOUT)
         .response_timeout(TIMEOUT);
-    let url = url.with_credentials();
     // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
     drop(
         builder

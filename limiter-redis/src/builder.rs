@@ -137,9 +137,11 @@ impl RedisStoreBuilder {
     /// | `rediss://…` | one server over TLS (feature `tls`) |
     /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket |
     /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a Cluster, by one or more of its nodes (feature `cluster`) |
-    /// | `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/name[/database]` | the master that sentinels call `name` (feature `sentinel`); the credentials are the server's, and the sentinels are asked without |
+    /// | `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/name[/database]` | the master that sentinels call `name` (feature `sentinel`). Sentinels that require a login get the server's, or `?sentinel_user=…&sentinel_pass=…` |
     /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |
     /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
+    ///
+    /// Percent-encode `/`, `?`, `#`, `%` and `@` in users and passwords. No error and no `Debug` output shows them.
     ///
     /// The crate `exact-limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
     ///

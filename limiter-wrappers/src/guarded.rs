@@ -50,6 +50,7 @@ const HURRY: Duration = Duration::from_millis(100);
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](Stack::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause. A probe that is dropped says nothing, so another passes after a pause.
+///   `None` and errors that are not about the log's data say nothing either: the next call is the probe.
 ///
 /// # The timeout
 /// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store,
@@ -201,7 +202,15 @@ impl<S: WindowStore> Inner<S> {
             call,
         )
         .await;
-        if answer.as_ref().is_ok_and(|answer| !is_heard(answer)) {
+        let is_heard = match &answer {
+            Ok(answer) => is_heard(answer),
+            // Others are the library's, or a refusal: no decision, and no outage.
+            Err(error) => {
+                error.is_retryable()
+                    || matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Inconsistent)
+            }
+        };
+        if !is_heard {
             self.nodes.pass_on(node);
         } else {
             let is_hurried = patience.is_some_and(|patience| patience < HURRY);

@@ -22,6 +22,8 @@ pub enum Does {
     Refuse,
     /// Fail as corrupt.
     Corrupt,
+    /// Fail as misconfigured.
+    Misconfigure,
     /// Never answer, and apply nothing.
     Hang,
     /// Apply it, and never answer.
@@ -149,6 +151,7 @@ impl<S> Faulty<S> {
         match does {
             Does::Refuse => return Err(Error::new(ErrorKind::Unavailable, "refused")),
             Does::Corrupt => return Err(Error::new(ErrorKind::Corrupt, "corrupt")),
+            Does::Misconfigure => return Err(Error::new(ErrorKind::Configuration, "wrong")),
             Does::Hang => return std::future::pending().await,
             _ => {}
         }

@@ -77,15 +77,27 @@ const CASES: &[(&str, i32, &str)] = &[
 
 #[cfg(feature = "redis")]
 const REDIS_CASES: &[(&str, i32, &str)] = &[
-    (
-        "load --limit 3/s --store redis",
-        2,
-        "expected a URL that starts with redis://",
-    ),
+    ("load --limit 3/s --store redis", 2, "expected redis://"),
     (
         "load --limit 3/s --store redis-cluster://localhost",
         2,
-        "expected a URL that starts with redis://",
+        "expected redis://",
+    ),
+    (
+        "key list --store \"redis://u:secret@h\"",
+        2,
+        "without quotes",
+    ),
+    ("key list --store REDIS://u:secret@h", 2, "found REDIS://"),
+    (
+        "load --limit 3/s --store redis://u:secret/@h",
+        2,
+        "percent-encode",
+    ),
+    (
+        "load --limit 3/s --store redis://u:secret",
+        2,
+        "with a host and port",
     ),
     (
         "load --limit 3/s --store redis://127.0.0.1:port",
@@ -129,11 +141,7 @@ const REDIS_CASES: &[(&str, i32, &str)] = &[
         "open, closed, fallback, error",
     ),
     ("load --limit 10/1s --on-outage open", 2, "--store <URL>"),
-    (
-        "key list --store http://127.0.0.1",
-        2,
-        "expected a URL that starts with redis://",
-    ),
+    ("key list --store http://127.0.0.1", 2, "expected redis://"),
     (
         "key list --store redis://127.0.0.1:1 --prefix a{b",
         2,

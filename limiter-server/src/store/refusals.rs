@@ -1,4 +1,4 @@
-//! A store that refuses this server is down.
+//! A store that refuses this server's decisions is down.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -26,23 +26,28 @@ impl<S> Refusals<S> {
         }
     }
 
-    fn note(&self, error: Error) -> Error {
+    /// Logs why a call failed, and returns the error, as an outage if `is_decision`: a refused refund stops no decision.
+    fn note(&self, error: Error, is_decision: bool) -> Error {
+        let is_refusal = error.kind() == ErrorKind::Configuration;
         let cause = match (error.to_string(), error.limiter_name()) {
             (text, Some(name)) => {
                 text.replacen(&format!("limiter \"{}\": ", name.escape_debug()), "", 1)
             }
             (text, None) => text,
         };
-        match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Configuration => {}
-            _ => return error,
+        if !is_refusal && !error.is_retryable() {
+            return error;
         }
         let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != cause {
-            tracing::warn!("a store call failed: {cause}");
+            if is_refusal {
+                tracing::error!("refused by Redis, not an outage: {cause}");
+            } else {
+                tracing::warn!("a store call failed: {cause}");
+            }
             last.clone_from(&cause);
         }
-        if error.kind() == ErrorKind::Configuration {
+        if is_refusal && is_decision {
             Error::new(ErrorKind::Unavailable, cause)
         } else {
             error
@@ -53,28 +58,23 @@ impl<S> Refusals<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for Refusals<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.store.apply(op).await.map_err(|error| self.note(error))
+        let facts = self.store.apply(op).await;
+        facts.map_err(|error| self.note(error, true))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.store
-            .settle(settlement)
-            .await
-            .map_err(|error| self.note(error))
+        let facts = self.store.settle(settlement).await;
+        facts.map_err(|error| self.note(error, false))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.store
-            .reset(log)
-            .await
-            .map_err(|error| self.note(error))
+        let existed = self.store.reset(log).await;
+        existed.map_err(|error| self.note(error, false))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        self.store
-            .apply_all(ops)
-            .await
-            .map_err(|error| self.note(error))
+        let facts = self.store.apply_all(ops).await;
+        facts.map_err(|error| self.note(error, true))
     }
 
     fn inner(&self) -> Option<&dyn WindowStore> {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_server::store::{Location, OnOutage, Store};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::server::{Cluster, Server as Redis};
 
 use crate::server::{Server, until};
@@ -160,12 +160,12 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     for (store, cause) in [
         (url("app:wrong", 0), "Password authentication failed"),
         (url("nobody:x", 0), "Password authentication failed"),
-        (url("app:right", 99), "a store call failed"),
+        (url("app:right", 99), "DB index is out of range"),
     ] {
         let server = Server::start(CONFIG, &["--store", &store]);
         until_away(&server, true);
         assert_eq!(asked(&server, "ann"), [200, 200, 200, 429], "{cause}");
-        assert_eq!(server.logged("a store call failed: "), 1);
+        assert_eq!(server.logged("refused by Redis, not an outage: "), 1);
         assert!(server.logged(cause) > 0, "{cause}");
     }
     // The password is changed while the server runs, and later the server's again.
@@ -183,6 +183,28 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
         .command::<()>(&["ACL", "SETUSER", "app", ">right"])
         .unwrap();
     until_away(&server, false);
+}
+
+#[test]
+fn a_refused_refund_is_no_outage() {
+    let redis = Redis::start().unwrap();
+    let server = Server::start(CONFIG, &["--store", &redis.url()]);
+    until_away(&server, false);
+    let call = |operation: &str, receipt: &Value| {
+        let mut call = json!({ "domain": "d", "descriptor": [["user", "ann"]] });
+        if let Some(receipt) = receipt.as_str() {
+            call["receipt"] = json!(receipt);
+        }
+        server.post(&format!("/v1/{operation}"), &call.to_string())
+    };
+    let receipt = &call("acquire", &Value::Null).1["receipt"];
+    redis
+        .command::<()>(&["ACL", "SETUSER", "default", "-zrem"])
+        .unwrap();
+    assert_eq!(call("refund", receipt).0, 503);
+    assert_eq!(server.logged("refused by Redis, not an outage: "), 1);
+    assert_eq!(server.logged("the store is down"), 0);
+    assert_eq!(server.metric("limiter_server_store_up "), Some(1.0));
 }
 
 #[test]
@@ -214,7 +236,27 @@ fn wrong_options_end_the_program() {
         (
             vec!["--config", config, "--store", "http://x"],
             2,
-            "expected memory, or a URL that starts with redis://",
+            "expected memory or a Redis URL: expected redis://",
+        ),
+        (
+            vec!["--config", config, "--store", "\"redis://u:secret@h\""],
+            2,
+            "without quotes",
+        ),
+        (
+            vec!["--config", config, "--store", "REDIS://u:secret@h"],
+            2,
+            "found REDIS://",
+        ),
+        (
+            vec!["--config", config, "--store", "redis://u:secret#@h"],
+            2,
+            "percent-encode",
+        ),
+        (
+            vec!["--config", config, "--store", "redis://u:secret"],
+            1,
+            "--store: ",
         ),
         (
             vec!["--config", config, "--store", "redis://[x"],
@@ -283,7 +325,9 @@ fn wrong_options_end_the_program() {
             .output()
             .unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!errors.contains("backtrace"), "{args:?}: {errors}");
+        for hidden in ["backtrace", "secret"] {
+            assert!(!errors.contains(hidden), "{args:?}: {errors}");
+        }
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
         assert!(errors.contains(text), "{args:?}: {errors}");
     }

@@ -39,7 +39,7 @@ fn longest(stack: Stack<Server>) -> Stack<Server> {
         .denial_ttl(Duration::MAX)
 }
 
-const CASES: [(Build, &str, &str); 15] = [
+const CASES: [(Build, &str, &str); 16] = [
     // A hanging store costs the timeout.
     (
         TIMEOUT,
@@ -91,6 +91,15 @@ const CASES: [(Build, &str, &str); 15] = [
          settle 1 1 = false, acquire k 3 = cost_exceeds_limit, reset k = unavailable, \
          state = - began unavailable out, AAA, settle 1 0 = false, acquire k 1 = denied, state = out, wait 999, \
          acquire k 1 = denied, state = - ended 6 well",
+    ),
+    // An error that is not about the log's data closes no breaker, and the next call is the probe.
+    (
+        BREAKER,
+        "5/1h",
+        "RRR, acquire k 1 = unavailable, acquire k 1 = unavailable, acquire k 1 = unavailable, MMM, wait 1000, \
+         acquire k 1 = configuration, open = -, acquire k 1 = configuration, wait 1000, acquire k 1 = configuration, \
+         state = - began unavailable out, CCC, acquire k 1 = corrupt, open =, AAA, wait 1000, acquire k 1, \
+         state = - ended 3 well",
     ),
     // A denial of the cache ends no outage.
     (

@@ -95,7 +95,7 @@ impl Scene {
     /// in seconds.
     ///
     /// Three capitals say what the server does with a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
-    /// (`R`), lose the answer (`X`), hang (`H`) or say that the log is damaged (`C`).
+    /// (`R`), lose the answer (`X`), hang (`H`), say that the log is damaged (`C`) or that the user is unknown (`M`).
     ///
     /// `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and whether
     /// one goes on. `-` is a node without a name.
@@ -184,6 +184,7 @@ impl Scene {
                         b'C' => Does::Corrupt,
                         b'H' => Does::Hang,
                         b'L' => Does::AnswerLate,
+                        b'M' => Does::Misconfigure,
                         b'R' => Does::Refuse,
                         b'X' => Does::LoseAnswer,
                         _ => Does::Answer,
