@@ -93,8 +93,16 @@ pub(super) struct Fixture {
 }
 
 pub(super) fn fixture(headers: Headers) -> Fixture {
+    fixture_with(Arc::new(MemoryStore::new()), headers)
+}
+
+pub(super) fn fixture_over(store: SharedStore) -> Fixture {
+    fixture_with(store, Headers::Ratelimit)
+}
+
+fn fixture_with(store: SharedStore, headers: Headers) -> Fixture {
     let clock = MockClock::new();
-    let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
+    let store: SharedStore = Arc::new(WithClock::new(store, clock.clone()));
     Fixture {
         service: over(store, headers),
         clock,
@@ -201,7 +209,7 @@ impl Fixture {
 }
 
 /// The field `ratelimit` and the statuses agree on what remains. Names with a window are those of rules with several limits.
-fn assert_fields(answer: &RateLimitResponse) {
+pub(super) fn assert_fields(answer: &RateLimitResponse) {
     let mut fields = answer.response_headers_to_add.iter();
     let Some(field) = fields.find(|field| field.key == "ratelimit") else {
         return;
