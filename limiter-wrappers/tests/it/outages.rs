@@ -44,7 +44,7 @@ const CASES: [(Build, &str, &str); 16] = [
     (
         TIMEOUT,
         "5/1h",
-        "AAA, acquire k 1, HHH, acquire k 1 = within 300ms, now = 302, peek k = timeout, settle 0 0 = timeout, \
+        "AAA, acquire k 1, HHH, acquire k 1 = not respond in time, now = 302, peek k = timeout, settle 0 0 = timeout, \
          reset k = timeout",
     ),
     // The breaker opens after three failures in a row, and one call passes after each pause.
