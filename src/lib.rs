@@ -62,7 +62,7 @@
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files, decisions and statuses as JSON |
 //! | `metrics` | counters and histograms of each operation |
-//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
+//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache, decisions from blocks |
 //! | `uuid` | `Uuid` as a key and as an idempotency key |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -107,6 +107,10 @@ struct Recipes;
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/resolutions.md")]
 struct Resolutions;
+
+#[cfg(all(doctest, feature = "wrappers"))]
+#[doc = include_str!("../docs/leases.md")]
+struct Leases;
 
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/from-governor.md")]

@@ -11,6 +11,8 @@ use crate::store::{JointFacts, SyncStore, WindowStore, forward};
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
+/// A call reads the clock when it is made, not when its future is polled: a future that waits in between happens at the earlier time.
+///
 /// Operations with a caller-supplied time keep it. The wrapped store does not know how this clock's time passes, so it may keep
 /// idle keys until it is swept explicitly.
 ///

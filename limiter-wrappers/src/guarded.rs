@@ -1,5 +1,6 @@
 //! A store behind its guards, and the decisions while it is down.
 
+mod blocks;
 mod carried;
 mod denials;
 mod local;
@@ -7,6 +8,7 @@ mod nodes;
 mod stand_in;
 mod sweep;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,12 @@ use futures_util::FutureExt;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use self::denials::Denials;
+use self::blocks::{Asking, Blocks, lease_of};
+use self::denials::{Denials, Watch};
 pub(crate) use self::local::Local;
 pub use self::nodes::Outage;
 use self::nodes::{Nodes, Out, later};
@@ -42,6 +45,13 @@ const HURRY: Duration = Duration::from_millis(100);
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
 /// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the
 /// store's clock does not step and runs as fast as the local clock.
+///
+/// # Blocks
+/// With a [lease](limiter_core::Limit::with_lease), an acquire may take more units from the store than it costs. Later acquires of the
+/// same key and policy are decided from this block without a call, until the lease ends. No window ever admits more than its maximum.
+/// Permits, calls with an idempotency key or a given time, and policies that count attempts go to the store. Other acquires have
+/// no receipt. What is not spent of a block counts until it expires. A reset drops the block of this process; blocks that other
+/// processes hold may be spent for less than a lease after it. Do not fork a process that limits: both would spend the block.
 ///
 /// # The circuit breaker
 /// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of
@@ -73,6 +83,7 @@ pub struct Guarded<S>(Arc<Inner<S>>);
 struct Inner<S> {
     store: S,
     timeout: Duration,
+    blocks: Blocks,
     denials: Denials,
     nodes: Nodes,
     stand_in: StandIn,
@@ -87,14 +98,17 @@ impl<S> Guarded<S> {
             cooldown,
             cached_keys,
             denial_ttl,
+            system_clock,
         } = stack;
-        let (denials, nodes) = (
+        let (blocks, denials, nodes) = (
+            Blocks::new(cached_keys, system_clock),
             Denials::new(cached_keys, denial_ttl),
             Nodes::new(failure_threshold, cooldown),
         );
         Self(Arc::new(Inner {
             store,
             timeout,
+            blocks,
             denials,
             nodes,
             stand_in,
@@ -136,6 +150,18 @@ impl<S> Guarded<S> {
     #[must_use]
     pub fn outages(&self) -> u64 {
         self.0.nodes.begun()
+    }
+
+    /// Returns how many acquires were decided from blocks, and how many with a [lease](limiter_core::Limit::with_lease) called the store.
+    #[must_use]
+    pub fn lease_decisions(&self) -> (u64, u64) {
+        self.0.blocks.counts()
+    }
+
+    /// Returns the units that this process holds in blocks and can still spend, by the name of the limiter.
+    #[must_use]
+    pub fn held_in_blocks(&self) -> HashMap<Name, u64> {
+        self.0.blocks.held()
     }
 
     /// Returns how many logs wait to be carried over.
@@ -219,11 +245,29 @@ impl<S: WindowStore> Inner<S> {
         answer
     }
 
-    /// Applies an operation unless its denial is cached.
-    async fn ask(&self, op: Op<'_>) -> Result<Facts, Error> {
+    /// Applies an operation unless its denial is cached, possibly with a block.
+    async fn ask(&self, mut op: Op<'_>) -> Result<Facts, Error> {
         if let Some(facts) = self.denials.find(&op) {
             return Ok(facts);
         }
+        if let Some(asking) = self.blocks.ask(&op) {
+            let (sent, wide) = (Instant::now(), asking.with_block(op));
+            let (facts, _) = self.apply(wide).await?;
+            facts.verify(&wide)?;
+            if facts.admitted {
+                return Ok(asking.grant(&wide, facts));
+            }
+            // Without the block, it may fit.
+            op = left_to_wait(op, sent);
+        }
+        let sent = Instant::now();
+        let (facts, watch) = self.apply(op).await?;
+        watch.end(&op, &facts);
+        self.blocks.note(&op, &facts, sent);
+        Ok(facts)
+    }
+
+    async fn apply(&self, op: Op<'_>) -> Result<(Facts, Watch<'_>), Error> {
         let watch = self.denials.watch(op.log);
         let answer = self
             .call(
@@ -233,26 +277,69 @@ impl<S: WindowStore> Inner<S> {
                 |_| true,
             )
             .await;
-        let facts = answer.map_err(about(op.log))?;
-        watch.end(&op, &facts);
-        Ok(facts)
+        Ok((answer.map_err(about(op.log))?, watch))
     }
 
-    /// Applies operations as one, if not all their denials are known.
+    /// Applies operations as one, if neither all their denials are known nor blocks cover all of them.
     async fn ask_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let known: Option<JointFacts> = ops
             .iter()
             .map(|joint| self.denials.find(&joint.op).map(Ok))
             .collect();
-        let (None, Some(first)) = (&known, ops.first()) else {
+        let known = known.or_else(|| self.blocks.spend_all(ops));
+        if known.is_some() {
             return Ok(known);
+        }
+        let mut askings = self.blocks.ask_all(ops);
+        let sent = Instant::now();
+        let mut asked: Vec<_> = ops.to_vec();
+        for (joint, asking) in asked.iter_mut().zip(&askings) {
+            joint.op = asking
+                .as_ref()
+                .map_or(joint.op, |asking| asking.with_block(joint.op));
+        }
+        let (mut results, mut watches) = self.apply_all(&asked).await?;
+        let refuses = |(asking, facts): (&Option<Asking<'_>>, &Result<Facts, Error>)| {
+            asking.is_some() && facts.as_ref().is_ok_and(|facts| !facts.admitted)
+        };
+        if askings.iter().zip(results.iter().flatten()).any(refuses) {
+            // Nothing was appended. Without the blocks, all may fit.
+            askings.fill_with(|| None);
+            for (joint, original) in asked.iter_mut().zip(ops) {
+                joint.op = left_to_wait(original.op, sent);
+            }
+            (results, watches) = self.apply_all(&asked).await?;
+        }
+        let calls = asked.iter().zip(askings).zip(watches);
+        for (((joint, asking), watch), result) in calls.zip(results.iter_mut().flatten()) {
+            let Ok(facts) = result else { continue };
+            match asking {
+                None => {
+                    watch.end(&joint.op, facts);
+                    self.blocks.note(&joint.op, facts, sent);
+                }
+                Some(asking) => {
+                    facts.verify(&joint.answered_by(facts))?;
+                    *facts = asking.grant(&joint.op, facts.clone());
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    async fn apply_all(
+        &self,
+        ops: &[JointOp<'_>],
+    ) -> Result<(Option<JointFacts>, Vec<Watch<'_>>), Error> {
+        let Some(first) = ops.first() else {
+            return Ok((Some(Vec::new()), Vec::new()));
         };
         // One node's outage says nothing about the other logs.
         let node = |joint: &JointOp<'_>| self.store.node(joint.op.log);
         if self.nodes.in_outage() && ops.iter().any(|joint| node(joint) != node(first)) {
-            return Ok(None);
+            return Ok((None, Vec::new()));
         }
-        let watches: Vec<_> = ops
+        let watches = ops
             .iter()
             .map(|joint| self.denials.watch(joint.op.log))
             .collect();
@@ -272,13 +359,16 @@ impl<S: WindowStore> Inner<S> {
                 Option::is_some,
             )
             .await?;
-        for ((joint, watch), facts) in ops.iter().zip(watches).zip(results.iter().flatten()) {
-            if let Ok(facts) = facts {
-                watch.end(&joint.op, facts);
-            }
-        }
-        Ok(results)
+        Ok((results, watches))
     }
+}
+
+/// Returns the operation with what is left of its timeout, which began at `sent`.
+fn left_to_wait(mut op: Op<'_>, sent: Instant) -> Op<'_> {
+    op.timeout = op
+        .timeout
+        .map(|timeout| timeout.saturating_sub(sent.elapsed()));
+    op
 }
 
 #[async_trait]
@@ -286,6 +376,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let answer = self.0.ask(op).await;
         self.or_stand_in(answer, |stand_in| stand_in.apply(&op))
+            .map(|facts| Facts {
+                refundable: facts.refundable && lease_of(&op).is_none(),
+                ..facts
+            })
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
@@ -321,6 +415,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
             });
         }
         let _watch = self.0.denials.watch(log);
+        let _forgets = self.0.blocks.forget(log);
         self.0
             .call(log, None, self.0.store.reset(log), |_| true)
             .await
@@ -330,12 +425,21 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let answer = self.0.ask_all(ops).await;
         let all_ok = |facts: Vec<Facts>| Some(facts.into_iter().map(Ok).collect());
-        self.or_stand_in(answer, |stand_in| stand_in.apply_all(ops).map(all_ok))
+        let mut answer = self.or_stand_in(answer, |stand_in| stand_in.apply_all(ops).map(all_ok));
+        if let Ok(Some(results)) = &mut answer {
+            for (joint, result) in ops.iter().zip(results) {
+                if let Ok(facts) = result {
+                    facts.refundable &= lease_of(&joint.op).is_none();
+                }
+            }
+        }
+        answer
     }
 
-    /// Repeats cached denials. A store that decides without waiting is not asked here, so its denials are cached, too.
+    /// Spends blocks and repeats cached denials. A store that decides without waiting is not asked here, so its denials are cached, too.
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let facts = self.0.denials.find(&op)?;
+        let spent = self.0.blocks.spend(&op);
+        let facts = spent.or_else(|| self.0.denials.find(&op))?;
         Some(op.checked().map(|op| decide(&op, facts)))
     }
 

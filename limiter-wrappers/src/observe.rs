@@ -22,6 +22,7 @@
 //! | `limiter_keys` | gauge | none: see [`report_keys`] |
 //! | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](WindowStore::node) have names: see [`report`] |
 //! | `limiter_outages_total` | counter | none: outages that began |
+//! | `limiter_lease_decisions_total` | counter | `from` (`block`, `store`): acquires under limits with a [lease](Limit::with_lease), see [`report`] |
 //! | `limiter_carried_logs` | gauge | none: see [`report`] |
 //! | `limiter_carried_dropped_total` | counter | none: see [`report`] |
 //!
@@ -358,6 +359,12 @@ pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
         "Outages of the store or its nodes so far.",
         guarded.outages(),
     );
+    let (from_blocks, by_calls) = guarded.lease_decisions();
+    let text = "Acquires under limits with a lease, by where they were decided.";
+    describe_counter!("limiter_lease_decisions_total", Unit::Count, text);
+    for (from, total) in [("block", from_blocks), ("store", by_calls)] {
+        counter!("limiter_lease_decisions_total", "store" => store, "from" => from).absolute(total);
+    }
     let text = "Logs dropped instead of carried over, because there were too many.";
     total("limiter_carried_dropped_total", text, guarded.dropped());
     describe_gauge!(

@@ -1,6 +1,6 @@
 //! The options of a guarded store.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use limiter_core::SyncStore;
 
@@ -20,6 +20,7 @@ pub struct Stack<S> {
     pub(crate) cooldown: Duration,
     pub(crate) cached_keys: usize,
     pub(crate) denial_ttl: Duration,
+    pub(crate) system_clock: fn() -> SystemTime,
 }
 
 impl<S> Stack<S> {
@@ -34,6 +35,7 @@ impl<S> Stack<S> {
             cooldown,
             cached_keys,
             denial_ttl,
+            system_clock: SystemTime::now,
         }
     }
 
@@ -57,7 +59,8 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets the capacity of the denial cache, in logs. 0 disables it. Default: 100,000.
+    /// Sets the capacity of the denial cache, in logs, and that of the blocks of limits with a [lease](limiter_core::Limit::with_lease).
+    /// 0 disables both. Default: 100,000.
     ///
     /// A denial may replace another log's before the cache is full. By default, the cache holds about 9,500 of 10,000 denials.
     pub const fn cached_keys(mut self, keys: usize) -> Self {
@@ -73,6 +76,13 @@ impl<S> Stack<S> {
     /// second.
     pub const fn denial_ttl(mut self, max_age: Duration) -> Self {
         self.denial_ttl = max_age;
+        self
+    }
+
+    /// Sets the system's clock, for tests. Default: [`SystemTime::now`].
+    #[doc(hidden)]
+    pub const fn system_clock(mut self, clock: fn() -> SystemTime) -> Self {
+        self.system_clock = clock;
         self
     }
 

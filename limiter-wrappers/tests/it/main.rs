@@ -5,6 +5,8 @@ mod dashboard;
 mod denial_cache;
 mod fallback;
 mod forwarding;
+mod guarantee;
+mod leases;
 mod metrics;
 mod outages;
 mod script;

@@ -206,7 +206,8 @@ fn a_stack_reports_its_state() {
     };
     let shown = |out, logs, outages| {
         format!(
-            "breaker_open {out}, carried_dropped_total 0, carried_logs {logs}, outage {out}, outages_total {outages}"
+            "breaker_open {out}, carried_dropped_total 0, carried_logs {logs}, lease_decisions_total from=block 0, \
+             lease_decisions_total from=store 0, outage {out}, outages_total {outages}"
         )
     };
     assert_eq!(states(), [(); 4].map(|()| shown(0, 0, 0)));

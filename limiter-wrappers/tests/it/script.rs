@@ -1,7 +1,12 @@
 //! Scripts of calls and faults, in virtual time: tokio's clock is paused, and every store reads it.
 
+use std::cell::Cell;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use futures_util::poll;
 
 use limiter_core::store::Op;
 use limiter_core::{
@@ -25,6 +30,24 @@ impl Clock for Virtual {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         Box::pin(sleep(duration))
     }
+}
+
+thread_local! {
+    /// By how many milliseconds the system's clock is wrong.
+    static SYSTEM_IS_OFF: Cell<i64> = const { Cell::new(0) };
+    static START: Instant = Instant::now();
+}
+
+/// The system's clock in virtual time.
+pub(crate) fn system_clock() -> SystemTime {
+    let passed = START.with(Instant::elapsed).as_millis() as i64;
+    let since = Duration::from_millis((1_700_000_000_000 + passed + SYSTEM_IS_OFF.get()) as u64);
+    SystemTime::UNIX_EPOCH + since
+}
+
+/// Sets by how many milliseconds the system's clock is wrong.
+pub(crate) fn step_system_clock(off: i64) {
+    SYSTEM_IS_OFF.set(off);
 }
 
 /// A store that fails on command.
@@ -66,7 +89,9 @@ impl Scene {
         let server = Server::new(WithClock::new(MemoryStore::new(), clock));
         let outages = Arc::new(Mutex::new(String::new()));
         let seen = Arc::clone(&outages);
-        let store = build(bare(server.clone())).on_outage(move |outage: Outage<'_>| {
+        step_system_clock(0);
+        let stack = bare(server.clone()).system_clock(system_clock);
+        let store = build(stack).on_outage(move |outage: Outage<'_>| {
             *seen.lock().unwrap() += &match outage {
                 Outage::Began { node, error } => {
                     format!("{} began {} ", node.unwrap_or("-"), error.kind())
@@ -91,11 +116,44 @@ impl Scene {
         self.server.store().apply_now(&peek).log.usage[0].used
     }
 
+    /// Makes acquires of a cost, each after a pause, which must be admitted without a receipt. Returns how many were not decided at
+    /// once. As nobody else changes the log, a unit less remains after each.
+    async fn burst(&self, key: &str, count: u64, cost: u64, pause: u64) -> usize {
+        let mut waited = 0;
+        let mut remaining = None;
+        for _ in 0..count {
+            sleep(Duration::from_millis(pause)).await;
+            let mut acquire = pin!(self.limiter.acquire(key).cost(cost).into_future());
+            let decision = match poll!(acquire.as_mut()) {
+                std::task::Poll::Ready(decision) => decision,
+                std::task::Poll::Pending => {
+                    waited += 1;
+                    acquire.await
+                }
+            };
+            let decision = decision.unwrap();
+            assert!(
+                decision.allowed() && decision.receipt().is_none(),
+                "{decision:?}"
+            );
+            // With longer pauses, entries may expire.
+            if let Some(before) = remaining.filter(|_| pause == 1) {
+                assert_eq!(decision.remaining() + cost, before, "{decision:?}");
+            }
+            remaining = Some(decision.remaining());
+        }
+        waited
+    }
+
     /// Plays a script: steps with their results. An error must contain the text. Times are in milliseconds, those that a caller gives
     /// in seconds.
     ///
     /// Three capitals say what the server does with a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
     /// (`R`), lose the answer (`X`), hang (`H`), say that the log is damaged (`C`) or that the user is unknown (`M`).
+    ///
+    /// `crowd` makes acquires at the same time, and says how many calls that takes. `drop` drops one that waits.
+    /// `burst` makes acquires of an optional cost, after an optional pause, and says how many were not decided at once. `take` is
+    /// another process, and `clock` sets by how many milliseconds the system's clock is wrong.
     ///
     /// `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and whether
     /// one goes on. `-` is a node without a name.
@@ -116,6 +174,11 @@ impl Scene {
                     let acquire = self.limiter.acquire(key).cost(n(2));
                     let decided = match options {
                         ["at", _] => acquire.at(time(4)).await,
+                        ["permit"] => {
+                            let decided = acquire.permit().await.map(|permit| (*permit).clone());
+                            assert!(decided.iter().all(|decision| decision.receipt().is_some()));
+                            decided
+                        }
                         ["id", _] => acquire.idempotency_key(u128::from(n(4))).await,
                         ["by", policy] => acquire.policy(&policy.parse().unwrap()).await,
                         _ => acquire.await,
@@ -127,6 +190,40 @@ impl Scene {
                             .map(|receipt| (key, receipt)),
                     );
                     decided.map(verdict)
+                }
+                ["burst", key, _, ref options @ ..] => {
+                    let option = |i: usize| options.get(i).map_or(1, |text| text.parse().unwrap());
+                    let before = self.server.calls();
+                    let waited = self.burst(key, n(2), option(0), option(1)).await;
+                    let asked = self.server.calls() - before;
+                    assert!(asked >= waited, "{step}: {asked} calls");
+                    Ok(waited.to_string())
+                }
+                ["crowd", key, _] => {
+                    let before = self.server.calls();
+                    let crowd = (0..n(2)).map(|_| self.limiter.acquire(key).into_future());
+                    let decided = join_all(crowd).await;
+                    assert!(
+                        decided
+                            .iter()
+                            .all(|decided| decided.as_ref().unwrap().allowed())
+                    );
+                    Ok((self.server.calls() - before).to_string())
+                }
+                ["drop", key] => {
+                    let acquire = pin!(self.limiter.acquire(key).into_future());
+                    assert!(poll!(acquire).is_pending());
+                    Ok(String::new())
+                }
+                ["take", key, _] => {
+                    let acquire = Op::acquire(key, self.limiter.policy())
+                        .with_name("t".into())
+                        .with_cost(n(2));
+                    Ok(self.server.store().apply_now(&acquire).admitted.to_string())
+                }
+                ["clock", _] => {
+                    step_system_clock(words[1].parse().unwrap());
+                    Ok(String::new())
                 }
                 ["peek", key] => self.limiter.peek(key).await.map(verdict),
                 ["record", key] => self.limiter.record(key).await.map(verdict),

@@ -1,0 +1,462 @@
+//! Units that this process may admit without asking the store.
+//!
+//! With a [lease](limiter_core::Limit::with_lease), an acquire that the store decides may take more units than it costs. The
+//! rest is a block: later acquires of the same log and policy are spent from it. The store counted the block when it was granted,
+//! and counts it for the window and the lease, so whatever is spent within a lease is counted for a window at least.
+//!
+//! The store's reading of its clock lies between sending and receiving. A block therefore ends a lease after its request was sent,
+//! less a 64th for clocks that differ in speed. It ends by the monotonic and by the system clock, because the first stops while a
+//! machine sleeps.
+//!
+//! The size of a block adapts: a block that was used up within half a lease is followed by one of twice the size, one that was not
+//! used up by one of half the size. A block of fewer than eight acquires saves less than it may waste, so it is counted down but
+//! not taken.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
+use foldhash::fast::RandomState;
+use limiter_core::store::{
+    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
+};
+use limiter_core::{Counting, EntryId, Name, Policy, Timestamp};
+use tokio::time::Instant;
+
+/// The acquires of the smallest block that is taken.
+const SMALLEST: u64 = 8;
+
+/// The blocks of a store. Bounded like the denial cache.
+pub(super) struct Blocks {
+    /// By the hash of the log, modulo the capacity. A block that can be spent keeps its place.
+    slots: DashMap<u64, Slot, RandomState>,
+    hasher: RandomState,
+    max_keys: u64,
+    system_clock: fn() -> SystemTime,
+    /// Numbers the requests for blocks, from 1.
+    requests: AtomicU64,
+    /// Plain acquires with a lease that were decided from blocks, and by calls of the store.
+    spent: AtomicU64,
+    calls: AtomicU64,
+}
+
+/// What is known about a log and a policy.
+struct Slot {
+    /// Of the log and the policy's limits.
+    hash: u64,
+    /// The number of the pending request for a block. 0 if there is none.
+    request: u64,
+    /// When the current block was sent for, or since when it is counted down without being taken.
+    since: Instant,
+    /// The acquires of the current block, and how many of one that is not taken are left.
+    size: u32,
+    left: u32,
+    /// The most units of the next block: half of what remained at the last response; 0 if that took half a lease or more.
+    largest: u64,
+    block: Option<Box<Block>>,
+}
+
+struct Block {
+    request: u64,
+    name: Name,
+    key: Box<[u8]>,
+    policy: Policy,
+    lease: Duration,
+    /// The cost of the acquire that took it. The block is used up once less is left.
+    cost: u64,
+    /// The log after the grant.
+    log: LogFacts,
+    left: u64,
+    sent: Moment,
+    received: Instant,
+}
+
+/// A time by both clocks.
+#[derive(Clone, Copy)]
+struct Moment {
+    monotonic: Instant,
+    system: SystemTime,
+}
+
+/// A request for a block. Its end without a grant, or its drop, lets the next acquire ask.
+pub(super) struct Asking<'a> {
+    blocks: &'a Blocks,
+    place: u64,
+    request: u64,
+    lease: Duration,
+    sent: Moment,
+    units: u64,
+}
+
+/// Returns the lease of a plain acquire: the shortest of the limits that it counts in. `None` for any other operation.
+pub(super) fn lease_of(op: &Op<'_>) -> Option<Duration> {
+    let lease = op.policy.lease()?;
+    let is_plain = op.mode == Mode::Acquire
+        && op.policy.counting() == Counting::Admitted
+        && op.at == At::StoreClock
+        && op.id.is_none()
+        && !op.keep;
+    match op.limiter_policy {
+        _ if !is_plain => None,
+        Some(default) => Some(lease.min(default.lease()?)),
+        None => Some(lease),
+    }
+}
+
+/// Returns how long a block may be spent.
+fn spendable(lease: Duration) -> Duration {
+    lease - lease / 64
+}
+
+impl Block {
+    fn has_ended(&self, lease: Duration, now: Moment) -> bool {
+        self.sent.has_passed(spendable(lease), now)
+    }
+
+    fn covers(&self, op: &Op<'_>) -> bool {
+        self.left >= op.cost
+            && self.name == op.log.name
+            && *self.key == *op.log.key
+            && self.policy == *op.policy
+    }
+
+    /// Returns the facts of a spent acquire: the log as it was granted, at the time that has passed since.
+    fn facts(&self, now: Instant) -> Facts {
+        let log = &self.log;
+        let passed = u64::try_from(now.duration_since(self.received).as_micros());
+        let at = log
+            .now
+            .as_micros()
+            .saturating_add(passed.unwrap_or(u64::MAX));
+        Facts {
+            admitted: true,
+            refundable: false,
+            // The log holds the entry already: the one of the block.
+            outcome: Outcome::Repeated(Entry {
+                id: EntryId::from_u128(0),
+                at: log.now,
+            }),
+            log: LogFacts {
+                now: Timestamp::from_micros_saturating(at),
+                ..without(log, self.left)
+            },
+        }
+    }
+}
+
+/// Returns a log without the usage by units that are still in a block.
+fn without(log: &LogFacts, units: u64) -> LogFacts {
+    let unused = |usage: Usage| Usage {
+        used: usage.used.saturating_sub(units),
+        ..usage
+    };
+    LogFacts {
+        usage: log.usage.map(unused),
+        ..log.clone()
+    }
+}
+
+impl Moment {
+    fn has_passed(&self, length: Duration, now: Self) -> bool {
+        // The system clock may have stepped back. Nobody knows how far.
+        let system = now.system.duration_since(self.system);
+        now.monotonic.duration_since(self.monotonic) >= length
+            || system.map_or(true, |passed| passed >= length)
+    }
+}
+
+impl Blocks {
+    pub(super) fn new(max_keys: usize, system_clock: fn() -> SystemTime) -> Self {
+        Self {
+            slots: DashMap::with_hasher(RandomState::default()),
+            hasher: RandomState::default(),
+            max_keys: max_keys as u64,
+            system_clock,
+            requests: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment {
+            monotonic: Instant::now(),
+            system: (self.system_clock)(),
+        }
+    }
+
+    fn place(&self, log: LogKey<'_>) -> Option<u64> {
+        self.hasher.hash_one(log).checked_rem(self.max_keys)
+    }
+
+    fn slot(&self, log: LogKey<'_>) -> Option<RefMut<'_, u64, Slot>> {
+        self.slots.get_mut(&self.place(log)?)
+    }
+
+    fn hash(&self, op: &Op<'_>) -> u64 {
+        self.hasher.hash_one((op.log, op.policy.limits()))
+    }
+
+    /// Spends an acquire from a block that covers it.
+    pub(super) fn spend(&self, op: &Op<'_>) -> Option<Facts> {
+        Some(self.spend_from(op)?.0)
+    }
+
+    /// Spends several acquires, if blocks cover all of them.
+    pub(super) fn spend_all(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+        let mut spent = Vec::with_capacity(ops.len());
+        for joint in ops {
+            let Some(next) = self.spend_from(&joint.op) else {
+                for (joint, (_, request)) in ops.iter().zip(spent) {
+                    self.give_back(&joint.op, request);
+                }
+                return None;
+            };
+            spent.push(next);
+        }
+        Some(spent.into_iter().map(|(facts, _)| Ok(facts)).collect())
+    }
+
+    /// Returns the facts, and the number of the request that brought the block.
+    fn spend_from(&self, op: &Op<'_>) -> Option<(Facts, u64)> {
+        let lease = lease_of(op).filter(|_| op.is_checked())?;
+        let mut slot = self.slot(op.log)?;
+        let block = slot.block.as_deref_mut().filter(|block| block.covers(op))?;
+        let now = self.now();
+        if block.has_ended(lease, now) {
+            return None;
+        }
+        block.left -= op.cost;
+        self.spent.fetch_add(1, Ordering::Relaxed);
+        Some((block.facts(now.monotonic), block.request))
+    }
+
+    /// Returns units to the block that they were spent from, if it is still there.
+    fn give_back(&self, op: &Op<'_>, request: u64) {
+        self.spent.fetch_sub(1, Ordering::Relaxed);
+        if let Some(mut slot) = self.slot(op.log)
+            && let Some(block) = &mut slot.block
+            && block.request == request
+        {
+            block.left += op.cost;
+        }
+    }
+
+    /// Notes a plain acquire that no block covers. Returns a request for a block, if the acquire should ask for one.
+    pub(super) fn ask(&self, op: &Op<'_>) -> Option<Asking<'_>> {
+        let (lease, place, hash) = (lease_of(op)?, self.place(op.log)?, self.hash(op));
+        let sent = self.now();
+        let new = || Slot::new(hash, sent.monotonic);
+        let mut slot = self.slots.entry(place).or_insert_with(new);
+        if slot.hash != hash {
+            if slot.is_in_use(sent) {
+                return None;
+            }
+            *slot = new();
+        }
+        let units = slot.next_block(op, lease, sent)?;
+        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        slot.request = request;
+        Some(Asking {
+            blocks: self,
+            place,
+            request,
+            lease,
+            sent,
+            units,
+        })
+    }
+
+    /// Notes the store's response to a plain acquire that was sent at this time.
+    pub(super) fn note(&self, op: &Op<'_>, facts: &Facts, sent: Instant) {
+        let Some(lease) = lease_of(op) else { return };
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut slot) = self.slot(op.log)
+            && slot.hash == self.hash(op)
+        {
+            slot.note(op, facts, sent.elapsed() >= lease / 2);
+        }
+    }
+
+    /// Asks for several operations that are applied as one. Only if they can be repeated without blocks: then no refusal appends.
+    pub(super) fn ask_all(&self, ops: &[JointOp<'_>]) -> Vec<Option<Asking<'_>>> {
+        let appends = |joint: &JointOp<'_>| {
+            joint.keeps_charge || joint.op.mode == Mode::Acquire && joint.op.appends(false)
+        };
+        let can_repeat = !ops.iter().any(appends);
+        let ask = |joint: &JointOp<'_>| match can_repeat && !joint.is_advisory {
+            true => self.ask(&joint.op),
+            false => None,
+        };
+        ops.iter().map(ask).collect()
+    }
+
+    /// Forgets the block of a log now and when the result is dropped, and with it the blocks of pending requests.
+    pub(super) fn forget(&self, log: LogKey<'_>) -> Forgets<'_> {
+        let forgets = Forgets(self, self.place(log));
+        forgets.forget();
+        forgets
+    }
+
+    /// Returns how many plain acquires with a lease were decided from blocks, and how many by calls.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (
+            self.spent.load(Ordering::Relaxed),
+            self.calls.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Returns the units in blocks that can be spent, by the name of the limiter.
+    pub(super) fn held(&self) -> HashMap<Name, u64> {
+        let (now, mut held) = (self.now(), HashMap::new());
+        for slot in &self.slots {
+            if let Some(block) = &slot.block
+                && !block.has_ended(block.lease, now)
+            {
+                *held.entry(block.name).or_default() += block.left;
+            }
+        }
+        held
+    }
+}
+
+impl Slot {
+    fn new(hash: u64, now: Instant) -> Self {
+        Self {
+            hash,
+            request: 0,
+            since: now,
+            size: 1,
+            left: 1,
+            largest: 0,
+            block: None,
+        }
+    }
+
+    /// A block that can be spent keeps its place, and so does a pending request.
+    fn is_in_use(&self, now: Moment) -> bool {
+        let can_be_spent = |block: &Block| block.left > 0 && !block.has_ended(block.lease, now);
+        self.request > 0 || self.block.as_deref().is_some_and(can_be_spent)
+    }
+
+    /// Notes an acquire that no block covers. Returns the units of the block to ask for.
+    fn next_block(&mut self, op: &Op<'_>, lease: Duration, now: Moment) -> Option<u64> {
+        if self.request > 0 {
+            return None;
+        }
+        let passed = now.monotonic.duration_since(self.since);
+        let (is_used_up, has_ended) = match &self.block {
+            Some(block) => (block.left < block.cost, block.has_ended(lease, now)),
+            None => (self.left == 0, passed >= lease),
+        };
+        if is_used_up && passed < lease / 2 {
+            self.size = self.size.saturating_mul(2);
+        } else if !is_used_up && has_ended {
+            self.size = (self.size / 2).max(1);
+        } else if !is_used_up {
+            self.left = self.left.saturating_sub(1);
+            return None;
+        }
+        self.since = now.monotonic;
+        // No cost is 0.
+        let acquires = (self.largest / op.cost.max(1)).min(self.size.into());
+        if acquires < SMALLEST {
+            self.count_down();
+            return None;
+        }
+        self.size = u32::try_from(acquires).unwrap_or(self.size);
+        Some(acquires * op.cost)
+    }
+
+    /// Counts the acquires of a block that is not taken. The current one is the first.
+    fn count_down(&mut self) {
+        (self.left, self.block) = (self.size - 1, None);
+    }
+
+    fn note(&mut self, op: &Op<'_>, facts: &Facts, is_slow: bool) {
+        let limits = facts.log.usage.iter().zip(op.policy.limits());
+        let remaining = limits.map(|(usage, limit)| limit.max().saturating_sub(usage.used));
+        self.largest = match is_slow {
+            true => 0,
+            false => remaining.min().unwrap_or(0) / 2,
+        };
+    }
+}
+
+impl Asking<'_> {
+    /// Returns the operation with the cost of the block.
+    pub(super) fn with_block<'o>(&self, op: Op<'o>) -> Op<'o> {
+        op.with_cost(op.cost + self.units)
+    }
+
+    /// Ends the request with the facts of an admitted operation [with the block](Self::with_block). Returns those of the acquire
+    /// alone.
+    pub(super) fn grant(self, op: &Op<'_>, facts: Facts) -> Facts {
+        self.blocks.calls.fetch_add(1, Ordering::Relaxed);
+        // After a lost reply, the store found the entry. Nobody knows how long ago it was granted.
+        if !matches!(facts.outcome, Outcome::Appended(_)) {
+            return facts;
+        }
+        let received = Instant::now();
+        let slot = self.blocks.slots.get_mut(&self.place);
+        if let Some(mut slot) = slot.filter(|slot| slot.request == self.request) {
+            let took = received.duration_since(self.sent.monotonic);
+            slot.note(op, &facts, took >= self.lease / 2);
+            slot.request = 0;
+            slot.block = Some(Box::new(Block {
+                request: self.request,
+                name: op.log.name,
+                key: op.log.key.into(),
+                policy: op.policy.clone(),
+                lease: self.lease,
+                cost: op.cost - self.units,
+                log: facts.log.clone(),
+                left: self.units,
+                sent: self.sent,
+                received,
+            }));
+        }
+        Facts {
+            log: without(&facts.log, self.units),
+            ..facts
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let slot = self.blocks.slots.get_mut(&self.place);
+        if let Some(mut slot) = slot.filter(|slot| slot.request == self.request) {
+            slot.request = 0;
+            slot.count_down();
+        }
+    }
+}
+
+/// Forgets what is at a place when it is dropped.
+pub(super) struct Forgets<'a>(&'a Blocks, Option<u64>);
+
+impl Forgets<'_> {
+    fn forget(&self) {
+        self.1.map(|place| self.0.slots.remove(&place));
+    }
+}
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl fmt::Debug for Blocks {
+    /// Neither locks the map nor prints keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocks")
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
+    }
+}
