@@ -193,7 +193,7 @@ async fn embed(
 ) -> Result<String, Refusal> {
     let tokens = text.split_whitespace().count().max(1) as u64;
     // The model comes last: a customer without tokens never charges it.
-    let mut both = AllOf::new()
+    let both = AllOf::new()
         .with(
             gateway
                 .tokens
@@ -201,11 +201,12 @@ async fn embed(
                 .policy(&customer.policy)
                 .cost(tokens),
         )
-        .with(gateway.models.acquire(&model).cost(tokens));
-    if both.decide().await? {
-        Ok(format!("{tokens} vectors\n"))
-    } else {
+        .with(gateway.models.acquire(&model).cost(tokens))
+        .await?;
+    if both.is_denied() {
         Err(Refusal::of(&both))
+    } else {
+        Ok(format!("{tokens} vectors\n"))
     }
 }
 

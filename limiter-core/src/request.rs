@@ -10,7 +10,7 @@ mod verb;
 mod view;
 mod wait;
 
-pub use all_of::{AllOf, Background, Part, PartOutcome};
+pub use all_of::{AllOf, JointDecision, JointDenied, Part, PartOutcome};
 pub use permit::{Permit, PermitDecision, PermitGuard};
 pub use reset::Reset;
 pub use run::Request;

@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
-/// How long the shutdown waits for refunds, and then for logs that are not carried over yet.
+/// How long the shutdown waits for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// The service names of the health check. `ratelimit` is that of Envoy's own service.
@@ -134,7 +134,6 @@ impl Server {
         }
         self.service.stopped().cancel();
         while self.listeners.join_next().await.is_some() {}
-        self.service.flush(FLUSH).await;
         self.service.store().flush(FLUSH).await;
     }
 }

@@ -3,20 +3,17 @@
 mod claim;
 mod reply;
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use futures_util::FutureExt;
-use limiter_core::request::{AllOf, Background, Part};
+use limiter_core::request::Part;
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::config::Errors;
 use crate::denied::DeniedKeys;
@@ -25,7 +22,7 @@ use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, Rules};
 use crate::store::Store;
 
-use self::claim::{Claim, Class};
+use self::claim::Claim;
 
 /// The largest number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 1_000;
@@ -86,9 +83,6 @@ pub struct Service {
     denied: DeniedKeys,
     detailed: Detailed,
     caller_timeout: Option<Duration>,
-    /// Refunds that no response waits for.
-    refunds: TaskTracker,
-    background: Background,
     stop: CancellationToken,
 }
 
@@ -101,8 +95,6 @@ impl Service {
             Headers::Legacy => Some(RateLimitHeaders::none().format(HeaderFormat::Separate)),
             Headers::None => None,
         };
-        let refunds = TaskTracker::new();
-        let tracker = refunds.clone();
         Self {
             rules: ArcSwap::from_pointee(rules),
             errors: ArcSwapOption::empty(),
@@ -113,9 +105,7 @@ impl Service {
             denied: DeniedKeys::default(),
             detailed: Detailed::default(),
             caller_timeout: None,
-            refunds,
             stop: CancellationToken::new(),
-            background: Background::new(move |refund| drop(tracker.spawn(refund))),
         }
     }
 
@@ -196,8 +186,8 @@ impl Service {
         }
     }
 
-    /// Decides on all descriptors of a request together. If one is over its limit, none is charged. A denial does not wait for
-    /// the refunds of other charges.
+    /// Decides on all descriptors of a request together. If one is over its limit, none is charged, except by charges that count in
+    /// any case.
     ///
     /// `timeout` is how long the caller waits. If the store has not responded after three quarters of it, the outage choice
     /// decides. Default: [the service's](Self::with_caller_timeout).
@@ -206,7 +196,7 @@ impl Service {
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
     ///
     /// # Cancel safety
-    /// Dropping the future refunds its charges in the background.
+    /// Dropping the future may leave charges: limits then admit less until these expire, never more.
     pub async fn decide(
         &self,
         request: &RateLimitRequest,
@@ -214,69 +204,60 @@ impl Service {
     ) -> Result<RateLimitResponse, Failure> {
         check(request)?;
         let rules = self.rules.load();
-        match self.decide_at_once(&rules, request, timeout.or(self.caller_timeout)) {
-            Ok(answer) => answer,
-            Err(mut question) => self.answer(&mut question).await,
+        let mut claims = self.claims(&rules, request)?;
+        let mut calls = claim::calls(&mut claims);
+        if let Some(timeout) = timeout.or(self.caller_timeout) {
+            calls = calls.timeout(timeout - timeout / 4);
         }
+        let mut decision = match calls.try_decide() {
+            Ok(decision) => decision,
+            // It takes kilobytes.
+            Err(calls) => Box::pin(calls.decide()).await,
+        };
+        let spent = claim::rule(&mut claims, decision.parts());
+        let admitted = !decision.is_denied() && !claim::refuse(&claims) && !spent;
+        if let Some(error) = decision.take_error() {
+            return Err(error.into());
+        }
+        if !admitted {
+            decision.refund().await;
+        }
+        self.count_all(&claims, decision.parts(), admitted, spent);
+        let fields = self.fields.as_ref();
+        Ok(reply::new(
+            &claims,
+            decision.parts(),
+            (admitted, spent),
+            fields,
+        ))
     }
 
-    /// Decides if the store need not wait; otherwise returns the pending decision. A question takes kilobytes, so it is made in
-    /// place, and leaves the stack only then.
-    fn decide_at_once<'r>(
+    /// Finds the rules of a request's descriptors.
+    fn claims<'r>(
         &self,
         rules: &'r Rules,
         request: &RateLimitRequest,
-        timeout: Option<Duration>,
-    ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
-        let mut question = Question {
-            claims: SmallVec::new(),
-            together: AllOf::new(),
-            refused: false,
-        };
-        if let Err(failure) = question.ask(self, rules, request, timeout) {
-            return Ok(Err(failure));
+    ) -> Result<SmallVec<[Claim<'r>; 4]>, Failure> {
+        let mut claims = SmallVec::new();
+        for (i, descriptor) in request.descriptors.iter().enumerate() {
+            let claim = Claim::new(rules, request, descriptor);
+            let mut claim =
+                claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
+            if claim.rule.is_none() {
+                let allowed = self.allows_unmatched(rules, &request.domain);
+                if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
+                    claim.refuse();
+                }
+            }
+            claims.push(claim);
         }
-        self.answer(&mut question).now_or_never().ok_or_else(|| {
-            question.together.refund_in(self.background.clone());
-            Box::new(question)
-        })
-    }
-
-    /// Makes the calls and counts the verdicts. Dropping the question refunds the charges, unless the request is admitted. Goes on
-    /// where it was dropped.
-    async fn answer(&self, question: &mut Question<'_>) -> Result<RateLimitResponse, Failure> {
-        let Question {
-            claims,
-            together,
-            refused,
-        } = question;
-        let admitted = together.decide_with(|_| false, pending()).await && !*refused;
-        let spent = claim::rule(claims, together.parts());
-        let admitted = admitted && !spent;
-        if let Some(error) = together.take_error() {
-            return Err(error.into());
-        }
-        if admitted {
-            together.confirm();
-        }
-        self.count_all(claims, together.parts(), admitted, spent);
-        Ok(reply::new(
-            claims,
-            together.parts(),
-            (admitted, spent),
-            self.fields.as_ref(),
-        ))
+        claim::drop_replaced(&mut claims);
+        Ok(claims)
     }
 
     /// Returns the token that is cancelled when the server stops, which ends all waits.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.stop
-    }
-
-    /// Waits for the refunds of earlier responses, but no longer than `timeout`.
-    pub(crate) async fn flush(&self, timeout: Duration) {
-        self.refunds.close();
-        let _ = tokio::time::timeout(timeout, self.refunds.wait()).await;
     }
 
     /// Counts the rules of a request. A rule counts nothing if it would have allowed a request that another rule denies.
@@ -337,66 +318,6 @@ pub(crate) enum Verdict {
     Allowed,
     Denied,
     ShadowDenied,
-}
-
-/// A request with the rules of its descriptors.
-struct Question<'r> {
-    claims: SmallVec<[Claim<'r>; 4]>,
-    together: AllOf<'r, SharedStore>,
-    /// Whether the request is refused without the store, because something can never fit. The rest is then only looked up.
-    refused: bool,
-}
-
-impl<'r> Question<'r> {
-    fn ask(
-        &mut self,
-        service: &Service,
-        rules: &'r Rules,
-        request: &RateLimitRequest,
-        timeout: Option<Duration>,
-    ) -> Result<(), Failure> {
-        let Self {
-            claims,
-            together,
-            refused,
-        } = self;
-        for (i, descriptor) in request.descriptors.iter().enumerate() {
-            let claim = Claim::new(rules, request, descriptor);
-            let mut claim =
-                claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
-            if claim.rule.is_none() {
-                let allowed = service.allows_unmatched(rules, &request.domain);
-                if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
-                    claim.refuse();
-                }
-            }
-            claims.push(claim);
-        }
-        claim::drop_replaced(claims);
-        *refused = claims
-            .iter()
-            .any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
-        let has = |quota| {
-            claims
-                .iter()
-                .any(|claim| (claim.class == Class::Quota) == quota)
-        };
-        // Quotas deny together, after the last call, and refund other rules' charges.
-        let options = AllOf::new().defer_refunds();
-        let options = if has(true) && has(false) {
-            options.refundable()
-        } else {
-            options
-        };
-        *together = match timeout {
-            Some(timeout) => options.timeout(timeout - timeout / 4),
-            None => options,
-        };
-        claims
-            .iter_mut()
-            .for_each(|claim| claim.ask(together, *refused));
-        Ok(())
-    }
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Failure> {

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use limiter_core::request::Background;
-
 use crate::headers::RateLimitHeaders;
 use crate::observation::Observation;
 use crate::respond::Problem;
@@ -43,13 +41,6 @@ impl<R> LayerBuilder<R> {
     /// `tokio` and a tokio runtime it has failed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.rules.timeout = timeout;
-        self
-    }
-
-    /// Sets the background that refunds requests dropped before their decision. Default: tasks of the tokio runtime with the
-    /// feature `tokio`, which end after ten seconds; otherwise nothing, and such a charge stays until it expires.
-    pub fn refund_in(mut self, background: Background) -> Self {
-        self.rules.background = Some(background);
         self
     }
 

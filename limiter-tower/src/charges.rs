@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use limiter_core::request::Background;
-use limiter_core::{Permit, SharedStore};
+use limiter_core::{BoxFuture, Permit, SharedStore};
 
 /// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
@@ -13,17 +12,12 @@ use limiter_core::{Permit, SharedStore};
 #[derive(Clone, Debug)]
 pub struct Charges {
     permits: Arc<[Permit<'static, SharedStore>]>,
-    background: Option<Background>,
 }
 
 impl Charges {
-    pub(crate) fn new(
-        permits: impl Iterator<Item = Permit<'static, SharedStore>>,
-        background: Option<Background>,
-    ) -> Self {
+    pub(crate) fn new(permits: Vec<Permit<'static, SharedStore>>) -> Self {
         Self {
-            permits: permits.collect(),
-            background,
+            permits: permits.into(),
         }
     }
 
@@ -36,8 +30,8 @@ impl Charges {
     ///
     /// For a streamed response, whose cost is known only bit by bit: the body owns the guard, and drops it after the last part or
     /// when the client disconnects. A charge that has expired by then is recorded, as by
-    /// [`Permit::settle_or_record`](limiter_core::Permit::settle_or_record). The settlements run where
-    /// [refunds](crate::LayerBuilder::refund_in) do. If the store fails, the charge stays.
+    /// [`Permit::settle_or_record`](limiter_core::Permit::settle_or_record). The settlements are tasks of
+    /// the tokio runtime, which end after ten seconds. If the store fails, or without a runtime, the charge stays.
     ///
     /// ```
     /// # use axum::{Extension, body::Body};
@@ -80,18 +74,37 @@ type CostHook = Box<dyn Fn(&Permit<'static, SharedStore>) -> u64 + Send + Sync>;
 
 impl Drop for ChargesGuard {
     fn drop(&mut self) {
-        let Charges {
-            permits,
-            background,
-        } = &self.charges;
-        let Some(background) = background else { return };
+        let permits = &self.charges.permits;
         for (i, cost) in permits.iter().map(&self.cost).enumerate() {
             let permits = Arc::clone(permits);
-            background.run(Box::pin(async move {
-                let _ = permits[i].settle_or_record(cost).await;
-            }));
+            drop(run(async move { permits[i].settle_or_record(cost).await }));
         }
     }
+}
+
+/// Runs a future for at most ten seconds even if nobody waits for it: as a task of the tokio runtime, if there is one. If a store never
+/// responds, such tasks would pile up.
+pub(crate) fn run<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> BoxFuture<'static, Option<T>> {
+    #[cfg(feature = "tokio")]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        let timeout = std::time::Duration::from_secs(10);
+        let task = runtime.spawn(tokio::time::timeout(timeout, future));
+        return Box::pin(async { task.await.ok()?.ok() });
+    }
+    Box::pin(async { Some(future.await) })
+}
+
+/// Awaits a future, on tokio's runtime for at most this long.
+pub(crate) async fn within(timeout: std::time::Duration, future: impl Future<Output = ()>) {
+    #[cfg(feature = "tokio")]
+    if tokio::runtime::Handle::try_current().is_ok() {
+        let _ = tokio::time::timeout(timeout, future).await;
+        return;
+    }
+    let _ = timeout;
+    future.await;
 }
 
 impl fmt::Debug for ChargesGuard {

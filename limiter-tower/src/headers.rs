@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::request::{Part, PartOutcome};
+use limiter_core::request::Part;
 use limiter_core::{
     Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs,
 };
@@ -341,14 +341,9 @@ struct Seen<'a> {
 impl<'a> Seen<'a> {
     /// `names` are the names for the limiter's own policy.
     fn of<S>(names: &'a Names, part: &'a Part<'_, S>) -> Option<Self> {
-        let status = match part.outcome()? {
-            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => decision,
-            PartOutcome::Uncharged(status) => status,
-            PartOutcome::Failed(_) => return None,
-        };
         Some(Self {
             names: names.for_call(part),
-            status,
+            status: part.status()?,
         })
     }
 }

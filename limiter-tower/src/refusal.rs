@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use limiter_core::request::JointDecision;
 use limiter_core::request::PartOutcome;
-use limiter_core::{AllOf, Decision, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
 
 use crate::headers::{Names, RateLimitHeaders, Values};
 
@@ -122,13 +123,13 @@ impl Refusal {
     /// use limiter_tower::Refusal;
     ///
     /// async fn handler(customers: &Limiter, models: &Limiter, customer: u64) -> Result<&'static str, Refusal> {
-    ///     let mut all = AllOf::new().with(customers.acquire(customer)).with(models.acquire("large").cost(4_000));
-    ///     if all.decide().await? { Ok("an answer") } else { Err(Refusal::of(&all)) }
+    ///     let all = AllOf::new().with(customers.acquire(customer)).with(models.acquire("large").cost(4_000)).await?;
+    ///     if all.is_denied() { Err(Refusal::of(&all)) } else { Ok("an answer") }
     /// }
     /// # let _ = handler;
     /// ```
     #[must_use]
-    pub fn of<S: WindowStore + Clone>(all: &AllOf<'_, S>) -> Self {
+    pub fn of<S: WindowStore>(all: &JointDecision<'_, S>) -> Self {
         let calls: Vec<_> = all
             .parts()
             .iter()
@@ -137,7 +138,7 @@ impl Refusal {
         let denying = calls.iter().filter(|(_, part)| part.denies());
         let errors = denying
             .clone()
-            .filter_map(|(_, part)| match part.outcome()? {
+            .filter_map(|(_, part)| match part.outcome.as_ref()? {
                 // The error stays with the call.
                 PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
                 _ => None,

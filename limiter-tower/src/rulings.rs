@@ -1,26 +1,19 @@
-//! The outcomes of a layer's rules for a request.
+//! A request's calls on the limiters of a layer's rules, and their outcomes.
 
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::SharedStore;
-use limiter_core::request::{AllOf, Part};
+use limiter_core::request::{AllOf, JointDecision, Part};
+use limiter_core::{Permit, SharedStore};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
+use crate::refusal::StoreFailure;
 use crate::rule::{Charge, MissingKey, Rule};
-
-/// The outcome of each rule for a request, in the order of the rules. Up to two are stored inline.
-#[derive(Default)]
-pub(crate) struct Rulings<'a> {
-    applied: SmallVec<[Applied; 2]>,
-    /// One call for each rule that applies.
-    pub(crate) together: AllOf<'a>,
-    /// Whether the request is refused without asking a limiter.
-    refused: bool,
-}
+use crate::rules::Rules;
 
 /// How one rule applies to one request.
+#[derive(Clone, Copy)]
 pub(crate) enum Applied {
     Skipped,
     /// The request has no key.
@@ -29,62 +22,88 @@ pub(crate) enum Applied {
     Called,
 }
 
-impl<'a> Rulings<'a> {
-    /// Finds a request's keys and charges.
-    pub(crate) fn new(
-        rules: &'a [Rule],
-        head: &RequestHead<'_>,
-        is_refundable: bool,
-        timeout: Duration,
-    ) -> Self {
-        let together = AllOf::new().timeout(timeout);
-        let together = if is_refundable {
-            together.refundable()
-        } else {
-            together
-        };
-        let mut rulings = Self {
-            together,
-            ..Self::default()
-        };
-        for rule in rules {
-            let applied = match call(rule, head) {
-                Ok(part) => {
-                    rulings.together.push(part);
-                    Applied::Called
-                }
-                Err(applied) => applied,
-            };
-            rulings.refused |= !rule.shadow && matches!(applied, Applied::Rejected(_));
-            rulings.applied.push(applied);
-        }
-        rulings
-    }
-
+/// How the rules apply to a request.
+pub(crate) struct Found {
+    /// In the order of the rules. Up to two are stored inline.
+    applied: SmallVec<[Applied; 2]>,
     /// Whether the request is refused without asking a limiter.
-    pub(crate) const fn is_refused(&self) -> bool {
-        self.refused
+    refused: bool,
+}
+
+/// A request's calls: one for each rule that applies, none if the request is refused without asking a limiter.
+pub(crate) struct Calls<'a>(Found, AllOf<'a>);
+
+/// The outcomes of a request's calls.
+pub(crate) struct Rulings<'a> {
+    found: Found,
+    pub(crate) decision: JointDecision<'a>,
+}
+
+impl<'a> Calls<'a> {
+    /// Finds a request's keys and charges.
+    pub(crate) fn new(rules: &'a Rules, head: &RequestHead<'_>) -> Self {
+        let (mut applied, mut refused) = (SmallVec::new(), false);
+        let mut calls = AllOf::new().timeout(rules.timeout);
+        if rules.is_refundable {
+            calls = calls.refundable();
+        }
+        let fails_open = matches!(rules.failure, StoreFailure::Open);
+        for rule in rules.list() {
+            let part = call(rule, head, fails_open);
+            applied.push(part.as_ref().err().copied().unwrap_or(Applied::Called));
+            match part {
+                Ok(part) => calls = calls.with(part),
+                Err(Applied::Rejected(_)) => refused |= !rule.shadow,
+                Err(_) => {}
+            }
+        }
+        let calls = if refused { AllOf::new() } else { calls };
+        Self(Found { applied, refused }, calls)
     }
 
-    pub(crate) fn into_owned(self) -> Rulings<'static> {
-        let Self {
-            applied,
-            together,
-            refused,
-        } = self;
-        Rulings {
-            applied,
-            together: together.into_owned(),
-            refused,
+    /// Decides if no store has to wait.
+    #[allow(
+        clippy::result_large_err,
+        reason = "both are what the caller continues with"
+    )]
+    pub(crate) fn try_decide(self) -> Result<Rulings<'a>, Self> {
+        let Self(found, calls) = self;
+        match calls.try_decide() {
+            Ok(decision) => Ok(Rulings { found, decision }),
+            Err(calls) => Err(Self(found, calls)),
         }
+    }
+
+    pub(crate) async fn decide(self) -> Rulings<'a> {
+        let Self(found, calls) = self;
+        let decision = calls.decide().await;
+        Rulings { found, decision }
+    }
+
+    pub(crate) fn into_owned(self) -> Calls<'static> {
+        Calls(self.0, self.1.into_owned())
+    }
+}
+
+impl<'a> Rulings<'a> {
+    pub(crate) fn into_owned(self) -> Rulings<'static> {
+        Rulings {
+            found: self.found,
+            decision: self.decision.into_owned(),
+        }
+    }
+
+    /// Returns the calls to make after a denial.
+    pub(crate) fn again(self, timeout: Duration) -> Calls<'a> {
+        Calls(self.found, self.decision.again().timeout(timeout))
     }
 
     /// Returns how each rule applies, and its call.
     pub(crate) fn iter(
         &self,
     ) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
-        let mut parts = self.together.parts().iter();
-        self.applied.iter().map(move |applied| match applied {
+        let mut parts = self.decision.parts().iter();
+        self.found.applied.iter().map(move |applied| match applied {
             Applied::Called => (applied, parts.next()),
             Applied::Skipped | Applied::Rejected(_) => (applied, None),
         })
@@ -95,33 +114,33 @@ impl<'a> Rulings<'a> {
         &'r self,
         rules: &'r [Rule],
     ) -> impl Iterator<Item = (&'r Rule, &'r Part<'a, SharedStore>)> {
-        rules
-            .iter()
-            .zip(self.iter())
-            .filter_map(|(rule, (_, part))| Some((rule, part?)))
+        let pairs = rules.iter().zip(self.iter());
+        pairs.filter_map(|(rule, (_, part))| Some((rule, part?)))
     }
 
-    /// Returns the calls with their rules, to settle them.
-    pub(crate) fn parts_mut<'r>(
-        &'r mut self,
-        rules: &'r [Rule],
-    ) -> impl Iterator<Item = (&'r Rule, &'r mut Part<'a, SharedStore>)> {
-        let called = rules
-            .iter()
-            .zip(&self.applied)
-            .filter(|(_, applied)| matches!(applied, Applied::Called));
-        called.map(|(rule, _)| rule).zip(self.together.parts_mut())
+    /// Returns the permits of some rules' charges.
+    pub(crate) fn permits(
+        &self,
+        rules: &[Rule],
+        of: impl Fn(&Rule) -> bool,
+    ) -> Vec<Permit<'static, SharedStore>> {
+        let parts = self.parts(rules).filter(|(rule, _)| of(rule));
+        parts.filter_map(|(_, part)| part.permit()).collect()
     }
 
     /// Whether an enforced rule refuses the request.
     pub(crate) fn refuses(&self) -> bool {
-        self.refused || self.together.is_denied()
+        self.found.refused || self.decision.is_denied()
     }
 }
 
 /// Returns a rule's call, or why there is none.
 #[inline]
-fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedStore>, Applied> {
+fn call<'a>(
+    rule: &'a Rule,
+    head: &RequestHead<'_>,
+    fails_open: bool,
+) -> Result<Part<'a, SharedStore>, Applied> {
     if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {
         return Err(Applied::Skipped);
     }
@@ -138,8 +157,10 @@ fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedSto
         cost => rule.limiter.acquire(&key).cost(cost).into(),
     };
     if let Some(policy) = charge.policy {
-        part = part.under(policy);
+        part = part.shared_policy(policy);
     }
-    part.set_keep_charge(rule.keep_charge);
-    Ok(if rule.shadow { part.advisory() } else { part })
+    part.keeps_charge = rule.keep_charge;
+    part.is_advisory |= rule.shadow;
+    part.fails_open = fails_open;
+    Ok(part)
 }

@@ -13,9 +13,11 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::builder::LayerBuilder;
+use crate::charges::{run, within};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Values;
 use crate::respond::{Problem, Respond};
+use crate::rules::Rules;
 use crate::rulings::Rulings;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
@@ -36,7 +38,7 @@ impl<R> Config<R> {
     /// Passes the request on, or responds to it if it is refused.
     fn serve<S, B, T>(
         self: &Arc<Self>,
-        rulings: &mut Rulings<'_>,
+        mut rulings: Rulings<'_>,
         mut request: Request<B>,
         service: &mut S,
     ) -> State<S, B, R, S::Future, S::Response>
@@ -44,27 +46,21 @@ impl<R> Config<R> {
         S: Service<Request<B>, Response = Response<T>>,
         R: Respond<T>,
     {
-        let values = self.values(rulings);
+        let values = self.values(&rulings);
         if rulings.refuses() {
-            let mut refusal = self.rules.refusal(rulings);
+            let mut refusal = self.rules.refusal(&mut rulings);
             refusal.fields = values;
             return State::Refused {
                 response: Some(refusal.response(&self.respond)),
             };
         }
-        if let Some(charges) = self.rules.charges(rulings) {
+        if let Some(charges) = self.rules.charges(&rulings) {
             request.extensions_mut().insert(charges);
         }
-        let unsettled = if self.rules.settles() {
-            self.rules.keep_unless_abandoned(rulings);
-            Some(Unsettled {
-                config: Arc::clone(self),
-                rulings: Box::new(mem::take(rulings).into_owned()),
-            })
-        } else {
-            rulings.together.confirm();
-            None
-        };
+        let unsettled = self.rules.settles().then(|| Unsettled {
+            config: Arc::clone(self),
+            rulings: Some(Box::new(rulings.into_owned())),
+        });
         State::Serving {
             serving: service.call(request),
             values,
@@ -95,26 +91,33 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let config = &self.config;
-        let mut rulings = config.rules.rulings(&RequestHead::from(&request));
-        let decided = config.rules.decide_at_once(&mut rulings);
-        let state = if decided && (config.within.is_zero() || !rulings.refuses()) {
-            config.rules.report(&rulings);
-            config.serve(&mut rulings, request, &mut self.service)
-        } else {
-            let (rulings, mut left, config) =
-                (rulings.into_owned(), config.within, Arc::clone(config));
-            let deciding = Arc::clone(&config);
-            let deciding = Box::pin(async move { deciding.rules.decide(rulings, &mut left).await });
-            // A clone need not be ready, so the service that is goes with the request.
-            let clone = self.service.clone();
-            let service = mem::replace(&mut self.service, clone);
-            State::Deciding {
-                deciding,
-                asked: Some(Box::new(Asked {
-                    request,
-                    service,
-                    config,
-                })),
+        let calls = config.rules.calls(&RequestHead::from(&request));
+        // A request that may wait goes where it can.
+        let decided = match config.within.is_zero() {
+            true => calls.try_decide(),
+            false => Err(calls),
+        };
+        let state = match decided {
+            Ok(rulings) => {
+                config.rules.report(&rulings);
+                config.serve(rulings, request, &mut self.service)
+            }
+            Err(calls) => {
+                let (calls, config) = (calls.into_owned(), Arc::clone(config));
+                let deciding = Arc::clone(&config);
+                let deciding =
+                    Box::pin(async move { deciding.rules.decide(calls, deciding.within).await });
+                // A clone need not be ready, so the service that is goes with the request.
+                let clone = self.service.clone();
+                let service = mem::replace(&mut self.service, clone);
+                State::Deciding {
+                    deciding,
+                    asked: Some(Box::new(Asked {
+                        request,
+                        service,
+                        config,
+                    })),
+                }
             }
         };
         LimitFuture { state }
@@ -179,13 +182,13 @@ where
         loop {
             let next = match this.state.as_mut().project() {
                 Projected::Deciding { deciding, asked } => {
-                    let mut rulings = ready!(deciding.as_mut().poll(context));
+                    let rulings = ready!(deciding.as_mut().poll(context));
                     let Asked {
                         request,
                         mut service,
                         config,
                     } = *asked.take().expect(ENDED);
-                    config.serve(&mut rulings, request, &mut service)
+                    config.serve(rulings, request, &mut service)
                 }
                 Projected::Serving {
                     serving,
@@ -195,7 +198,7 @@ where
                     let served = ready!(serving.poll(context));
                     let settling = unsettled
                         .take()
-                        .and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
+                        .and_then(|mut unsettled| unsettled.settle(served.as_ref().ok()));
                     let mut response = served?;
                     let Some(settling) = settling else {
                         mem::take(values).add(response.status(), response.headers_mut());
@@ -237,23 +240,32 @@ struct Asked<S, B, R> {
 /// Charges that the response may change. On drop, refunds the charges whose rule says so.
 struct Unsettled<R> {
     config: Arc<Config<R>>,
-    rulings: Box<Rulings<'static>>,
+    /// `None` once there is a response.
+    rulings: Option<Box<Rulings<'static>>>,
 }
 
 impl<R: Send + Sync + 'static> Unsettled<R> {
-    /// Returns a future that settles and makes the fields anew, `None` if all charges stay.
+    /// Returns a future that settles and makes the fields anew, `None` if all charges stay. The settlement goes on if the client
+    /// disconnects.
     fn settle(
-        mut self,
+        &mut self,
         response: Option<&Response<impl Body>>,
     ) -> Option<BoxFuture<'static, Values>> {
         let head = response.map(ResponseHead::from);
-        let costs = self
-            .config
-            .rules
-            .actual_costs(&mut self.rulings, head.as_ref())?;
-        Some(Box::pin(async move {
-            let rulings = self.config.rules.settle(*self.rulings, costs).await;
-            self.config.values(&rulings)
-        }))
+        let (config, mut rulings) = (Arc::clone(&self.config), self.rulings.take()?);
+        let costs = config.rules.actual_costs(&rulings, head.as_ref())?;
+        let settling = run(async move {
+            within(config.rules.timeout, Rules::settle(&mut rulings, costs)).await;
+            config.values(&rulings)
+        });
+        Some(Box::pin(async { settling.await.unwrap_or_default() }))
+    }
+}
+
+impl<R> Drop for Unsettled<R> {
+    fn drop(&mut self) {
+        if let Some(rulings) = &self.rulings {
+            self.config.rules.abandon(rulings);
+        }
     }
 }

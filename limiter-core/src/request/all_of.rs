@@ -1,41 +1,36 @@
 //! One decision over several limiters.
 
-mod background;
-mod calling;
-mod life;
-mod part;
+mod joint;
 
-use std::fmt;
-use std::future::{pending, poll_fn};
-use std::mem;
-use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, MaybeDone, maybe_done, select};
-use smallvec::{SmallVec, smallvec};
+use futures_util::FutureExt;
+use smallvec::SmallVec;
 
-pub use self::background::Background;
-use self::calling::{Calling, Decided};
-pub use self::life::PartOutcome;
-pub use self::part::Part;
-use crate::clock::instant;
+pub use self::joint::{JointDecision, JointDenied, Part, PartOutcome};
+use crate::clock::{BoxFuture, instant};
+use crate::decision::{Decision, decide};
 use crate::error::{Error, ErrorKind};
+use crate::facts::Facts;
 use crate::limiter::SharedStore;
-use crate::store::WindowStore;
+use crate::op::JointOp;
+use crate::request::call::Call;
+use crate::store::{SyncStore, WindowStore};
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
-/// Calls on logs that one store can change together are made as [one](crate::WindowStore::apply_all), in one round trip: in Redis,
-/// those on one server, or in one hash slot of a Cluster. All other calls are made one after another: first those that may not
-/// fit, then records, then [advisory](Part::advisory) calls and statuses; otherwise in the order in which they were added. Once one
-/// denies, the others are only looked up, so that [`retry_after`](Self::retry_after) is the longest wait of all, and the charges made
-/// before are refunded. An attempt that denies first stays where the policy [counts attempts](crate::Counting::Attempts). A call that
-/// repeats an idempotency key is never undone.
+/// `.await` it, or call [`now`](Self::now) where the stores are synchronous. Both return a [`JointDecision`].
+///
+/// Calls on one store are made as [one](crate::WindowStore::apply_all) if it can change their logs together: in Redis, those on one
+/// server, or in one hash slot of a Cluster. Other calls are made one after another: acquires and peeks, then acquires without
+/// receipts because no limit is exact, then records, then advisory calls and statuses. Once one denies, the others are only looked
+/// up, for the longest wait of all, and the charges made before are refunded. An attempt that denies first stays where the policy
+/// [counts attempts](crate::Counting::Attempts). Repetitions of an idempotency key and charges without a
+/// [receipt](crate::Decision::receipt) are not refunded.
 ///
 /// ```
-/// use limiter_core::request::AllOf;
 /// # use std::sync::Arc;
-/// # use limiter_core::{Limiter, SharedStore, policy};
+/// # use limiter_core::{AllOf, Limiter, SharedStore, policy};
 /// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # futures::executor::block_on(async {
 /// let store: SharedStore = Arc::new(MemoryStore::new());
@@ -44,411 +39,255 @@ use crate::store::WindowStore;
 ///
 /// let call = || AllOf::new().with(customer.acquire(7)).with(model.acquire("large").cost(4_000));
 /// for _ in 0..2 {
-///     assert!(call().decide().await?);
+///     let charges = call().await?.into_result()?;
+///     charges[1].settle(1_250).await?;
 /// }
-/// let mut third = call();
-/// assert!(!third.decide().await?);
-/// assert!(third.retry_after().is_some());
+/// let denied = call().await?.into_result().unwrap_err();
+/// assert!(denied.to_string().starts_with("customer: the limit 2/1m is exceeded; retry after"));
 /// // The customer's denial charged the model nothing.
-/// assert_eq!(model.status("large").await?.used(), 8_000);
-/// # Ok::<(), limiter_core::Error>(()) }).unwrap();
+/// assert_eq!(model.status("large").await?.used(), 2_500);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 ///
-/// # Charges of a dropped value
-/// Charges are kept once no call can deny any more. Until then, dropping the value refunds them, including that of a pending
-/// call. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
-///
-/// A charge is refunded in place if its store decides and refunds without waiting. Other refunds need a runtime: they run in
-/// the [background](Self::refund_in). They are lost if the process exits or the store fails; the charge then stays until it
-/// expires. A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy, or
-/// is a record above a maximum.
-///
-/// With a [resolution](crate::Limit::resolution), a charge that nothing refunds merges with others immediately instead of after
-/// ten minutes. So the charges of a single round trip there stay if the value is dropped during the call, unless the value is
-/// refundable.
+/// # Cancel safety
+/// As for a single acquire: a value that is dropped while a store is asked may leave charges. The keys then admit less until
+/// these expire, never more. To keep none, spawn the decision.
 ///
 /// # Concurrent calls
-/// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and
-/// be denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last. A caller that its
-/// own limiter denies then never charges the shared ones. Calls with different given times, and a second call on the same log,
-/// are made separately.
-#[must_use = "nothing happens until `decide` is called"]
-pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
+/// Between calls that are not made as one, another caller may see a charge that is about to be refunded, and be denied by it.
+/// **So add limiters that many callers share last**: a caller that its own limiter denies then never charges them.
+#[must_use = "nothing happens until it is awaited, or `now` is called"]
+#[derive(Debug)]
+pub struct AllOf<'a, S: WindowStore = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
-    /// The calls that are pending at a store.
-    calling: Option<Calling<S>>,
-    /// Those whose response was too late, or is missing.
-    late: Vec<Calling<S>>,
-    background: Option<Background>,
-    is_refundable: bool,
     /// A store could not make several calls as one.
     one_by_one: bool,
-    defers_refunds: bool,
+    is_refundable: bool,
     timeout: Option<Duration>,
-    /// When the first store had to wait.
-    began: Option<Instant>,
 }
 
-impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
+impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
+    #[allow(clippy::new_without_default, reason = "nobody needs a default")]
     pub fn new() -> Self {
-        let (parts, late, background, timeout, began) = Default::default();
-        let (is_refundable, one_by_one, defers_refunds) = (false, false, false);
         Self {
-            parts,
-            calling: None,
-            late,
-            background,
-            is_refundable,
-            one_by_one,
-            defers_refunds,
-            timeout,
-            began,
+            parts: SmallVec::new(),
+            one_by_one: false,
+            is_refundable: false,
+            timeout: None,
         }
     }
 
-    /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
+    /// Adds a call: a request, or a [`Part`] with options.
+    pub fn with(mut self, part: impl Into<Part<'a, S>>) -> Self {
+        self.parts.push(part.into());
+        self
+    }
+
+    /// Asks the stores for receipts of all charges, because they will be settled or refunded.
     pub fn refundable(mut self) -> Self {
         self.is_refundable = true;
         self
     }
 
-    /// Returns a denial before its refunds are made: they run in the [background](Self::refund_in) when the value is dropped. Default:
-    /// a decision waits for them.
-    pub fn defer_refunds(mut self) -> Self {
-        self.defers_refunds = true;
-        self
-    }
-
-    /// Sets how long the stores may take together. Default: as long as each takes.
+    /// Sets how long the stores may take together. Default: as long as each takes. Refunds have the same time once more.
     ///
-    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a stack with a fallback decides in
-    /// time, however many stores hang. A store that ignores it may take longer.
+    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a store with a fallback decides in
+    /// time, however many hang. A store that ignores it has failed after the timeout, with the feature `tokio`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Adds a call: a request, or a [`Part`] with options.
-    pub fn with(mut self, part: impl Into<Part<'a, S>>) -> Self {
-        self.push(part);
-        self
-    }
-
-    /// Adds a call, like [`with`](Self::with).
-    pub fn push(&mut self, part: impl Into<Part<'a, S>>) {
-        self.parts.push(part.into());
-    }
-
-    /// Sets the background that runs refunds without a waiting caller. Default: tokio with the feature `tokio` and in a tokio
-    /// runtime, otherwise nothing.
-    pub fn refund_in(&mut self, background: impl Into<Option<Background>>) -> &mut Self {
-        self.background = background.into();
-        self
-    }
-
     /// Returns the same calls without their borrows, so that they can move into a task.
-    pub fn into_owned(mut self) -> AllOf<'static, S> {
-        let parts = mem::take(&mut self.parts)
-            .into_iter()
-            .map(Part::into_owned)
-            .collect();
-        let (calling, late, background) = (
-            self.calling.take(),
-            mem::take(&mut self.late),
-            self.background.take(),
-        );
-        let Self {
-            is_refundable,
-            one_by_one,
-            defers_refunds,
-            timeout,
-            began,
-            ..
-        } = self;
+    pub fn into_owned(self) -> AllOf<'static, S>
+    where
+        S: Clone,
+    {
         AllOf {
-            parts,
-            calling,
-            late,
-            background,
-            is_refundable,
-            one_by_one,
-            defers_refunds,
-            timeout,
-            began,
+            parts: self.parts.into_iter().map(Part::into_owned).collect(),
+            one_by_one: self.one_by_one,
+            is_refundable: self.is_refundable,
+            timeout: self.timeout,
         }
     }
 
-    /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded, unless that is
-    /// [deferred](Self::defer_refunds).
+    /// Makes the calls on synchronous stores, without a future.
     ///
     /// # Errors
-    /// The first error of a store.
-    ///
-    /// # Cancel safety
-    /// After the future is dropped, calling this again continues where it stopped.
-    pub async fn decide(&mut self) -> Result<bool, Error> {
-        let admitted = self.decide_with(|_| false, pending()).await;
-        self.take_error().map_or(Ok(admitted), Err)
+    /// The first error of a call: [`InvalidCost`](ErrorKind::InvalidCost), [`CostExceedsLimit`](ErrorKind::CostExceedsLimit).
+    pub fn now(self) -> Result<JointDecision<'a, S>, Error>
+    where
+        S: SyncStore,
+    {
+        let waits = || Error::new(ErrorKind::Inconsistent, "a synchronous store waits");
+        self.decide().now_or_never().ok_or_else(waits)?.or_error()
     }
 
-    /// Like [`decide`](Self::decide), but leaves errors in [`parts`](Self::parts), and bounds the time.
+    /// Decides if no store has to wait.
     ///
-    /// A call whose error `tolerate` accepts is left out: it does not deny. When `late` completes, pending calls fail with its
-    /// error, and refunds stop. Call [`refund`](Self::refund) to make those that are left, or drop the value.
-    ///
-    /// # Cancel safety
-    /// After the future is dropped, calling this again continues where it stopped.
-    pub async fn decide_with(
-        &mut self,
-        tolerate: impl Fn(&Error) -> bool,
-        late: impl Future<Output = Error>,
-    ) -> bool {
-        let mut late = pin!(maybe_done(late));
-        loop {
-            if self.calling.is_none() {
-                let Some(places) = self.next_calls() else {
-                    break;
-                };
-                self.start(places, &tolerate);
+    /// # Errors
+    /// Otherwise returns the calls, some of them made, to be [decided](Self::decide). Dropping them may leave charges.
+    #[allow(clippy::result_large_err, reason = "the caller continues with either")]
+    pub fn try_decide(mut self) -> Result<JointDecision<'a, S>, Self> {
+        while let Some(group) = self.next() {
+            match self.try_once(&group) {
+                Some(decision) => self.parts[group[0]].note(decision),
+                None => return Err(self),
             }
-            let Some(calling) = &mut self.calling else {
-                continue;
+        }
+        if self.is_denied() && self.parts.iter().any(Part::is_undone) {
+            return Err(self);
+        }
+        Ok(JointDecision(self))
+    }
+
+    /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting the value returns the first.
+    pub async fn decide(mut self) -> JointDecision<'a, S> {
+        let end = self.end();
+        while let Some(group) = self.next() {
+            let made = match self.try_once(&group) {
+                Some(decision) => vec![(group[0], decision)],
+                None => self.ask(&group, end).await,
             };
-            let decided = in_time(poll_fn(|context| calling.poll(context)), late.as_mut()).await;
-            if let Some(calling) = self.calling.take() {
-                self.end(calling, decided, &tolerate);
+            self.one_by_one |= made.is_empty();
+            for (place, decision) in made {
+                self.parts[place].note(decision);
             }
         }
-        let denied = self.is_denied();
-        if denied && !self.defers_refunds {
-            let _ = in_time(self.refund(), late).await;
+        let mut all = JointDecision(self);
+        if all.is_denied() {
+            all.refund().await;
         }
-        !denied
+        all
     }
 
-    /// Returns the places of the next calls, which go together. A group that is not the last delays its records and advisory
-    /// calls.
-    fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
-        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len())
-            .filter(|place| !self.parts[*place].life.is_made)
-            .collect();
-        left.sort_by_key(|place| self.parts[*place].turn());
-        let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
-        let first = &self.parts[places[0]];
-        if left.len() == 1 || self.one_by_one || !first.goes_with(first) {
-            return Some(places);
-        }
-        for place in &left[1..] {
-            let part = &self.parts[*place];
-            let is_another = |other: &usize| self.parts[*other].log() != part.log();
-            if part.goes_with(first) && places.iter().all(is_another) {
-                places.push(*place);
-            }
-        }
-        if places.len() < left.len() {
-            places.retain(|place| self.parts[*place].turn() == first.turn());
-        }
-        Some(places)
-    }
-
-    /// Makes a call if its store decides without waiting. Otherwise the store begins to answer.
-    fn start(&mut self, places: SmallVec<[usize; 4]>, tolerate: &impl Fn(&Error) -> bool) {
-        let (is_denied, is_first) = (
-            self.is_denied(),
-            !self.parts.iter().any(|part| part.life.is_made),
-        );
-        let (mut others, mut undecided) = (0, false);
-        for (place, part) in self.parts.iter().enumerate() {
-            if !part.life.is_made && !places.contains(&place) {
-                (others, undecided) = (others + 1, undecided | part.may_deny());
-            }
-        }
-        let (is_refundable, may_refund) = (self.is_refundable, |part: &Part<'_, S>| {
-            part.may_deny() && !part.keeps_charge
-        });
-        if let [place] = *places {
-            let part = &mut self.parts[place];
-            let ask = part.asks(is_denied, is_refundable || (may_refund(part) && undecided));
-            if let Some(decision) = part
-                .target
-                .limiter
-                .store
-                .try_decide(ask.call(&part.target).op())
-            {
-                return part.note(ask, decision, true, tolerate);
-            }
-        }
-        // While these calls are pending, a drop refunds them. If they are the only ones, their charge may stay.
-        let parts = places.iter().map(|place| {
-            let part = &self.parts[*place];
-            let ask = part.asks(
-                is_denied,
-                is_refundable || (may_refund(part) && (undecided || !is_first)),
-            );
-            // If one denied already, the others deny nothing.
-            Part {
-                ask,
-                is_advisory: is_denied || part.is_advisory,
-                ..part.to_asked()
-            }
-        });
-        let parts = parts.collect();
-        self.calling = Some(Calling::new(places, parts, self.share(others)));
-    }
-
-    /// Returns how long the next store may take: half of what is left, or all of it if no call follows. So any number of stores
-    /// that never respond take nine tenths of the time, and the rest is left for the fallback's decision.
-    fn share(&mut self, others: usize) -> Option<Duration> {
-        let (timeout, now) = (self.timeout?, instant());
-        let began = *self.began.get_or_insert(now);
-        let left = (timeout - timeout / 10).saturating_sub(now.saturating_duration_since(began));
-        Some(if others > 0 { left / 2 } else { left })
-    }
-
-    /// Notes the results of calls, or that they were too late.
-    fn end(
-        &mut self,
-        calling: Calling<S>,
-        decided: Result<Decided<S>, Error>,
-        tolerate: &impl Fn(&Error) -> bool,
-    ) {
-        match decided {
-            Ok(Ok(None)) => self.one_by_one = true,
-            Ok(Ok(Some(decided))) => {
-                for (place, (asked, decision)) in calling.places.into_iter().zip(decided) {
-                    self.parts[place].note(asked.ask, decision, !calling.has_waited, tolerate);
-                }
-            }
-            Ok(Err(error)) => self.fail(&calling.places, error, tolerate),
-            Err(error) => {
-                self.fail(&calling.places, error, tolerate);
-                self.late.push(calling);
-            }
-        }
-    }
-
-    /// Notes that calls failed, or only the one whose log the error is about: then the others were not made.
-    fn fail(&mut self, places: &[usize], error: Error, tolerate: &impl Fn(&Error) -> bool) {
-        let is_about = |place: &&usize| {
-            let log = self.parts[**place].log();
-            (error.limiter_name(), error.key()) == (Some(log.name.as_str()), Some(log.key))
+    /// Returns the places of the next calls: all that are left if they may go together, otherwise one.
+    fn next(&self) -> Option<SmallVec<[usize; 4]>> {
+        let part = |place: &usize| &self.parts[*place];
+        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len()).collect();
+        left.retain(|place| part(place).outcome.is_none());
+        left.sort_by_key(|place| part(place).turn());
+        let (first, others) = left.split_first()?;
+        let is_alone = |(i, other): (usize, &usize)| {
+            let mut earlier = left[..=i].iter().map(|place| part(place).log());
+            !part(other).goes_with(part(first)) || earlier.any(|log| log == part(other).log())
         };
-        let about = if error.is_retryable() {
-            None
-        } else {
-            places.iter().find(is_about)
-        };
-        let failed = about.map_or(places, std::slice::from_ref);
-        let Some((last, others)) = failed.split_last() else {
-            return;
-        };
-        for place in others {
-            self.parts[*place].fail(error.without_log(), tolerate);
+        if self.one_by_one || others.iter().enumerate().any(is_alone) {
+            left.truncate(1);
         }
-        self.parts[*last].fail(error, tolerate);
+        Some(left)
     }
 
-    /// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, the charge stays.
-    ///
-    /// # Cancel safety
-    /// Dropping the value refunds the rest.
-    pub async fn refund(&mut self) {
-        for part in &mut self.parts {
-            part.refund().await;
-        }
+    /// Makes a single call if its store decides without waiting.
+    fn try_once(&self, group: &[usize]) -> Option<Result<Decision, Error>> {
+        let [place] = *group else { return None };
+        self.parts[place]
+            .store()
+            .try_decide(self.call(place, group).op())
     }
 
-    /// Returns whether a call denies.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
+    fn is_denied(&self) -> bool {
         self.parts.iter().any(Part::denies)
     }
 
-    /// Returns how long to wait until the same calls fit, if nothing else is charged. `None` if none denies, or if no wait helps.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        let denying = self.parts.iter().filter(|part| part.denies());
-        denying
-            .map(Part::retry_after)
-            .try_fold(None, |longest, wait| {
-                wait.map(|wait| longest.max(Some(wait)))
-            })?
+    /// Returns a call of a group. Its charge needs a receipt if it may be settled, or refunded because of a later call.
+    fn call(&self, place: usize, group: &[usize]) -> Call<'_, S, &[u8]> {
+        let may_deny = |part: &Part<'_, S>| part.outcome.is_none() && !part.is_advisory;
+        let is_later = |(i, part): &(usize, &Part<'_, S>)| !group.contains(i) && may_deny(part);
+        let keep = self.is_refundable || self.parts.iter().enumerate().any(|of| is_later(&of));
+        self.parts[place].call(self.is_denied(), keep)
     }
 
-    /// Returns the calls and their outcomes, in the order in which they were added.
-    #[must_use]
-    pub fn parts(&self) -> &[Part<'a, S>] {
-        &self.parts
+    /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
+    async fn ask(&self, group: &[usize], end: Option<Instant>) -> Vec<Made> {
+        let timeout = end.map(|end| self.share(end, group));
+        let call = |place: &usize| Call {
+            timeout,
+            ..self.call(*place, group)
+        };
+        let calls: SmallVec<[_; 2]> = group.iter().map(call).collect();
+        if let ([place], [call]) = (group, &calls[..]) {
+            return vec![(*place, until(end, call.apply()).await)];
+        }
+        let mut ops = Vec::with_capacity(calls.len());
+        for (place, call) in group.iter().zip(&calls) {
+            match call.op().checked() {
+                Ok(op) => ops.push(JointOp {
+                    op,
+                    is_advisory: self.parts[*place].is_advisory || self.is_denied(),
+                    keeps_charge: self.parts[*place].keeps_charge,
+                }),
+                Err(error) => return vec![(*place, Err(error))],
+            }
+        }
+        let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
+            let facts = facts?;
+            let op = joint.answered_by(&facts);
+            facts.verify(&op)?;
+            Ok(decide(&op, facts))
+        };
+        let decisions: Vec<_> = match until(end, self.parts[group[0]].store().apply_all(&ops)).await
+        {
+            Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
+            Err(error) if error.is_retryable() => {
+                group.iter().map(|_| Err(error.without_log())).collect()
+            }
+            // An error about one of the logs is that of its call alone.
+            Ok(None) | Err(_) => return Vec::new(),
+        };
+        group.iter().copied().zip(decisions).collect()
     }
 
-    /// Returns the calls, to settle or reset them.
-    pub fn parts_mut(&mut self) -> &mut [Part<'a, S>] {
-        &mut self.parts
+    /// Returns how long the store of these calls may take: half of what is left, or all of it if no call follows. So any number of
+    /// stores that never respond take nine tenths of the time, and the rest is left for the fallback's decision.
+    fn share(&self, end: Instant, group: &[usize]) -> Duration {
+        let is_left = |part: &&Part<'a, S>| part.outcome.is_none();
+        let is_last = self.parts.iter().filter(is_left).count() == group.len();
+        let rest = self.timeout.unwrap_or_default() / 10;
+        let left = (end - rest).saturating_duration_since(instant());
+        if is_last { left } else { left / 2 }
     }
 
-    /// Forgets the outcomes after a denial, so that the next decision makes the calls again. [Kept](Part::keep_charge) charges stay,
-    /// and their calls are not made again.
-    pub fn forget(&mut self) {
-        self.parts.iter_mut().for_each(|part| part.life.forget());
-        self.late
-            .drain(..)
-            .for_each(|calling| calling.abandon(self.background.as_ref()));
-        self.one_by_one = false;
-        self.began = None;
-    }
-
-    /// Takes the first error of a call that denies.
-    pub fn take_error(&mut self) -> Option<Error> {
-        self.parts.iter_mut().find_map(Part::take_error)
-    }
-
-    /// Keeps the charges of a [refundable](Self::refundable) value that no call denies.
-    pub fn confirm(&mut self) {
-        self.is_refundable = false;
+    /// Returns when the time of calls that begin now is over.
+    fn end(&self) -> Option<Instant> {
+        instant().checked_add(self.timeout?)
     }
 }
 
-/// Returns the output of a future, or the error of `late` if that completes first.
-async fn in_time<T>(
-    future: impl Future<Output = T>,
-    mut late: Pin<&mut MaybeDone<impl Future<Output = Error>>>,
+/// The place of a call, and what its store decided.
+type Made = (usize, Result<Decision, Error>);
+
+/// Awaits a store until `end`, on tokio's timers. Outside a runtime, it may not wait.
+async fn until<T>(
+    end: Option<Instant>,
+    call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    match select(pin!(future), late.as_mut()).await {
-        Either::Left((output, _)) => Ok(output),
-        Either::Right(_) => {
-            let error = late.output_mut().map(|late| late.without_log());
-            Err(error.unwrap_or_else(|| {
-                Error::new(ErrorKind::Timeout, "the store did not respond in time")
-            }))
+    #[cfg(feature = "tokio")]
+    if let Some(end) = end {
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "a store that has to wait needs a tokio runtime for its timeout";
+            let error = Error::new(ErrorKind::Configuration, text);
+            return call.now_or_never().unwrap_or(Err(error));
         }
+        let made = tokio::time::timeout_at(end.into(), call).await;
+        let late = |_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                "the store did not respond in time",
+            ))
+        };
+        return made.unwrap_or_else(late);
     }
+    let _ = end;
+    call.await
 }
 
-impl<S: WindowStore + Clone> Default for AllOf<'_, S> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+impl<'a, S: WindowStore> IntoFuture for AllOf<'a, S> {
+    type Output = Result<JointDecision<'a, S>, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
-impl<S: WindowStore + Clone> Drop for AllOf<'_, S> {
-    fn drop(&mut self) {
-        if self.is_refundable || self.parts.iter().any(Part::may_deny) {
-            let background = self.background.as_ref();
-            self.calling
-                .take()
-                .into_iter()
-                .chain(self.late.drain(..))
-                .for_each(|calling| calling.abandon(background));
-            self.parts
-                .iter_mut()
-                .for_each(|part| part.abandon(background));
-        }
-    }
-}
-
-impl<S: WindowStore + Clone> fmt::Debug for AllOf<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.parts).finish()
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async { self.decide().await.or_error() })
     }
 }

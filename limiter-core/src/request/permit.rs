@@ -100,14 +100,8 @@ impl<S> Deref for PermitDecision<'_, S> {
 }
 
 impl<'a, S> Permit<'a, S> {
-    /// Returns `None` if the decision has no receipt.
-    pub(super) fn new(target: Target<'a, S>, decision: Decision) -> Option<Self> {
-        decision.receipt()?;
-        Self::of_entry(target, decision)
-    }
-
     /// Returns `None` if the decision has no entry.
-    fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
+    pub(super) fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
         let entry = decision.entry()?;
         Some(Self {
             target,

@@ -1,19 +1,16 @@
 //! One decision over several limiters.
 
-use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
-use futures::FutureExt;
 use futures::executor::block_on;
-use futures::future::join_all;
-use limiter_core::request::{AllOf, Background, Part, PartOutcome};
-use limiter_core::{
-    BoxFuture, Counting, Error, ErrorKind, Limiter, SharedStore, Timestamp, policy,
-};
+use limiter_core::request::{AllOf, JointDecision, Part, PartOutcome};
+use limiter_core::{Counting, Error, ErrorKind, Limiter, Permit, SharedStore, Timestamp, policy};
 use limiter_testkit::ReferenceStore;
 
-use crate::slow_store::{SlowStore, wait};
+use crate::slow_store::SlowStore;
 
 /// The stores of each case: one answers without waiting, one needs a future, and one makes several calls as one.
 fn stores() -> [SharedStore; 3] {
@@ -41,18 +38,45 @@ fn limiters(store: &SharedStore) -> (Limiter, Limiter) {
 }
 
 fn failing() -> Limiter {
-    Limiter::new(
-        "failing",
-        policy!("9/1h"),
-        Arc::new(SlowStore {
-            fails: true,
-            ..SlowStore::default()
-        }),
-    )
+    let store = SlowStore {
+        fails: true,
+        ..SlowStore::default()
+    };
+    Limiter::new("failing", policy!("9/1h"), Arc::new(store))
 }
 
 fn used(limiter: &Limiter) -> u64 {
     block_on(limiter.status("k")).unwrap().used()
+}
+
+fn decided<'a>(calls: AllOf<'a>) -> Result<JointDecision<'a>, Error> {
+    block_on(calls.into_future())
+}
+
+/// Whether all calls admit. A failure is none.
+fn admits(calls: AllOf<'_>) -> bool {
+    !decided(calls).unwrap().is_denied()
+}
+
+fn kept<'a>(part: impl Into<Part<'a, SharedStore>>) -> Part<'a, SharedStore> {
+    let mut part = part.into();
+    part.keeps_charge = true;
+    part
+}
+
+fn advisory<'a>(part: impl Into<Part<'a, SharedStore>>) -> Part<'a, SharedStore> {
+    let mut part = part.into();
+    part.is_advisory = true;
+    part
+}
+
+fn failing_open<'a>(
+    part: impl Into<Part<'a, SharedStore>>,
+    fails_open: bool,
+) -> Part<'a, SharedStore> {
+    let mut part = part.into();
+    part.fails_open = fails_open;
+    part
 }
 
 #[test]
@@ -66,121 +90,98 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
                 .with(two.acquire("k"))
                 .with(short.acquire("k"))
         };
-        assert!(block_on(calls().decide()).unwrap());
+        assert!(admits(calls()));
         assert_eq!([used(&five), used(&two), used(&short)], [2, 1, 1]);
         assert!(block_on(two.acquire("k")).unwrap().allowed());
-        let mut second = calls();
-        assert!(!block_on(second.decide()).unwrap());
+        let second = decided(calls()).unwrap();
         assert!(
             second.retry_after().unwrap().as_secs() >= 3_590,
             "that of the second limiter"
         );
         let denies: Vec<bool> = second.parts().iter().map(Part::denies).collect();
         assert_eq!(denies, [false, true, true], "the third is asked as well");
-        assert_eq!(
-            second.parts()[0].status().unwrap().used(),
-            2,
-            "the refund is reported"
+        let first = second.parts()[0].status().unwrap();
+        assert_eq!(first.used(), 2, "the refund is reported");
+        let denied = second.into_result().unwrap_err();
+        let names: Vec<&str> = denied.denials().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["two", "short"]);
+        let text = denied.to_string();
+        assert!(
+            text.starts_with("two: the limit 2/1h is exceeded; retry after 3"),
+            "{text}"
         );
-        drop(second);
         assert_eq!([used(&five), used(&two), used(&short)], [2, 2, 1]);
     }
 }
 
 #[test]
-fn an_error_charges_nothing_unless_it_is_tolerated() {
+fn an_error_charges_nothing_unless_the_part_fails_open() {
     for store in stores() {
         let ((five, two), broken) = (limiters(&store), failing());
-        let calls = || {
+        let calls = |fails_open| {
             AllOf::new()
                 .with(five.acquire("k"))
-                .with(broken.acquire("k"))
+                .with(failing_open(broken.acquire("k"), fails_open))
                 .with(two.acquire("k"))
         };
-        // Both ways to decide refund.
-        let error = block_on(calls().decide()).unwrap_err();
+        let error = decided(calls(false)).unwrap_err();
         assert_eq!(
             (error.kind(), error.limiter_name()),
             (ErrorKind::Unavailable, Some("failing"))
         );
-        let mut refused = calls();
-        assert!(!block_on(refused.decide_with(|_| false, pending())));
         assert_eq!([used(&five), used(&two)], [0, 0]);
-        assert!(block_on(
-            calls().decide_with(Error::is_retryable, pending())
-        ));
+        assert!(admits(calls(true)));
+        assert_eq!([used(&five), used(&two)], [1, 1]);
+        // What can never fit is no failure of the store.
+        let never = failing_open(two.acquire("k").cost(3), true);
+        let calls = AllOf::new().with(five.acquire("k")).with(never);
+        assert_eq!(
+            decided(calls).unwrap_err().kind(),
+            ErrorKind::CostExceedsLimit
+        );
         assert_eq!([used(&five), used(&two)], [1, 1]);
     }
 }
 
 #[test]
-fn a_store_that_is_late_fails_and_all_are_refunded() {
+#[cfg(feature = "tokio")]
+fn a_store_that_is_late_fails_and_the_others_are_refunded() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     for store in stores() {
-        let ((five, two), late) = (
-            limiters(&store),
-            Arc::new(SlowStore {
-                waits: [99, 0],
-                ..SlowStore::default()
-            }),
-        );
-        let limiter: Limiter = Limiter::new("late", policy!("9/1h"), late.clone());
-        let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
-        let sink = Arc::clone(&refunds);
-        let mut three = AllOf::new()
-            .with(five.acquire("k"))
-            .with(limiter.acquire("k"))
-            .with(two.acquire("k"));
-        three.refund_in(Background::new(move |refund| {
-            sink.lock().unwrap().push(refund);
-        }));
-        let timeout = wait(9).map(|()| Error::new(ErrorKind::Timeout, "too late"));
-        assert!(!block_on(three.decide_with(|_| false, timeout)));
-        assert_eq!(three.take_error().unwrap().kind(), ErrorKind::Timeout);
-        drop(three);
-        // The late store's charge is refunded when it responds.
-        block_on(join_all(std::mem::take(&mut *refunds.lock().unwrap())));
-        assert_eq!([used(&five), used(&two), used(&limiter)], [0; 3]);
-        assert_eq!(
-            late.calls.load(Ordering::Relaxed),
-            3,
-            "the call, its refund and a status"
-        );
+        let (five, two) = limiters(&store);
+        let hanging = SlowStore {
+            waits: [u32::MAX, 0],
+            ..SlowStore::default()
+        };
+        let late = Limiter::new("late", policy!("9/1h"), Arc::new(hanging) as SharedStore);
+        let calls = || {
+            let three = AllOf::new()
+                .with(five.acquire("k"))
+                .with(late.acquire("k"))
+                .with(two.acquire("k"));
+            three.timeout(std::time::Duration::from_millis(50))
+        };
+        let error = runtime.block_on(calls().into_future()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!([used(&five), used(&two)], [0; 2]);
+        // Without a runtime there is no timeout, so a store must not wait.
+        let error = block_on(calls().into_future()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
     }
 }
 
 #[test]
-fn a_denial_may_come_before_its_refunds() {
-    let slow = Arc::new(SlowStore::default());
-    let store: SharedStore = slow.clone();
-    let (five, two) = limiters(&store);
-    let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
-    let sink = Arc::clone(&refunds);
-    let mut denied = AllOf::new()
-        .defer_refunds()
-        .with(five.acquire("k"))
-        .with(two.acquire("k").cost(2));
-    denied.refund_in(Background::new(move |refund| {
-        sink.lock().unwrap().push(refund);
-    }));
-    assert!(block_on(two.acquire("k")).unwrap().allowed());
-    assert!(!block_on(denied.decide()).unwrap());
-    assert_eq!(slow.calls.load(Ordering::Relaxed), 3, "no refund");
-    assert_eq!(denied.parts()[0].status().unwrap().used(), 1);
-    drop(denied);
-    block_on(join_all(std::mem::take(&mut *refunds.lock().unwrap())));
-    assert_eq!([used(&five), used(&two)], [0, 1]);
-}
-
-#[test]
-fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
+fn advisory_calls_come_last_and_kept_charges_stay() {
     let broken = failing();
     for store in stores() {
         let (five, two) = limiters(&store);
         let trial = Limiter::new("trial", policy!("1/1h"), store.clone());
         let calls = || {
-            let [trial, broken] =
-                [trial.acquire("k"), broken.acquire("k")].map(|call| Part::from(call).advisory());
-            let kept = Part::from(five.acquire("k")).keep_charge();
+            let [trial, broken] = [trial.acquire("k"), broken.acquire("k")].map(advisory);
+            let kept = kept(five.acquire("k"));
             AllOf::new()
                 .with(trial)
                 .with(two.acquire("k").cost(2))
@@ -188,59 +189,10 @@ fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
                 .with(broken)
         };
         assert!(block_on(two.acquire("k")).unwrap().allowed());
-        let mut denied = calls();
-        for _ in 0..3 {
-            assert!(!block_on(denied.decide()).unwrap());
-            denied.forget();
-        }
-        drop(denied);
+        assert!(!admits(calls()));
         assert_eq!([used(&five), used(&two), used(&trial)], [1, 1, 0]);
-        assert!(
-            block_on(two.reset("k").into_future()).unwrap() && block_on(calls().decide()).unwrap()
-        );
+        assert!(block_on(two.reset("k").into_future()).unwrap() && admits(calls()));
         assert_eq!([used(&five), used(&two), used(&trial)], [2, 2, 1]);
-    }
-}
-
-#[test]
-fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
-    type Change = fn(Part<'_, SharedStore>) -> Part<'_, SharedStore>;
-    const PLAIN: Change = |part| part;
-    for ([waits, joins], store) in [[false, false], [true, false], [true, true]]
-        .into_iter()
-        .zip(stores())
-    {
-        let limiter = |name| Limiter::new(name, policy!("9/1h~1m"), store.clone());
-        let (one, two) = (limiter("one"), limiter("two"));
-        let cases: [(Change, Change, [bool; 2]); 4] = [
-            // A drop while the second call is pending refunds both.
-            (PLAIN, PLAIN, [true, waits]),
-            (|part| part.keep_charge(), PLAIN, [false, waits]),
-            (PLAIN, |part| part.keep_charge(), [true, false]),
-            (PLAIN, |part| part.advisory(), [false, false]),
-        ];
-        for (first, second, expected) in cases {
-            for refundable in [false, true] {
-                let both = if refundable {
-                    AllOf::new().refundable()
-                } else {
-                    AllOf::new()
-                };
-                let mut both = both
-                    .with(first(one.acquire("k").into()))
-                    .with(second(two.acquire("k").into()));
-                assert!(block_on(both.decide()).unwrap());
-                let receipts: Vec<bool> = both
-                    .parts()
-                    .iter()
-                    .map(|part| part.permit().is_some())
-                    .collect();
-                assert_eq!(
-                    receipts,
-                    expected.map(|expected| (expected && !joins) || refundable)
-                );
-            }
-        }
     }
 }
 
@@ -250,12 +202,13 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
         let (five, two) = limiters(&store);
         for (cost, admitted, charges) in [(4, true, [4, 1]), (9, true, [5, 2]), (9, false, [5, 2])]
         {
-            let mut both = AllOf::new()
+            let both = AllOf::new()
                 .with(five.record("k").cost(cost))
                 .with(two.acquire("k"))
                 .with(two.status("k"));
-            assert_eq!(block_on(both.decide()).unwrap(), admitted);
-            let record = both.parts()[0].outcome();
+            let both = decided(both).unwrap();
+            assert_eq!(!both.is_denied(), admitted);
+            let record = &both.parts()[0].outcome;
             assert_eq!(
                 matches!(record, Some(PartOutcome::Uncharged(_))),
                 !admitted,
@@ -263,23 +216,38 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
             );
             assert_eq!(both.parts()[2].status().unwrap().used(), charges[1]);
             assert_eq!([used(&five), used(&two)], charges);
-            assert_eq!(
-                block_on(five.status("k").policy(&policy!("99/1h")))
-                    .unwrap()
-                    .used(),
-                cost
-            );
+            let policy = policy!("99/1h");
+            let status = block_on(five.status("k").policy(&policy));
+            assert_eq!(status.unwrap().used(), cost);
         }
         // A record can fail, so until it is made the charges of others may be refunded.
-        let (coarse, broken) = (
-            Limiter::new("coarse", policy!("9/1h~1m"), store.clone()),
-            failing(),
-        );
-        let mut both = AllOf::new()
+        let broken = failing();
+        let both = AllOf::new()
             .with(broken.record("k"))
-            .with(coarse.acquire("k"));
-        assert!(block_on(both.decide()).is_err());
-        assert_eq!(used(&coarse), 0);
+            .with(five.acquire("j"));
+        assert!(decided(both).is_err());
+        assert_eq!(block_on(five.status("j")).unwrap().used(), 0);
+    }
+}
+
+/// Without an exact limit, entries have no receipts.
+#[test]
+fn charges_that_cannot_be_refunded_are_made_after_the_others() {
+    for store in stores() {
+        let coarse = Limiter::new("coarse", policy!("2/1h~1m"), store.clone());
+        let both = limiters(&store);
+        for (exact, cost, admitted, charges) in [
+            (&both.1, 2, true, [1, 2]),
+            (&both.1, 1, false, [1, 2]),
+            (&both.0, 1, true, [2, 1]),
+            (&both.0, 1, false, [2, 1]),
+        ] {
+            let calls = AllOf::new()
+                .with(coarse.acquire("k"))
+                .with(exact.acquire("k").cost(cost));
+            assert_eq!(admits(calls), admitted);
+            assert_eq!([used(&coarse), used(exact)], charges);
+        }
     }
 }
 
@@ -289,9 +257,8 @@ fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let used = |limiter: &Limiter, seconds| {
-            block_on(limiter.status("k").at(at(seconds)))
-                .unwrap()
-                .used()
+            let status = block_on(limiter.status("k").at(at(seconds)));
+            status.unwrap().used()
         };
         let calls = |cost| {
             AllOf::new()
@@ -299,53 +266,82 @@ fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
                 .with(two.acquire("k").cost(cost).at(at(100)))
         };
         assert!(block_on(two.acquire("k").at(at(100))).unwrap().allowed());
-        assert!(!block_on(calls(2).decide()).unwrap());
-        assert_eq!(
-            [used(&five, 100), used(&two, 100)],
-            [0, 1],
-            "all or nothing"
+        assert!(!admits(calls(2)));
+        assert_eq!([used(&five, 100), used(&two, 100)], [0, 1]);
+        let charges = decided(calls(1)).unwrap().into_result().unwrap();
+        assert!(
+            block_on(charges[0].settle(3).into_future())
+                .unwrap()
+                .applied()
         );
-        let mut settled = calls(1);
-        assert!(block_on(settled.decide()).unwrap());
-        assert!(block_on(settled.parts_mut()[0].settle(3)).unwrap());
         assert_eq!([used(&five, 100), used(&two, 100)], [3, 2]);
     }
 }
 
 #[test]
-fn charges_are_settled_reset_and_moved_into_a_task() {
+fn charges_are_settled_refunded_and_moved_into_a_task() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let gold = Arc::new(policy!("50/1h"));
-        let part = |cost| Part::from(two.acquire("k").cost(cost)).under(Arc::clone(&gold));
-        let mut both = AllOf::new()
+        let part = |cost| Part::from(two.acquire("k").cost(cost)).shared_policy(Arc::clone(&gold));
+        let calls = AllOf::new()
             .refundable()
             .with(five.acquire("k").cost(3))
             .with(part(2))
             .with(part(20))
+            .with(five.peek("k"))
             .into_owned();
-        drop(gold);
-        assert!(block_on(both.decide()).unwrap());
-        let permit = both.parts()[1].permit().unwrap();
+        let mut all = decided(calls).unwrap().into_owned();
+        let permit = all.parts()[1].permit().unwrap();
         assert_eq!(
             (permit.key(), permit.decision().remaining()),
             (&b"k"[..], 48)
         );
-        assert!(block_on(both.parts_mut()[1].settle(1)).unwrap());
-        assert_eq!(both.parts()[1].status().unwrap().remaining(), 29);
+        assert!(block_on(all.parts_mut()[1].settle(1)).unwrap());
+        assert_eq!(all.parts()[1].status().unwrap().remaining(), 29);
         // The limiter's policy does not admit 20 units, so their charge stays.
-        assert!(
-            both.parts()[2].permit().is_none() && !block_on(both.parts_mut()[2].settle(7)).unwrap()
-        );
-        assert!(block_on(both.parts_mut()[0].reset()).unwrap());
-        assert_eq!(both.parts()[0].status().unwrap().used(), 0);
-        drop(both);
-        assert_eq!(
-            [used(&five), used(&two)],
-            [0, 2],
-            "what was settled is kept"
-        );
+        assert!(!block_on(all.parts_mut()[2].settle(7)).unwrap());
+        assert!(block_on(all.parts_mut()[0].settle(0)).unwrap());
+        let settled: Vec<bool> = all
+            .parts()
+            .iter()
+            .map(|part| part.permit().is_some())
+            .collect();
+        assert_eq!(settled, [false, false, true, false]);
+        assert_eq!([used(&five), used(&two)], [0, 2]);
+        let calls = AllOf::new()
+            .with(five.acquire("k"))
+            .with(kept(five.acquire("j")));
+        let mut both = decided(calls).unwrap();
+        block_on(both.refund());
+        let rest = both.into_result().unwrap();
+        let keys: Vec<&[u8]> = rest.iter().map(Permit::key).collect();
+        assert_eq!((keys, used(&five)), (vec![&b"j"[..]], 0));
     }
+}
+
+#[test]
+fn synchronous_stores_decide_without_a_future() {
+    let store = Arc::new(ReferenceStore::new());
+    let limiter = |name, policy| Limiter::new(name, policy, Arc::clone(&store));
+    let (five, two) = (
+        limiter("five", policy!("5/1h")),
+        limiter("two", policy!("2/1h")),
+    );
+    let calls = |cost| {
+        AllOf::new()
+            .with(five.acquire("k"))
+            .with(two.acquire("k").cost(cost))
+    };
+    let charges = calls(1).now().unwrap().into_result().unwrap();
+    assert!(charges[0].refund().now().unwrap().applied());
+    assert!(calls(2).now().unwrap().is_denied());
+    assert_eq!(
+        calls(3).now().unwrap_err().kind(),
+        ErrorKind::CostExceedsLimit
+    );
+    let used = |limiter: &Limiter<_>| limiter.status("k").now().unwrap().used();
+    assert_eq!([used(&five), used(&two)], [0, 1]);
 }
 
 #[test]
@@ -353,11 +349,8 @@ fn calls_that_go_together_are_one_call() {
     let joining = joining();
     let store: SharedStore = joining.clone();
     let (five, two) = limiters(&store);
-    let attempts = Limiter::new(
-        "attempts",
-        policy!("2/1h").with_counting(Counting::Attempts),
-        store.clone(),
-    );
+    let attempts = policy!("2/1h").with_counting(Counting::Attempts);
+    let attempts = Limiter::new("attempts", attempts, store.clone());
     let at = |micros| Timestamp::from_micros_saturating(micros);
     let calls = || {
         AllOf::new()
@@ -365,84 +358,64 @@ fn calls_that_go_together_are_one_call() {
             .with(attempts.acquire("k"))
             .with(two.acquire("k").cost(2))
     };
-    let record = || {
-        AllOf::new()
-            .with(five.record("r").cost(9))
-            .with(two.acquire("k"))
-    };
-    let twice = || AllOf::new().with(five.acquire("a")).with(five.acquire("a"));
-    let times = || {
-        AllOf::new()
-            .with(five.acquire("b").at(at(1)))
-            .with(two.acquire("b").at(at(2)))
-    };
+    let record = AllOf::new()
+        .with(five.record("r").cost(9))
+        .with(two.acquire("k"));
+    let twice = AllOf::new().with(five.acquire("a")).with(five.acquire("a"));
+    let times = AllOf::new()
+        .with(five.acquire("b").at(at(1)))
+        .with(two.acquire("b").at(at(2)));
+    let denies_last = AllOf::new()
+        .with(attempts.acquire("k").cost(2))
+        .with(five.acquire("k"));
+    let kept = AllOf::new()
+        .with(kept(five.acquire("k")))
+        .with(two.acquire("k"));
+    let never = AllOf::new()
+        .with(five.acquire("k").cost(6))
+        .with(attempts.acquire("k"));
     // The first that denies counts attempts, or does not.
-    for (mut calls, admits, round_trips, expected) in [
+    for (calls, admits, round_trips, expected) in [
         (calls(), true, 1, [1, 1, 2]),
         (calls(), false, 1, [1, 1, 2]),
-        (record(), false, 1, [1, 1, 2]),
-        (
-            AllOf::new()
-                .with(attempts.acquire("k").cost(2))
-                .with(five.acquire("k")),
-            false,
-            1,
-            [1, 2, 2],
-        ),
-        (twice(), true, 2, [1, 2, 2]),
-        (times(), true, 2, [1, 2, 2]),
-        (
-            AllOf::new()
-                .with(Part::from(five.acquire("k")).keep_charge())
-                .with(two.acquire("k")),
-            false,
-            1,
-            [2, 2, 2],
-        ),
-        (
-            AllOf::new()
-                .with(five.acquire("k").cost(6))
-                .with(attempts.acquire("k").cost(1)),
-            false,
-            1,
-            [2, 2, 2],
-        ),
+        (record, false, 1, [1, 1, 2]),
+        (denies_last, false, 1, [1, 2, 2]),
+        (twice, true, 2, [1, 2, 2]),
+        (times, true, 2, [1, 2, 2]),
+        (kept, false, 1, [2, 2, 2]),
+        (never, false, 1, [2, 2, 2]),
     ] {
         joining.calls.store(0, Ordering::Relaxed);
+        let text = format!("{calls:?}");
+        let admitted = decided(calls).is_ok_and(|decided| !decided.is_denied());
+        let trips = joining.calls.load(Ordering::Relaxed);
+        assert_eq!((admitted, trips), (admits, round_trips), "{text}");
         assert_eq!(
-            block_on(calls.decide()).unwrap_or(false),
-            admits,
-            "{calls:?}"
+            [used(&five), used(&attempts), used(&two)],
+            expected,
+            "{text}"
         );
-        assert_eq!(
-            joining.calls.load(Ordering::Relaxed),
-            round_trips,
-            "{calls:?}"
-        );
-        drop(calls);
-        assert_eq!([used(&five), used(&attempts), used(&two)], expected);
     }
 }
 
 #[test]
-fn a_wrapper_that_does_not_forward_and_another_wrapper_around_the_store_go_one_by_one() {
+fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
     let joining = joining();
-    let reference = Arc::clone(&joining.reference);
-    let half: SharedStore = Arc::new(SlowStore {
-        reference,
+    let slow = SlowStore {
+        reference: Arc::clone(&joining.reference),
         ..SlowStore::default()
-    });
-    let (five, two) = limiters(&half);
-    let (five_here, two_there) = (limiters(&(joining.clone() as SharedStore)).0, two.clone());
-    for (first, second) in [(&five, &two), (&five_here, &two_there)] {
+    };
+    let there = limiters(&(Arc::new(slow) as SharedStore));
+    let here = limiters(&(joining as SharedStore));
+    for (first, second) in [(&there.0, &there.1), (&here.0, &there.1)] {
         let calls = || {
             AllOf::new()
                 .with(first.acquire("k"))
                 .with(second.acquire("k"))
         };
-        assert!(block_on(calls().decide()).unwrap());
+        assert!(admits(calls()));
         assert!(block_on(second.acquire("k")).unwrap().allowed());
-        assert!(!block_on(calls().decide()).unwrap());
+        assert!(!admits(calls()));
         assert_eq!([used(first), used(second)], [1, 2]);
         let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
         assert!(reset(first) && reset(second));
@@ -458,8 +431,8 @@ fn a_repetition_is_not_refunded() {
                 .with(five.acquire("k").idempotency_key(7_u128))
                 .with(two.acquire("k").cost(cost))
         };
-        assert!(block_on(calls(2).decide()).unwrap());
-        assert!(!block_on(calls(1).decide()).unwrap());
+        assert!(admits(calls(2)));
+        assert!(!admits(calls(1)));
         assert_eq!([used(&five), used(&two)], [1, 2]);
     }
 }
@@ -471,19 +444,54 @@ fn concurrent_callers_exceed_no_limit_and_leave_no_charge() {
     let admitted: usize = std::thread::scope(|scope| {
         let ask = || {
             let both = || AllOf::new().with(five.acquire("k")).with(two.acquire("k"));
-            (0..100)
-                .filter(|_| block_on(both().decide()).unwrap())
-                .count()
+            (0..100).filter(|_| admits(both())).count()
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .sum()
+        let admitted = threads.into_iter().map(|thread| thread.join().unwrap());
+        admitted.sum()
     });
     assert_eq!([used(&five), used(&two)], [admitted as u64; 2]);
-    assert_eq!(
-        admitted, 2,
-        "the later calls find the units that a refund gave back"
-    );
+    assert_eq!(admitted, 2);
+}
+
+/// Dropping a decision is as dropping a single acquire: what was charged by then stays, and no limit is exceeded.
+#[test]
+fn ten_thousand_aborted_decisions_leave_what_was_charged_by_then() {
+    // A hundred calls on each of a hundred keys.
+    const EACH: u64 = 100;
+    // By the polls before the drop: the first call waits for one poll, and so does the second. A joint call waits once.
+    for (joins, polls, left) in [
+        (false, 1, [0, 0]),
+        (false, 2, [10_000, 0]),
+        (false, 3, [10_000, 10_000]),
+        (true, 1, [0, 0]),
+        (true, 2, [10_000, 10_000]),
+    ] {
+        let slow = SlowStore {
+            joins,
+            ..SlowStore::default()
+        };
+        let store: SharedStore = Arc::new(slow);
+        let limiters =
+            ["first", "second"].map(|name| Limiter::new(name, policy!("100/1h"), store.clone()));
+        let [first, second] = &limiters;
+        for n in 0..EACH * 100 {
+            let both = AllOf::new()
+                .with(first.acquire(n / EACH))
+                .with(second.acquire(n / EACH));
+            let mut both = pin!(both.into_future());
+            for _ in 0..polls {
+                let _ = both.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            }
+        }
+        let used = |limiter: &Limiter, key| block_on(limiter.status(key)).unwrap().used();
+        let total = |limiter| (0..100_u64).map(|key| used(limiter, key)).sum::<u64>();
+        assert_eq!(
+            [total(first), total(second)],
+            left,
+            "{joins}, {polls} polls"
+        );
+        let next = block_on(first.acquire(0_u64)).unwrap();
+        assert_eq!(next.allowed(), left[0] == 0, "never above the maximum");
+    }
 }

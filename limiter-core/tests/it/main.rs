@@ -1,7 +1,6 @@
 //! The tests of the crate, in one program.
 
 mod all_of;
-mod dropped;
 mod log;
 mod merging;
 mod permits;

@@ -59,11 +59,11 @@ async fn five_rules_take_one_round_trip() {
             } else {
                 &keys[..]
             };
-            let mut all = rules
+            let all = rules
                 .iter()
                 .fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
             let began = Instant::now();
-            assert_eq!(all.decide().await.unwrap(), name == "admitted");
+            assert_eq!(!all.await.unwrap().is_denied(), name == "admitted");
             best[turn % 2] = best[turn % 2].min(began.elapsed());
         }
         println!(
@@ -88,12 +88,12 @@ async fn a_tenant_whose_own_rule_denies_takes_nothing_of_a_shared_rule() {
     let hammer = async || {
         while !over.load(Ordering::Relaxed) {
             assert!(
-                !AllOf::new()
+                AllOf::new()
                     .with(shared.acquire("all"))
                     .with(own.acquire("hammers"))
-                    .decide()
                     .await
                     .unwrap()
+                    .is_denied()
             );
             denied.fetch_add(1, Ordering::Relaxed);
         }
@@ -101,13 +101,11 @@ async fn a_tenant_whose_own_rule_denies_takes_nothing_of_a_shared_rule() {
     let other = async {
         for n in 0..MAX {
             let key = format!("other {n}");
-            let mut both = AllOf::new()
+            let both = AllOf::new()
                 .with(shared.acquire("all"))
                 .with(own.acquire(&key));
-            assert!(
-                both.decide().await.unwrap(),
-                "denied after {n} of {MAX}: {both:?}"
-            );
+            let both = both.await.unwrap();
+            assert!(!both.is_denied(), "denied after {n} of {MAX}: {both:?}");
         }
         over.store(true, Ordering::Relaxed);
     };
@@ -143,7 +141,7 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     }
     // A decision over all of them names the limiter, looks at the others, and charges none.
     let limiter = search(policy.clone(), Arc::new(store) as SharedStore);
-    let mut all = keys
+    let all = keys
         .iter()
         .fold(AllOf::new(), |all, key| all.with(limiter.acquire(key)));
     let search_key = limiter
@@ -155,7 +153,8 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     server
         .command::<()>(&[b"SET".as_slice(), &stored, b"text"])
         .unwrap();
-    assert_eq!(all.decide().await.unwrap_err().kind(), ErrorKind::Corrupt);
+    let mut all = all.decide().await;
+    assert_eq!(all.take_error().unwrap().kind(), ErrorKind::Corrupt);
     assert_eq!(all.parts()[4].status().unwrap().used(), 0);
     assert_eq!(limiter.status(&keys[0]).await.unwrap().used(), 0);
 
@@ -255,10 +254,10 @@ async fn logs_of_one_slot_go_together_in_a_cluster_and_others_one_by_one() {
                 all.with(limiter.acquire((&key.0, key.1)))
             })
         };
-        assert!(all().decide().await.unwrap());
+        assert!(!all().await.unwrap().is_denied());
         let before = total();
-        assert!(all().decide().await.unwrap());
-        assert!(!all().decide().await.unwrap());
+        assert!(!all().await.unwrap().is_denied());
+        assert!(all().await.unwrap().is_denied());
         let taken = total() - before;
         assert_eq!(taken == 2, is_tagged, "{taken} calls");
         for key in &keys {

@@ -178,11 +178,11 @@ impl<'r> Claim<'r> {
         self.wants
     }
 
-    /// Adds the call. If the request is refused already, it charges nothing, unless its charge is kept.
-    pub(super) fn ask(&mut self, together: &mut AllOf<'r, SharedStore>, refused: bool) {
-        let Some(limiter) = self.limiter else { return };
+    /// Returns the call. If the request is refused already, it charges nothing, unless its charge is kept.
+    fn call(&self, refused: bool) -> Option<Part<'r, SharedStore>> {
+        let limiter = self.limiter?;
         let mut part: Part<'_, _> = match self.wants {
-            Wants::Nothing | Wants::Anything => return,
+            Wants::Nothing | Wants::Anything => return None,
             Wants::TooMuch(cost) if self.keeps_charge => {
                 limiter.record(&self.key).cost(cost).into()
             }
@@ -194,14 +194,11 @@ impl<'r> Claim<'r> {
             Wants::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
         };
         if let Some(policy) = &self.policy {
-            part = part.under(Arc::clone(policy));
+            part = part.shared_policy(Arc::clone(policy));
         }
-        if self.class != Class::Enforced {
-            part = part.advisory();
-        }
-        part.set_keep_charge(self.keeps_charge);
-        self.part = Some(together.parts().len());
-        together.push(part);
+        part.is_advisory |= self.class != Class::Enforced;
+        part.keeps_charge = self.keeps_charge;
+        Some(part)
     }
 
     /// Returns the call, if there is one.
@@ -212,15 +209,9 @@ impl<'r> Claim<'r> {
         parts.get(self.part?)
     }
 
-    /// Returns whether the call is charged, and refunded if the request is denied.
-    pub(super) fn is_refunded(&self, parts: &[Part<'r, SharedStore>]) -> bool {
-        let outcome = self.part(parts).and_then(Part::outcome);
-        !self.keeps_charge && matches!(outcome, Some(PartOutcome::Charged(_)))
-    }
-
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
-        let outcome = self.part(parts).and_then(Part::outcome);
+        let outcome = self.part(parts).and_then(|part| part.outcome.as_ref());
         self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 
@@ -238,6 +229,34 @@ impl<'r> Claim<'r> {
                 Class::Shadow => false,
             }
     }
+}
+
+/// Returns whether a request is refused without the store, because something can never fit. The rest is then only looked up.
+pub(super) fn refuse(claims: &[Claim<'_>]) -> bool {
+    let mut enforced = claims.iter().filter(|claim| claim.class == Class::Enforced);
+    enforced.any(Claim::is_hopeless)
+}
+
+/// Returns the calls of a request.
+pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
+    let refused = refuse(claims);
+    let has = |quota| {
+        let mut classes = claims.iter().map(|claim| claim.class);
+        classes.any(|class| (class == Class::Quota) == quota)
+    };
+    let mut all = AllOf::new();
+    // Quotas deny together, after the last call, and refund other rules' charges.
+    if has(true) && has(false) {
+        all = all.refundable();
+    }
+    let mut parts = 0..;
+    for claim in claims {
+        if let Some(part) = claim.call(refused) {
+            claim.part = parts.next();
+            all = all.with(part);
+        }
+    }
+    all
 }
 
 /// Notes which rules are over their limits. Returns whether there are quotas and all are.

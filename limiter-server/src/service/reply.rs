@@ -57,28 +57,32 @@ fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted
         let name = claim.part(parts)?.limiter().name();
         Some(LogKey::new(name, &claim.key))
     };
-    // By log, the charges to refund; by log and window, the newest usage: calls on one log see it between the charges.
-    let (mut charges, mut newest) = (HashMap::<_, u64>::new(), HashMap::<_, u64>::new());
+    // Calls on one log are made and refunded one after another. The last saw the least usage, or the most if its charge is kept.
+    let mut last = HashMap::<_, u64>::new();
     for (claim, usage) in claims.iter().zip(&usages) {
         let (Some(log), Some(usage)) = (log(claim), usage) else {
             continue;
         };
         for limit in usage.limits().iter() {
-            let used = newest.entry((log, limit.limit().window())).or_default();
-            *used = limit.used().max(*used);
-        }
-        if claim.is_refunded(parts) {
-            *charges.entry(log).or_default() += claim.hits;
+            let used = last
+                .entry((log, limit.limit().window()))
+                .or_insert(limit.used());
+            *used = match claim.keeps_charge {
+                true => limit.used().max(*used),
+                false => limit.used().min(*used),
+            };
         }
     }
     for (claim, usage) in claims.iter().zip(&mut usages) {
-        if let (Some(log), Some(usage)) = (log(claim), usage)
-            && let Some(refunded) = charges.get(&log)
-        {
-            *usage = usage.with_used(|limit| {
-                let newest = newest.get(&(log, limit.window()));
-                newest.copied().unwrap_or(0).saturating_sub(*refunded)
-            });
+        if let (Some(log), Some(usage)) = (log(claim), usage) {
+            let used = |limit: Limit| last.get(&(log, limit.window())).copied();
+            let limits = usage.limits();
+            if limits
+                .iter()
+                .any(|limit| used(limit.limit()) != Some(limit.used()))
+            {
+                *usage = usage.with_used(|limit| used(limit).unwrap_or(0));
+            }
         }
     }
     usages
@@ -86,9 +90,9 @@ fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted
 
 fn usage(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>]) -> Option<Status> {
     let part = claim.part(parts)?;
-    match part.outcome()? {
+    match part.outcome.as_ref()? {
         PartOutcome::Denied(denial) if claim.class != Class::Shadow => Some(Status::clone(denial)),
-        _ => part.status(),
+        _ => part.status().cloned(),
     }
 }
 

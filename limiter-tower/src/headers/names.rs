@@ -102,7 +102,7 @@ impl Names {
     }
 
     pub(crate) fn violated_by<S>(&self, part: &Part<'_, S>) -> Vec<String> {
-        match part.outcome() {
+        match &part.outcome {
             Some(PartOutcome::Denied(decision)) => self.denying(decision),
             Some(PartOutcome::Failed(_)) => {
                 let limits = part
@@ -113,7 +113,7 @@ impl Names {
                     .names
                     .iter()
                     .zip(limits)
-                    .filter(|(_, limit)| part.cost() > limit.max());
+                    .filter(|(_, limit)| part.cost > limit.max());
                 exceeded.map(|(name, _)| name.clone()).collect()
             }
             _ => Vec::new(),

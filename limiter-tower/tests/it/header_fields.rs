@@ -225,17 +225,18 @@ async fn search(State(limiter): State<Limiter>) -> Result<Response, Refusal> {
         .map_err(|denied| Refusal::denied(&limiter, &denied))
 }
 
-/// `decide` would return the first error; here they stay with their calls.
+/// `await` alone would return the first error; here they stay with their calls.
 async fn both(
     State((one, two, cost)): State<(Limiter, Limiter, u64)>,
 ) -> Result<&'static str, Refusal> {
-    let mut all = AllOf::new()
+    let all = AllOf::new()
         .with(one.acquire("k").cost(cost))
         .with(two.acquire("k").cost(cost));
-    if all.decide_with(|_| false, std::future::pending()).await {
-        Ok("hello")
-    } else {
+    let all = all.decide().await;
+    if all.is_denied() {
         Err(Refusal::of(&all))
+    } else {
+        Ok("hello")
     }
 }
 

@@ -157,10 +157,10 @@ async fn a_caller_in_a_hurry_opens_no_breaker() {
     let limiter = Limiter::new("t", policy!("5/1h"), Arc::clone(&store) as SharedStore);
     faulty.set(Does::Hang);
     for (millis, opens) in [(20, false), (20, false), (999, true)] {
-        let mut call = AllOf::new()
+        let call = AllOf::new()
             .timeout(Duration::from_millis(millis))
             .with(limiter.acquire("key"));
-        assert_eq!(call.decide().await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(
             store.breakers().iter().any(|(_, is_open)| *is_open),
             opens,

@@ -40,8 +40,8 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
             Limiter::new("two", policy!("2/1h"), store),
         );
         for (calls, admits) in (1..).zip(expected) {
-            let mut both = AllOf::new().with(two.acquire("k")).with(one.acquire("k"));
-            assert_eq!(both.decide().await.unwrap(), admits, "{name}");
+            let both = AllOf::new().with(two.acquire("k")).with(one.acquire("k"));
+            assert_eq!(!both.await.unwrap().is_denied(), admits, "{name}");
             assert_eq!(
                 (down.calls_to("apply_all"), down.calls_to("acquire")),
                 (calls, 0),
@@ -53,7 +53,6 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
                 AllOf::new()
                     .with(one.record("k"))
                     .with(two.record("k"))
-                    .decide()
                     .await
                     .is_err()
             );
@@ -87,10 +86,11 @@ async fn a_denial_cache_responds_if_it_knows_all_denials() {
         (1, &attempts),
     ] {
         let before = remote.calls();
-        let mut both = AllOf::new()
+        let both = AllOf::new()
             .with(others.acquire("k"))
-            .with(first.acquire("k"));
-        assert!(!both.decide().await.unwrap());
+            .with(first.acquire("k"))
+            .await
+            .unwrap();
         assert!(both.retry_after().is_some());
         // The first call brings in the denial of each that is not known.
         let most = calls.max(usize::from(others.name() == second.name()));
@@ -99,12 +99,12 @@ async fn a_denial_cache_responds_if_it_knows_all_denials() {
     assert_eq!(used(&third).await, 0);
     // A charge is noticed.
     assert!(
-        AllOf::new()
+        !AllOf::new()
             .with(third.acquire("k"))
             .with(limiter("fourth", policy!("9/1h")).acquire("k"))
-            .decide()
             .await
             .unwrap()
+            .is_denied()
     );
     assert_eq!(used(&third).await, 1);
 }
@@ -150,12 +150,10 @@ async fn a_node_that_fails_decides_no_other_log_and_recovers_by_joint_calls_alon
     let stack = stack.fail_open();
     let limiter = Limiter::new("n", policy!("1/1h"), Arc::new(stack.clone()));
     let both = async |first, second| {
-        AllOf::new()
+        let both = AllOf::new()
             .with(limiter.acquire(first))
-            .with(limiter.acquire(second))
-            .decide()
-            .await
-            .unwrap()
+            .with(limiter.acquire(second));
+        !both.await.unwrap().is_denied()
     };
     assert!(both("1@down", "2@up").await && stack.in_outage());
     assert!(
