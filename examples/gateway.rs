@@ -33,7 +33,7 @@ use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, Shar
 use futures::{Stream, StreamExt, stream};
 use limiter_tower::key::{self, ClientAddress, Header};
 use limiter_tower::{
-    ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Refusal, Rule, StatusCode,
+    ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Rejection, Rule, StatusCode,
     StoreFailure,
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -111,7 +111,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     .charge(|head| match head.extensions().get::<Customer>() {
         // A reservation above the smallest limit could never fit.
         Some(Customer { policy, .. }) => {
-            Charge::units(LONGEST.min(policy.smallest_max())).under(policy.clone())
+            Charge::units(LONGEST.min(policy.smallest_max())).policy(policy.clone())
         }
         None => Charge::units(1),
     })
@@ -190,7 +190,7 @@ async fn embed(
     Extension(customer): Extension<Customer>,
     Path(model): Path<String>,
     text: String,
-) -> Result<String, Refusal> {
+) -> Result<String, Rejection> {
     let tokens = text.split_whitespace().count().max(1) as u64;
     // The model comes last: a customer without tokens never charges it.
     let both = AllOf::new()
@@ -204,7 +204,7 @@ async fn embed(
         .with(gateway.models.acquire(&model).cost(tokens))
         .await?;
     if both.is_denied() {
-        Err(Refusal::of(&both))
+        Err(Rejection::of(&both))
     } else {
         Ok(format!("{tokens} vectors\n"))
     }
@@ -214,7 +214,7 @@ async fn image(
     State(gateway): State<Arc<Gateway>>,
     Extension(customer): Extension<Customer>,
     Path(subject): Path<String>,
-) -> Result<(StatusCode, &'static str), Refusal> {
+) -> Result<(StatusCode, &'static str), Rejection> {
     let acquire = gateway
         .images
         .acquire(&customer.key)
@@ -223,7 +223,7 @@ async fn image(
         .permit()
         .await?
         .into_result()
-        .map_err(|denied| Refusal::denied(&gateway.images, &denied))?;
+        .map_err(|denied| Rejection::denied(&gateway.images, &denied))?;
     if subject != "nothing" {
         return Ok((StatusCode::OK, "an image\n"));
     }
@@ -234,7 +234,7 @@ async fn image(
 async fn usage(
     State(gateway): State<Arc<Gateway>>,
     Extension(customer): Extension<Customer>,
-) -> Result<Json<Status>, Refusal> {
+) -> Result<Json<Status>, Rejection> {
     Ok(Json(
         gateway
             .tokens

@@ -68,9 +68,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf,
-    Limit, LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore,
-    Status, Window, policy, request,
+    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock,
+    JointDecision, JointDenied, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit,
+    Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

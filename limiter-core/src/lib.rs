@@ -55,7 +55,7 @@ pub use name::Name;
 pub use op::EntryId;
 pub use per_limit::PerLimit;
 pub use policy::{Counting, IntoPolicy, Policy};
-pub use request::{AllOf, Permit, PermitGuard, Request};
+pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard, Request};
 pub use settled::Settled;
 pub use settlement::Receipt;
 pub use status::{LimitStatus, Status, ceil_secs};

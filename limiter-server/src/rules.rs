@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use limiter_core::{Counting, Error, KeyBuf, Limiter, Policy, SharedStore, policy};
-use limiter_tower::Names;
+use limiter_tower::FieldNames;
 use pbjson_types::Struct;
 
 use crate::config::{Errors, File, Paths, Place, stamp};
@@ -222,7 +222,7 @@ pub struct Rule {
     /// The limiter of charges that count in any case, made with the first of them.
     charging: OnceLock<Limiter>,
     /// The names of the limits in header fields, made with the first response.
-    names: OnceLock<Names>,
+    names: OnceLock<FieldNames>,
     /// The entries whose values are the key.
     open: Box<[usize]>,
     /// The parts of the label, if metrics show values.
@@ -292,11 +292,11 @@ impl Rule {
     }
 
     /// Returns the names of the rule's limits in header fields; `None` without a limiter.
-    pub(crate) fn names(&self) -> Option<&Names> {
+    pub(crate) fn names(&self) -> Option<&FieldNames> {
         let limiter = self.limiter()?;
         Some(
             self.names
-                .get_or_init(|| Names::new(self.shown(), limiter.policy())),
+                .get_or_init(|| FieldNames::new(self.shown(), limiter.policy())),
         )
     }
 

@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
-use crate::refusal::{Cause, Refusal};
+use crate::rejection::{Cause, Rejection};
 use crate::respond::Respond;
 
 /// A trailers-only gRPC response with `google.rpc.RetryInfo` and `google.rpc.QuotaFailure` in its details.
@@ -20,13 +20,13 @@ use crate::respond::Respond;
 pub struct GrpcStatus;
 
 impl<B: Default> Respond<B> for GrpcStatus {
-    fn respond(&self, refusal: &Refusal) -> Response<B> {
-        status(refusal).into_http()
+    fn respond(&self, rejection: &Rejection) -> Response<B> {
+        status(rejection).into_http()
     }
 }
 
-fn status(refusal: &Refusal) -> Status {
-    let (code, message) = match refusal.cause() {
+fn status(rejection: &Rejection) -> Status {
+    let (code, message) = match rejection.cause() {
         Cause::Denied => (Code::ResourceExhausted, "quota exceeded"),
         Cause::CostExceedsLimit => (
             Code::ResourceExhausted,
@@ -38,13 +38,13 @@ fn status(refusal: &Refusal) -> Status {
         Cause::MissingKey(_) => (Code::InvalidArgument, "no rate limit key"),
     };
     let mut details = ErrorDetails::new();
-    if let Some(wait) = refusal.retry_after() {
+    if let Some(wait) = rejection.retry_after() {
         details.set_retry_info(Some(wait));
     }
-    if !refusal.violated_policies().is_empty() {
+    if !rejection.violated_policies().is_empty() {
         let violation = |name: &String| QuotaViolation::new(name, "limit reached");
         details.set_quota_failure(
-            refusal
+            rejection
                 .violated_policies()
                 .iter()
                 .map(violation)

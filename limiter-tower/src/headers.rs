@@ -15,7 +15,7 @@ use limiter_core::{
 };
 
 use self::list::List;
-pub use self::names::Names;
+pub use self::names::FieldNames;
 pub(crate) use self::names::Policies;
 use crate::rule::Rule;
 use crate::rulings::Rulings;
@@ -30,7 +30,7 @@ use crate::rulings::Rulings;
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitHeaders {
     form: Option<HeaderFormat>,
-    x_rate_limit: Option<ResetForm>,
+    x_rate_limit: Option<ResetFormat>,
     on_redirects: bool,
     max_remaining: u64,
 }
@@ -55,7 +55,7 @@ pub enum HeaderFormat {
 /// The meaning of `X-RateLimit-Reset`. Both forms give the time at which nothing counts any more. A client that waits until
 /// then is admitted at any cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResetForm {
+pub enum ResetFormat {
     /// Seconds from now.
     SecondsFromNow,
     /// Seconds since 1970, as GitHub sends it.
@@ -106,7 +106,7 @@ impl RateLimitHeaders {
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit with the least remaining or the
     /// longest wait. Services disagree on the meaning of Reset, so it has no default.
     #[must_use]
-    pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
+    pub const fn x_rate_limit(mut self, reset: ResetFormat) -> Self {
         self.x_rate_limit = Some(reset);
         self
     }
@@ -140,12 +140,12 @@ impl RateLimitHeaders {
     /// # Ok::<(), exact_limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
-        self.of_decision(Names::of_decision(limiter, decision), decision)
+        self.of_decision(FieldNames::of_decision(limiter, decision), decision)
             .append(headers);
         add_retry_after(decision.retry_after_secs(), headers);
     }
 
-    pub(crate) fn of_decision(&self, names: Names, decision: &Decision) -> Values {
+    pub(crate) fn of_decision(&self, names: FieldNames, decision: &Decision) -> Values {
         let seen = Seen {
             names: Cow::Owned(names),
             status: decision,
@@ -157,7 +157,7 @@ impl RateLimitHeaders {
     /// and `Retry-After` if a wait is given: for servers that decide like the layer, with an [`AllOf`](limiter_core::AllOf). Each field is a name and a value.
     pub fn visit_all<'a, 'l: 'a>(
         &self,
-        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
+        calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
         retry_after: Option<Duration>,
         mut visit: impl FnMut(&'static str, &str),
     ) {
@@ -188,7 +188,7 @@ impl RateLimitHeaders {
 
     pub(crate) fn of_calls<'a, 'l: 'a, S: WindowStore>(
         &self,
-        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, S>)> + Clone,
+        calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, S>)> + Clone,
     ) -> Values {
         self.make(
             &calls.filter_map(|(names, part)| Seen::of(names, part)),
@@ -249,7 +249,7 @@ impl RateLimitHeaders {
         mut visit: impl FnMut(&'static HeaderName, u64),
     ) {
         let separate =
-            (self.form == Some(HeaderFormat::Separate)).then_some(ResetForm::SecondsFromNow);
+            (self.form == Some(HeaderFormat::Separate)).then_some(ResetFormat::SecondsFromNow);
         for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
             let Some(reset) = reset else { continue };
             let Some((limit, at)) = binding(seen.clone()) else {
@@ -311,7 +311,7 @@ impl RateLimitHeaders {
     }
 }
 
-impl ResetForm {
+impl ResetFormat {
     fn value(self, limit: &LimitStatus, at: Timestamp) -> u64 {
         match self {
             Self::SecondsFromNow => ceil_secs(limit.reset_after()),
@@ -334,13 +334,13 @@ fn quotas<'a>(seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
 /// What clients see of a call.
 #[derive(Clone)]
 struct Seen<'a> {
-    names: Cow<'a, Names>,
+    names: Cow<'a, FieldNames>,
     status: &'a Status,
 }
 
 impl<'a> Seen<'a> {
     /// `names` are the names for the limiter's own policy.
-    fn of<S>(names: &'a Names, part: &'a Part<'_, S>) -> Option<Self> {
+    fn of<S>(names: &'a FieldNames, part: &'a Part<'_, S>) -> Option<Self> {
         Some(Self {
             names: names.for_call(part),
             status: part.status()?,

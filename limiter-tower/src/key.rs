@@ -7,12 +7,12 @@
 //! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer or the route of axum's router |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
-//! | [`a.or(b)`](RequestKey::or) | the first that finds a key |
+//! | [`a.or(b)`](KeyExtractor::or) | the first that finds a key |
 //! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
 //!
 //! ```
 //! use limiter_tower::RequestHead;
-//! use limiter_tower::key::{Header, RequestKey};
+//! use limiter_tower::key::{Header, KeyExtractor};
 //!
 //! let method = |head: &RequestHead<'_>| Some(head.method().to_string());
 //! let key = (method, Header::new(http::HeaderName::from_static("x-api-key")));
@@ -28,6 +28,6 @@ mod request;
 mod trust;
 
 pub use self::address::{ClientAddress, Peer};
-pub use self::extract::{Constant, RequestKey};
+pub use self::extract::{Constant, KeyExtractor};
 pub use self::request::{Extension, Header};
 pub use self::trust::Trust;

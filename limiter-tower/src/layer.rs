@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use crate::builder::LayerBuilder;
-use crate::refusal::StoreFailure;
+use crate::rejection::StoreFailure;
 use crate::respond::Problem;
 use crate::rule::Rule;
 use crate::rules::Rules;

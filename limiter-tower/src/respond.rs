@@ -6,19 +6,19 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
 use crate::headers::add_retry_after;
-use crate::refusal::{Cause, Refusal};
+use crate::rejection::{Cause, Rejection};
 
-/// Builds the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.
+/// Builds the response to a refused request. Closures `Fn(&Rejection) -> Response<B>` implement it.
 ///
 /// The layer adds `Retry-After` and the rate limit fields unless the response has them.
 pub trait Respond<B>: Send + Sync + 'static {
     /// Returns the response.
-    fn respond(&self, refusal: &Refusal) -> Response<B>;
+    fn respond(&self, rejection: &Rejection) -> Response<B>;
 }
 
-impl<B, F: Fn(&Refusal) -> Response<B> + Send + Sync + 'static> Respond<B> for F {
-    fn respond(&self, refusal: &Refusal) -> Response<B> {
-        self(refusal)
+impl<B, F: Fn(&Rejection) -> Response<B> + Send + Sync + 'static> Respond<B> for F {
+    fn respond(&self, rejection: &Rejection) -> Response<B> {
+        self(rejection)
     }
 }
 
@@ -36,17 +36,17 @@ pub struct Problem;
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 impl<B: From<Vec<u8>>> Respond<B> for Problem {
-    fn respond(&self, refusal: &Refusal) -> Response<B> {
-        let mut response = Response::new(B::from(problem(refusal).into_bytes()));
-        *response.status_mut() = refusal.status();
+    fn respond(&self, rejection: &Rejection) -> Response<B> {
+        let mut response = Response::new(B::from(problem(rejection).into_bytes()));
+        *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-        add_retry_after(refusal.retry_after_secs(), response.headers_mut());
+        add_retry_after(rejection.retry_after_secs(), response.headers_mut());
         response
     }
 }
 
-impl Refusal {
-    /// Returns the layer's response: `respond`'s response to the refusal, with `Retry-After` and the rate limit fields.
+impl Rejection {
+    /// Returns the layer's response: `respond`'s response to the rejection, with `Retry-After` and the rate limit fields.
     pub fn response<B>(self, respond: &impl Respond<B>) -> Response<B> {
         let mut response = respond.respond(&self);
         add_retry_after(self.retry_after_secs(), response.headers_mut());
@@ -56,17 +56,17 @@ impl Refusal {
 }
 
 #[cfg(feature = "axum")]
-impl axum::response::IntoResponse for Refusal {
+impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
         self.response(&Problem)
     }
 }
 
-fn problem(refusal: &Refusal) -> String {
+fn problem(rejection: &Rejection) -> String {
     const REGISTRY: &str = "https://iana.org/assignments/http-problem-types";
-    let status = refusal.status();
+    let status = rejection.status();
     let mut json = String::with_capacity(192);
-    let (kind, title) = match refusal.cause() {
+    let (kind, title) = match rejection.cause() {
         Cause::Denied => (
             "#quota-exceeded",
             "Request cannot be satisfied as assigned quota has been exceeded",
@@ -97,16 +97,16 @@ fn problem(refusal: &Refusal) -> String {
         "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}",
         status.as_u16()
     );
-    if matches!(refusal.cause(), Cause::Denied | Cause::CostExceedsLimit) {
+    if matches!(rejection.cause(), Cause::Denied | Cause::CostExceedsLimit) {
         json.push_str(",\"violated-policies\":[");
-        for (i, name) in refusal.violated_policies().iter().enumerate() {
+        for (i, name) in rejection.violated_policies().iter().enumerate() {
             // Names are printable ASCII, so only these two need an escape.
             let name = name.replace('\\', "\\\\").replace('"', "\\\"");
             let _ = write!(json, "{}\"{name}\"", if i > 0 { "," } else { "" });
         }
         json.push(']');
     }
-    if matches!(refusal.cause(), Cause::MissingKey(_)) {
+    if matches!(rejection.cause(), Cause::MissingKey(_)) {
         // Most often, the server was started without `into_make_service_with_connect_info`.
         json.push_str(
             ",\"detail\":\"the request has no rate limit key; a key that is the client's address needs the connection's address \

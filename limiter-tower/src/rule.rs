@@ -7,7 +7,7 @@ use http::StatusCode;
 use limiter_core::{Limiter, Policy, WindowStore};
 
 use crate::head::{RequestHead, ResponseHead};
-use crate::key::RequestKey;
+use crate::key::KeyExtractor;
 
 /// A limiter, and how it charges requests.
 ///
@@ -25,7 +25,7 @@ use crate::key::RequestKey;
 /// ```
 pub struct Rule {
     pub(crate) limiter: Limiter,
-    pub(crate) key: Box<dyn RequestKey>,
+    pub(crate) key: Box<dyn KeyExtractor>,
     pub(crate) missing_key: MissingKey,
     /// One unit if `None`.
     pub(crate) charge: Option<ChargeHook>,
@@ -42,7 +42,7 @@ pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send 
 type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
 /// The choice for requests for which a rule finds no key. If all such requests should share one key, let it
-/// [fall back](crate::key::RequestKey::or) to a [`Constant`](crate::key::Constant).
+/// [fall back](crate::key::KeyExtractor::or) to a [`Constant`](crate::key::Constant).
 #[derive(Clone, Copy, Debug)]
 pub enum MissingKey {
     /// The request is refused with this status, and no rule charges it.
@@ -72,7 +72,7 @@ impl Charge {
 
     /// Returns the same charge with this policy.
     #[must_use]
-    pub fn under(mut self, policy: Arc<Policy>) -> Self {
+    pub fn policy(mut self, policy: Arc<Policy>) -> Self {
         self.policy = Some(policy);
         self
     }
@@ -97,7 +97,7 @@ impl Rule {
     #[must_use]
     pub fn new<S: WindowStore>(
         limiter: Limiter<S>,
-        key: impl RequestKey,
+        key: impl KeyExtractor,
         missing_key: MissingKey,
     ) -> Self {
         Self {

@@ -10,7 +10,7 @@ use crate::charges::{Charges, run};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Policies;
 use crate::observation::Observation;
-use crate::refusal::{Cause, PAUSE, Refusal, StoreFailure};
+use crate::rejection::{Cause, PAUSE, Rejection, StoreFailure};
 use crate::rule::{ActualCost, Rule};
 use crate::rulings::{Applied, Calls, Rulings};
 
@@ -100,13 +100,13 @@ impl Rules {
     }
 
     /// Returns why a request is refused.
-    pub(crate) fn refusal(&self, rulings: &mut Rulings<'_>) -> Refusal {
+    pub(crate) fn rejection(&self, rulings: &mut Rulings<'_>) -> Rejection {
         let rejected = |(rule, (applied, _)): (&Rule, (&Applied, _))| match applied {
             Applied::Rejected(status) if !rule.shadow => Some(*status),
             _ => None,
         };
         if let Some(status) = self.list.iter().zip(rulings.iter()).find_map(rejected) {
-            return Refusal::new(Cause::MissingKey(status), None, Vec::new());
+            return Rejection::new(Cause::MissingKey(status), None, Vec::new());
         }
         let pause = match self.failure {
             StoreFailure::Closed { retry_after } => retry_after.max(PAUSE),
@@ -115,7 +115,7 @@ impl Rules {
         let violated = self.policies.violated(&self.list, rulings);
         let retry_after = rulings.decision.retry_after();
         let errors = std::iter::from_fn(|| rulings.decision.take_error());
-        Refusal::of_calls(violated, retry_after, errors.collect(), pause)
+        Rejection::of_calls(violated, retry_after, errors.collect(), pause)
     }
 
     /// Returns the charges that the handler settles.

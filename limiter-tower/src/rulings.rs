@@ -8,7 +8,7 @@ use limiter_core::{Permit, SharedStore};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
-use crate::refusal::StoreFailure;
+use crate::rejection::StoreFailure;
 use crate::rule::{Charge, MissingKey, Rule};
 use crate::rules::Rules;
 

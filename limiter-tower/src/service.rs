@@ -48,10 +48,10 @@ impl<R> Config<R> {
     {
         let values = self.values(&rulings);
         if rulings.refuses() {
-            let mut refusal = self.rules.refusal(&mut rulings);
-            refusal.fields = values;
+            let mut rejection = self.rules.rejection(&mut rulings);
+            rejection.fields = values;
             return State::Refused {
-                response: Some(refusal.response(&self.respond)),
+                response: Some(rejection.response(&self.respond)),
             };
         }
         if let Some(charges) = self.rules.charges(&rulings) {

@@ -9,9 +9,9 @@ use exact_limiter::MemoryStore;
 use futures::executor::block_on;
 use http::{Request, Response, StatusCode};
 use limiter_core::{Limiter, policy};
-use limiter_tower::key::{ClientAddress, Constant, Header, Peer, RequestKey, Trust};
+use limiter_tower::key::{ClientAddress, Constant, Header, KeyExtractor, Peer, Trust};
 use limiter_tower::{
-    Charge, LimitLayer, MissingKey, RateLimitHeaders, ResetForm, Rule, StoreFailure,
+    Charge, LimitLayer, MissingKey, RateLimitHeaders, ResetFormat, Rule, StoreFailure,
 };
 use tower::{Layer, Service};
 
@@ -52,7 +52,7 @@ fn added(layer: &LimitLayer) -> u64 {
     allocations(layer.layer(tower::service_fn(hello))) - allocations(tower::service_fn(hello))
 }
 
-fn rule(key: impl RequestKey) -> Rule {
+fn rule(key: impl KeyExtractor) -> Rule {
     let limiter = Limiter::new("search", policy!("1000/10s, 5000/1h"), MemoryStore::new());
     Rule::new(limiter, key, MissingKey::Reject(StatusCode::BAD_REQUEST))
 }
@@ -85,7 +85,7 @@ fn only_header_values_are_allocated() {
         1
     );
     // `http` takes two allocations for a number, and three fields outgrow the list that is held in place.
-    let fields = RateLimitHeaders::none().x_rate_limit(ResetForm::SecondsFromNow);
+    let fields = RateLimitHeaders::none().x_rate_limit(ResetFormat::SecondsFromNow);
     let numbers = added(
         &LimitLayer::builder([peer()], CLOSED)
             .headers(fields)

@@ -96,13 +96,13 @@ impl<S> Guarded<S> {
             timeout,
             failure_threshold,
             cooldown,
-            cached_keys,
+            denial_cache_capacity,
             denial_ttl,
             system_clock,
         } = stack;
         let (blocks, denials, nodes) = (
-            Blocks::new(cached_keys, system_clock),
-            Denials::new(cached_keys, denial_ttl),
+            Blocks::new(denial_cache_capacity, system_clock),
+            Denials::new(denial_cache_capacity, denial_ttl),
             Nodes::new(failure_threshold, cooldown),
         );
         Self(Arc::new(Inner {

@@ -18,7 +18,7 @@ pub struct Stack<S> {
     pub(crate) timeout: Duration,
     pub(crate) failure_threshold: u32,
     pub(crate) cooldown: Duration,
-    pub(crate) cached_keys: usize,
+    pub(crate) denial_cache_capacity: usize,
     pub(crate) denial_ttl: Duration,
     pub(crate) system_clock: fn() -> SystemTime,
 }
@@ -27,13 +27,14 @@ impl<S> Stack<S> {
     /// Returns a stack around `store`, with default options.
     pub const fn new(store: S) -> Self {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
-        let (failure_threshold, cached_keys, denial_ttl) = (5, 100_000, Duration::from_secs(1));
+        let (failure_threshold, denial_cache_capacity, denial_ttl) =
+            (5, 100_000, Duration::from_secs(1));
         Self {
             store,
             timeout,
             failure_threshold,
             cooldown,
-            cached_keys,
+            denial_cache_capacity,
             denial_ttl,
             system_clock: SystemTime::now,
         }
@@ -63,8 +64,8 @@ impl<S> Stack<S> {
     /// 0 disables both. Default: 100,000.
     ///
     /// A denial may replace another log's before the cache is full. By default, the cache holds about 9,500 of 10,000 denials.
-    pub const fn cached_keys(mut self, keys: usize) -> Self {
-        self.cached_keys = keys;
+    pub const fn denial_cache_capacity(mut self, keys: usize) -> Self {
+        self.denial_cache_capacity = keys;
         self
     }
 

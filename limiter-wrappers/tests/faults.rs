@@ -52,7 +52,7 @@ async fn stacks(url: &str) -> Vec<Subject> {
         let bare = Stack::new(redis)
             .timeout(Duration::MAX)
             .failure_threshold(u32::MAX)
-            .cached_keys(0)
+            .denial_cache_capacity(0)
             .cooldown(PAUSE);
         let (store, bound, most) = match name {
             "timeout" => (bare.timeout(TIMEOUT).or_error(), TIMEOUT_BOUND, Some(1)),
@@ -68,7 +68,7 @@ async fn stacks(url: &str) -> Vec<Subject> {
                 let stack = bare
                     .timeout(TIMEOUT)
                     .failure_threshold(3)
-                    .cached_keys(100_000);
+                    .denial_cache_capacity(100_000);
                 (stack.fallback(MemoryStore::new()), TIMEOUT_BOUND, Some(2))
             }
         };

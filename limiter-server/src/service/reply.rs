@@ -6,7 +6,7 @@ use std::time::Duration;
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::store::LogKey;
 use limiter_core::{Limit, LimitStatus, SharedStore, Status, Window};
-use limiter_tower::{Names, RateLimitHeaders};
+use limiter_tower::{FieldNames, RateLimitHeaders};
 use pbjson_types::Struct;
 use pbjson_types::value::Kind as Json;
 use smallvec::SmallVec;
@@ -170,7 +170,7 @@ fn saturated(number: u64) -> u32 {
 
 /// Returns the header fields of these calls.
 fn headers<'a, 'l: 'a>(
-    calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
+    calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
     retry_after: Option<Duration>,
     fields: &RateLimitHeaders,
 ) -> Vec<HeaderValue> {

@@ -12,7 +12,7 @@ use crate::rulings::Rulings;
 
 /// The names of a policy's limits in header fields, made once for many responses.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct FieldNames {
     limiter: String,
     names: Vec<String>,
     /// The beginnings of the items of `RateLimit`: `"search";r=`.
@@ -21,7 +21,7 @@ pub struct Names {
     pub(super) quotas: Vec<String>,
 }
 
-impl Names {
+impl FieldNames {
     /// Returns the names of the limits of `policy`. `limiter` is the limiter's name for clients.
     #[must_use]
     pub fn new(limiter: &str, policy: &Policy) -> Self {
@@ -137,7 +137,7 @@ fn percent_encoded(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Policies {
     /// The names for each limiter's own policy.
-    pub(super) names: Vec<Names>,
+    pub(super) names: Vec<FieldNames>,
     /// `RateLimit-Policy` if all enforced rules apply with these policies.
     pub(super) value: Option<HeaderValue>,
 }
@@ -146,7 +146,7 @@ impl Policies {
     pub(crate) fn new(rules: &[Rule]) -> Self {
         let names: Vec<_> = rules
             .iter()
-            .map(|rule| Names::new(rule.limiter.name().as_str(), rule.limiter.policy()))
+            .map(|rule| FieldNames::new(rule.limiter.name().as_str(), rule.limiter.policy()))
             .collect();
         let enforced = rules.iter().zip(&names).filter(|(rule, _)| !rule.shadow);
         let value = List::of(enforced.flat_map(|(_, names)| &names.quotas));

@@ -8,7 +8,7 @@ use limiter_core::{IpBlock, Key, KeyBuf};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
-use super::extract::RequestKey;
+use super::extract::KeyExtractor;
 use super::trust::Trust;
 use super::{forwarded, node};
 use crate::head::RequestHead;
@@ -52,7 +52,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// ```
 /// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{ClientAddress, Peer, RequestKey, Trust};
+/// use limiter_tower::key::{ClientAddress, Peer, KeyExtractor, Trust};
 ///
 /// let mut request = http::Request::new(());
 /// request.extensions_mut().insert(Peer("[2001:db8::7]:4711".parse().unwrap()));
@@ -141,7 +141,7 @@ fn entries(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
     entries.filter(|entry| !entry.is_empty()).map(node::address)
 }
 
-impl RequestKey for ClientAddress {
+impl KeyExtractor for ClientAddress {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
         self.address(head)
             .map(|address| self::key(address, self.ipv6_prefix))

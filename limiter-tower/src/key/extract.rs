@@ -10,7 +10,7 @@ use crate::head::RequestHead;
 ///
 /// ```
 /// use limiter_tower::RequestHead;
-/// use limiter_tower::key::RequestKey;
+/// use limiter_tower::key::KeyExtractor;
 ///
 /// let tenant = |head: &RequestHead<'_>| Some(head.host()?.split('.').next()?.to_owned());
 /// let request = http::Request::get("https://acme.example.com/").body(()).unwrap();
@@ -22,7 +22,7 @@ use crate::head::RequestHead;
     note = "write a closure with the type of its argument: `|head: &RequestHead<'_>| …`",
     note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` of the request cannot leave it"
 )]
-pub trait RequestKey: Send + Sync + 'static {
+pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or `None` if the request has none. The rule's [`MissingKey`](crate::MissingKey) decides then.
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf>;
 
@@ -43,13 +43,13 @@ pub trait RequestKey: Send + Sync + 'static {
     ///
     /// ```
     /// use limiter_tower::RequestHead;
-    /// use limiter_tower::key::{Constant, Header, RequestKey};
+    /// use limiter_tower::key::{Constant, Header, KeyExtractor};
     ///
     /// let key = Header::new(http::HeaderName::from_static("x-api-key")).or(Constant::new("anonymous"));
     /// let request = http::Request::get("/").body(()).unwrap();
     /// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"constant,anonymous");
     /// ```
-    fn or<K: RequestKey>(self, other: K) -> impl RequestKey
+    fn or<K: KeyExtractor>(self, other: K) -> impl KeyExtractor
     where
         Self: Sized,
     {
@@ -60,7 +60,7 @@ pub trait RequestKey: Send + Sync + 'static {
     }
 }
 
-impl<F, K> RequestKey for F
+impl<F, K> KeyExtractor for F
 where
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Key,
@@ -72,7 +72,7 @@ where
 
 macro_rules! tuple {
     ($($part:ident . $i:tt),*) => {
-        impl<$($part: RequestKey),*> RequestKey for ($($part,)*) {
+        impl<$($part: KeyExtractor),*> KeyExtractor for ($($part,)*) {
             /// Returns the keys of all parts, or `None` if one has none. Different parts are different keys.
             fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
                 Some(($(self.$i.key(head)?,)*).to_key())
@@ -90,7 +90,7 @@ struct Or<A, B> {
     second: B,
 }
 
-impl<A: RequestKey, B: RequestKey> RequestKey for Or<A, B> {
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
         self.first
             .tagged_key(head)
@@ -115,7 +115,7 @@ impl Constant {
     }
 }
 
-impl RequestKey for Constant {
+impl KeyExtractor for Constant {
     fn key(&self, _: &RequestHead<'_>) -> Option<KeyBuf> {
         Some(self.0.clone())
     }

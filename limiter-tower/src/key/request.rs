@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use http::HeaderName;
 use limiter_core::{Key, KeyBuf};
 
-use super::extract::RequestKey;
+use super::extract::KeyExtractor;
 use crate::head::RequestHead;
 
 /// The longest value that is a key, in bytes: a store must not hold megabytes of invented keys.
@@ -22,7 +22,7 @@ const MAX_LEN: usize = 256;
 ///
 /// ```
 /// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{Header, RequestKey};
+/// use limiter_tower::key::{Header, KeyExtractor};
 ///
 /// let key = Header::new(http::HeaderName::from_static("x-api-key"));
 /// let request = http::Request::get("/").header("X-Api-Key", "k7").body(()).unwrap();
@@ -39,7 +39,7 @@ impl Header {
     }
 }
 
-impl RequestKey for Header {
+impl KeyExtractor for Header {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
         let mut lines = head.headers().get_all(&self.0).iter();
         let value = lines.next()?.as_bytes();
@@ -60,7 +60,7 @@ impl RequestKey for Header {
 ///
 /// ```
 /// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{Extension, RequestKey};
+/// use limiter_tower::key::{Extension, KeyExtractor};
 ///
 /// #[derive(Clone)]
 /// struct Customer(u64);
@@ -93,7 +93,7 @@ where
     }
 }
 
-impl<T, F, K> RequestKey for Extension<T, F>
+impl<T, F, K> KeyExtractor for Extension<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> K + Send + Sync + 'static,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Request};
 use limiter_tower::RequestHead;
-use limiter_tower::key::{ClientAddress, Header, Peer, RequestKey, Trust};
+use limiter_tower::key::{ClientAddress, Header, KeyExtractor, Peer, Trust};
 use proptest::prelude::*;
 
 fn request(peer: &str, lines: &[(&str, &str)]) -> Request<()> {
@@ -19,7 +19,7 @@ fn request(peer: &str, lines: &[(&str, &str)]) -> Request<()> {
     request
 }
 
-fn key(extractor: &impl RequestKey, request: &Request<()>) -> Option<String> {
+fn key(extractor: &impl KeyExtractor, request: &Request<()>) -> Option<String> {
     let key = extractor.key(&RequestHead::from(request))?;
     Some(String::from_utf8(key.as_ref().to_vec()).unwrap())
 }

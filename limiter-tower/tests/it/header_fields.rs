@@ -9,7 +9,9 @@ use axum::routing::get as on_get;
 use limiter_core::{AllOf, Error, ErrorKind, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{ClientAddress, Constant};
-use limiter_tower::{Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Refusal, ResetForm, Rule};
+use limiter_tower::{
+    Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Rejection, ResetFormat, Rule,
+};
 use sfv::FieldType;
 
 use crate::common::{CLOSED, Does, REJECT, Reply, get, get_with, hello, remote, rule, store};
@@ -171,7 +173,7 @@ async fn a_policy_by_request_has_its_own_name_and_quota() {
     let rule = rule("search", policy!("2/10s"))
         .0
         .charge(move |head| match head.header("x-gold") {
-            Some(_) => Charge::units(3).under(gold.clone()),
+            Some(_) => Charge::units(3).policy(gold.clone()),
             None => Charge::units(1),
         });
     let app = hello(LimitLayer::new([rule], CLOSED));
@@ -215,26 +217,26 @@ async fn the_limiter_comes_first_where_policies_have_the_same_name() {
     );
 }
 
-async fn search(State(limiter): State<Limiter>) -> Result<Response, Refusal> {
+async fn search(State(limiter): State<Limiter>) -> Result<Response, Rejection> {
     let decision = limiter.acquire("k").await?;
     let mut response = "hello".into_response();
     RateLimitHeaders::default().write(response.headers_mut(), &limiter, &decision);
     decision
         .into_result()
         .map(|_| response)
-        .map_err(|denied| Refusal::denied(&limiter, &denied))
+        .map_err(|denied| Rejection::denied(&limiter, &denied))
 }
 
 /// `await` alone would return the first error; here they stay with their calls.
 async fn both(
     State((one, two, cost)): State<(Limiter, Limiter, u64)>,
-) -> Result<&'static str, Refusal> {
+) -> Result<&'static str, Rejection> {
     let all = AllOf::new()
         .with(one.acquire("k").cost(cost))
         .with(two.acquire("k").cost(cost));
     let all = all.decide().await;
     if all.is_denied() {
-        Err(Refusal::of(&all))
+        Err(Rejection::of(&all))
     } else {
         Ok("hello")
     }
@@ -296,15 +298,15 @@ async fn a_handler_answers_like_the_layer() {
         }
         compare(&layer, &handler, &[status; 2]).await;
     }
-    let refusal = |kind| Refusal::from(Error::new(kind, ""));
+    let rejection = |kind| Rejection::from(Error::new(kind, ""));
     for (kind, status, wait) in [
         (ErrorKind::CostExceedsLimit, 413, None),
         (ErrorKind::Timeout, 503, Some(1)),
     ] {
         assert_eq!(
             (
-                refusal(kind).status().as_u16(),
-                refusal(kind).retry_after_secs()
+                rejection(kind).status().as_u16(),
+                rejection(kind).retry_after_secs()
             ),
             (status, wait)
         );
@@ -318,7 +320,7 @@ async fn older_forms_are_a_choice_and_say_what_reset_means() {
         one,
         RateLimitHeaders::none()
             .format(HeaderFormat::Separate)
-            .x_rate_limit(ResetForm::UnixTime),
+            .x_rate_limit(ResetFormat::UnixTime),
     );
     let read = |reply: &Reply, prefix: &str| {
         ["limit", "remaining", "reset"]
@@ -341,7 +343,7 @@ async fn older_forms_are_a_choice_and_say_what_reset_means() {
     let one = rule("search", policy!("5/10s")).0;
     let reply = get(&with_fields(
         one,
-        RateLimitHeaders::default().x_rate_limit(ResetForm::SecondsFromNow),
+        RateLimitHeaders::default().x_rate_limit(ResetFormat::SecondsFromNow),
     ))
     .await;
     assert_eq!(read(&reply, "x-"), ["5", "4", "10"]);
@@ -399,7 +401,7 @@ async fn fields_of_the_handler_are_kept_or_joined() {
         ];
         (http::StatusCode::SERVICE_UNAVAILABLE, fields, "busy").into_response()
     };
-    let fields = RateLimitHeaders::default().x_rate_limit(ResetForm::SecondsFromNow);
+    let fields = RateLimitHeaders::default().x_rate_limit(ResetFormat::SecondsFromNow);
     let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED)
         .headers(fields)
         .build();

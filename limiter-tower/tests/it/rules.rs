@@ -12,8 +12,8 @@ use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
 use limiter_core::{Clock, Limiter, Policy, SharedStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
-use limiter_tower::key::{ClientAddress, Constant, Extension, Header, RequestKey};
-use limiter_tower::{Charge, LimitLayer, MissingKey, Refusal, RequestHead, Rule, RuleOutcome};
+use limiter_tower::key::{ClientAddress, Constant, Extension, Header, KeyExtractor};
+use limiter_tower::{Charge, LimitLayer, MissingKey, Rejection, RequestHead, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
 
 use crate::common::{CLOSED, Does, REJECT, Remote, Server, get, get_with, hello, rule, store};
@@ -441,11 +441,11 @@ async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
 
 #[tokio::test]
 async fn bodies_and_statuses_are_replaceable() {
-    let respond = |refusal: &Refusal| {
+    let respond = |rejection: &Rejection| {
         let text = format!(
             "slow down: {:?}, {:?}",
-            refusal.violated_policies(),
-            refusal.retry_after()
+            rejection.violated_policies(),
+            rejection.retry_after()
         );
         http::Response::builder()
             .status(420)

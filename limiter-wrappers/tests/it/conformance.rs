@@ -60,7 +60,10 @@ conformance_tests!(
             .unwrap();
         suite
             .run(Arc::new(
-                Stack::new(redis).timeout(LONG).cached_keys(0).fail_open(),
+                Stack::new(redis)
+                    .timeout(LONG)
+                    .denial_cache_capacity(0)
+                    .fail_open(),
             ))
             .await
     }

@@ -66,7 +66,7 @@ async fn the_denial_cache_does_what_it_says() {
     for (policy, seconds, script) in CASES {
         let ttl = Duration::from_secs(seconds);
         Scene::new(policy, |stack| {
-            stack.cached_keys(1).denial_ttl(ttl).or_error()
+            stack.denial_cache_capacity(1).denial_ttl(ttl).or_error()
         })
         .play(script)
         .await;
@@ -82,7 +82,7 @@ async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
     let limiter = Limiter::new(
         "t",
         policy!("10/1s"),
-        bare(server.clone()).cached_keys(10).or_error(),
+        bare(server.clone()).denial_cache_capacity(10).or_error(),
     );
     let start = Instant::now();
     let flood = |limiter: Limiter<_>| async move {

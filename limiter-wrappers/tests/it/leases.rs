@@ -13,9 +13,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::script::{Build, Scene, bare, system_clock};
 
-const ERROR: Build = |stack| stack.cached_keys(100_000).or_error();
-const ONE_PLACE: Build = |stack| stack.cached_keys(1).or_error();
-const OPEN: Build = |stack| stack.cached_keys(100_000).fail_open();
+const ERROR: Build = |stack| stack.denial_cache_capacity(100_000).or_error();
+const ONE_PLACE: Build = |stack| stack.denial_cache_capacity(1).or_error();
+const OPEN: Build = |stack| stack.denial_cache_capacity(100_000).fail_open();
 
 /// The rule, the policy, the stack and the script. A lease of 10 minutes can be spent for 590,625 ms.
 const CASES: [(&str, &str, Build, &str); 25] = [
@@ -218,7 +218,7 @@ async fn several_operations_are_decided_from_blocks_if_blocks_cover_all() {
         println!("{rule}");
         let remote = testbed::Faulty::<ReferenceStore>::default();
         let store = bare(remote.clone())
-            .cached_keys(100)
+            .denial_cache_capacity(100)
             .system_clock(system_clock)
             .or_error();
         for step in steps.split(", ") {

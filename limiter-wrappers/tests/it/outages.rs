@@ -21,13 +21,18 @@ const TIMEOUT: Build = |stack| stack.timeout(Duration::from_millis(300)).or_erro
 const BREAKER: Build = |stack| stack.failure_threshold(3).cooldown(PAUSE).or_error();
 const OPEN: Build = Stack::fail_open;
 const CLOSED: Build = |stack| stack.cooldown(2 * PAUSE).fail_closed();
-const CACHED: Build = |stack| stack.cached_keys(9).denial_ttl(9 * PAUSE).fail_open();
+const CACHED: Build = |stack| {
+    stack
+        .denial_cache_capacity(9)
+        .denial_ttl(9 * PAUSE)
+        .fail_open()
+};
 const ALL: Build = |stack| {
     stack
         .timeout(Duration::from_millis(100))
         .failure_threshold(2)
         .cooldown(PAUSE)
-        .cached_keys(9)
+        .denial_cache_capacity(9)
         .fail_open()
 };
 
@@ -35,7 +40,7 @@ fn longest(stack: Stack<Server>) -> Stack<Server> {
     stack
         .failure_threshold(1)
         .cooldown(Duration::MAX)
-        .cached_keys(9)
+        .denial_cache_capacity(9)
         .denial_ttl(Duration::MAX)
 }
 

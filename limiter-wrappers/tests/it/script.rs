@@ -58,7 +58,7 @@ pub(crate) fn bare<S>(store: S) -> Stack<S> {
     Stack::new(store)
         .timeout(Duration::MAX)
         .failure_threshold(u32::MAX)
-        .cached_keys(0)
+        .denial_cache_capacity(0)
 }
 
 /// One in virtual time.

@@ -65,7 +65,7 @@ async fn a_denial_cache_responds_if_it_knows_all_denials() {
     let remote = Remote::default();
     let store: SharedStore = Arc::new(
         Stack::new(remote.clone())
-            .cached_keys(usize::MAX)
+            .denial_cache_capacity(usize::MAX)
             .or_error(),
     );
     let limiter = |name, policy| Limiter::new(name, policy, store.clone());

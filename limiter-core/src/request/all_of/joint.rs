@@ -42,7 +42,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         &mut self.0.parts
     }
 
-    /// Returns whether a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keep_charge).
+    /// Returns whether a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keeps_charge).
     #[must_use]
     pub fn is_denied(&self) -> bool {
         self.0.is_denied()
@@ -116,7 +116,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         JointDecision(self.0.into_owned())
     }
 
-    /// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, the charge stays.
+    /// Refunds all charges except [kept](Part::keeps_charge) ones. If the store fails, the charge stays.
     ///
     /// # Cancel safety
     /// Dropping the future may leave charges.

@@ -7,7 +7,7 @@ use limiter_core::request::JointDecision;
 use limiter_core::request::PartOutcome;
 use limiter_core::{Decision, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
 
-use crate::headers::{Names, RateLimitHeaders, Values};
+use crate::headers::{FieldNames, RateLimitHeaders, Values};
 
 /// How long a client is asked to wait at least after a failure of the store.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub enum Cause {
 
 /// A request that is refused, as a [`Respond`](crate::Respond) sees it.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct Rejection {
     cause: Cause,
     retry_after: Option<Duration>,
     violated: Vec<String>,
@@ -50,13 +50,13 @@ pub struct Refusal {
 }
 
 /// Fails closed: 503 with `Retry-After: 1`, or 413 for a cost that exceeds a limit.
-impl From<Error> for Refusal {
+impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         Self::of_calls(Vec::new(), None, vec![error], PAUSE)
     }
 }
 
-impl Refusal {
+impl Rejection {
     pub(crate) fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
         Self {
             cause,
@@ -66,7 +66,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal of calls if one denies or failed. `pause` is the wait after a store's error.
+    /// Returns the rejection of calls if one denies or failed. `pause` is the wait after a store's error.
     pub(crate) fn of_calls(
         violated: Vec<String>,
         retry_after: Option<Duration>,
@@ -86,45 +86,45 @@ impl Refusal {
         Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
     }
 
-    /// Returns the refusal of a denied decision, for handlers that send the layer's responses.
+    /// Returns the rejection of a denied decision, for handlers that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
-    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] converts to a refusal too, so `?` returns either from a handler.
+    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] converts to a rejection too, so `?` returns either from a handler.
     ///
     /// ```
     /// # use exact_limiter::Limiter;
-    /// use limiter_tower::Refusal;
+    /// use limiter_tower::Rejection;
     ///
-    /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Refusal> {
+    /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Rejection> {
     ///     let decision = search.acquire(customer).await?;
-    ///     let usage = decision.into_result().map_err(|denied| Refusal::denied(search, &denied))?;
+    ///     let usage = decision.into_result().map_err(|denied| Rejection::denied(search, &denied))?;
     ///     Ok(format!("{} left", usage.remaining()))
     /// }
     /// # let _ = handler;
     /// ```
     #[must_use]
     pub fn denied<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
-        let names = Names::of_decision(limiter, decision);
-        let refusal = Self::new(
+        let names = FieldNames::of_decision(limiter, decision);
+        let rejection = Self::new(
             Cause::Denied,
             decision.retry_after(),
             names.denying(decision),
         );
         Self {
             fields: RateLimitHeaders::default().of_decision(names, decision),
-            ..refusal
+            ..rejection
         }
     }
 
-    /// Returns the refusal of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
+    /// Returns the rejection of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
     ///
     /// ```
     /// # use exact_limiter::{AllOf, Limiter};
-    /// use limiter_tower::Refusal;
+    /// use limiter_tower::Rejection;
     ///
-    /// async fn handler(customers: &Limiter, models: &Limiter, customer: u64) -> Result<&'static str, Refusal> {
+    /// async fn handler(customers: &Limiter, models: &Limiter, customer: u64) -> Result<&'static str, Rejection> {
     ///     let all = AllOf::new().with(customers.acquire(customer)).with(models.acquire("large").cost(4_000)).await?;
-    ///     if all.is_denied() { Err(Refusal::of(&all)) } else { Ok("an answer") }
+    ///     if all.is_denied() { Err(Rejection::of(&all)) } else { Ok("an answer") }
     /// }
     /// # let _ = handler;
     /// ```
@@ -133,7 +133,7 @@ impl Refusal {
         let calls: Vec<_> = all
             .parts()
             .iter()
-            .map(|part| (Names::of_call(part), part))
+            .map(|part| (FieldNames::of_call(part), part))
             .collect();
         let denying = calls.iter().filter(|(_, part)| part.denies());
         let errors = denying
@@ -146,10 +146,13 @@ impl Refusal {
         let violated = denying
             .flat_map(|(names, part)| names.violated_by(part))
             .collect();
-        let refusal = Self::of_calls(violated, all.retry_after(), errors.collect(), PAUSE);
+        let rejection = Self::of_calls(violated, all.retry_after(), errors.collect(), PAUSE);
         let fields =
             RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
-        Self { fields, ..refusal }
+        Self {
+            fields,
+            ..rejection
+        }
     }
 
     /// Returns the cause.
