@@ -36,6 +36,8 @@ pub(crate) enum Quantity {
     Unsupported(LengthOf),
     /// The code of a length that is longer than this window in microseconds.
     Above(LengthOf, u64),
+    /// The codes of two resolutions in one policy.
+    TwoResolutions(usize),
     Timestamp,
     /// The number of limits in a policy.
     Limits,
@@ -99,6 +101,14 @@ impl fmt::Display for OutOfRange {
                 );
                 let of = of.as_str();
                 write!(f, "{of} of {found} is longer than the window of {window:?}")
+            }
+            Quantity::TwoResolutions(first) => {
+                let [first, second] =
+                    [first, found as usize].map(|code| resolution::RESOLUTIONS[code].1);
+                write!(
+                    f,
+                    "a policy with the resolutions {first} and {second}, expected the same one for all limits that have one"
+                )
             }
             Quantity::Limits => {
                 let found = if found == 0 { "none" } else { "more" };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::facts::{Facts, LogFacts, Outcome, Usage};
+use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
 use crate::limit::Limit;
 use crate::op::{Mode, Op};
 use crate::settlement::Receipt;
@@ -22,10 +22,8 @@ pub struct Decision {
     status: Status,
     outcome: Outcome,
     allowed: bool,
-    /// Whether the entry, if there is one, has a receipt.
-    has_receipt: bool,
-    /// How long the receipt is valid.
-    receipt_window: Window,
+    /// How long the receipt of the entry is valid. `None` if it has none.
+    receipt_window: Option<Window>,
 }
 
 impl Decision {
@@ -67,21 +65,20 @@ impl Decision {
     /// `None` if the log holds no entry for the operation, or if the entry exceeded a limit of the operation's policy or of the
     /// limiter's default policy when it was appended: a denied attempt, or a record above a maximum.
     ///
-    /// With a [resolution](Limit::resolution), only [permits](crate::Request::permit) and calls with an
-    /// [idempotency key](crate::Request::idempotency_key) have receipts, which expire after ten minutes.
+    /// A receipt is valid while an exact limit of either policy counts the entry. If all limits have a
+    /// [resolution](Limit::resolution), there are no receipts.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        if self.has_receipt { self.entry() } else { None }
+        let (entry, window) = (self.entry()?, self.receipt_window?);
+        Some(Receipt::new(entry.id, entry.at, window))
     }
 
-    /// Names the operation's entry, even if it has no receipt.
+    /// Returns the operation's entry, even if it has no receipt.
     #[inline]
-    pub(crate) fn entry(&self) -> Option<Receipt> {
+    pub(crate) const fn entry(&self) -> Option<Entry> {
         match self.outcome {
-            Outcome::Appended(entry) | Outcome::Repeated(entry) => {
-                Some(Receipt::new(entry.id, entry.at, self.receipt_window))
-            }
+            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
             Outcome::Nothing => None,
         }
     }
@@ -96,7 +93,7 @@ impl Decision {
     /// Returns the time of the operation's entry; for a repeated idempotency key, that of the original one.
     #[must_use]
     pub fn appended_at(&self) -> Option<Timestamp> {
-        self.entry().map(|entry| entry.at())
+        self.entry().map(|entry| entry.at)
     }
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
@@ -114,6 +111,12 @@ impl Decision {
     #[must_use]
     pub fn status(&self) -> Status {
         self.clone().into_status()
+    }
+
+    /// Returns the decision with its waits counted from another clock, if there is one.
+    pub(crate) fn waiting_from(mut self, clock: Option<Timestamp>) -> Self {
+        self.status.clock = clock.unwrap_or(self.status.clock);
+        self
     }
 
     #[inline]
@@ -173,21 +176,17 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
         log,
     } = facts;
     let verdict = verdict(op, admitted, op.policy.limits(), &log.usage);
-    let has_receipt = refundable && (op.is_named() || !op.has_resolution());
-    let (status, receipt_window) = (Status::new(op.policy, log, verdict), op.receipt_window());
     Decision {
-        status,
+        status: Status::new(op.policy, log, verdict),
         outcome,
         allowed: admitted,
-        has_receipt,
-        receipt_window,
+        receipt_window: op.receipt_window().filter(|_| refundable),
     }
 }
 
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
 ///
-/// With a constant `N`, the decision copies only `N` limits. The operation must have the limiter's policy. If a limit has a
-/// resolution, it must not be [named](Op::is_named).
+/// With a constant `N`, the decision copies only `N` limits. The operation must have the limiter's policy.
 #[inline(always)]
 pub fn decide_sized<const N: usize>(
     op: &Op<'_>,
@@ -198,18 +197,16 @@ pub fn decide_sized<const N: usize>(
         admitted,
         outcome,
         now,
+        clock,
         newest,
         usage,
     } = facts;
     let verdict = verdict(op, admitted, limits, &usage);
-    let status = Status::sized(limits, usage, now, newest, verdict);
-    let (has_receipt, receipt_window) = (admitted && !op.has_resolution(), op.retention().window);
     Decision {
-        status,
+        status: Status::sized(limits, usage, [now, clock], newest, verdict),
         outcome,
         allowed: admitted,
-        has_receipt,
-        receipt_window,
+        receipt_window: if admitted { op.receipt_window() } else { None },
     }
 }
 
@@ -222,6 +219,8 @@ pub struct SizedFacts<const N: usize> {
     pub outcome: Outcome,
     /// As [`LogFacts::now`].
     pub now: Timestamp,
+    /// As [`LogFacts::clock`].
+    pub clock: Timestamp,
     /// As [`LogFacts::newest`].
     pub newest: Option<Timestamp>,
     /// As [`LogFacts::usage`].
@@ -235,6 +234,7 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
             admitted,
             outcome,
             now,
+            clock,
             newest,
             usage,
         } = facts;
@@ -244,6 +244,7 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
             outcome,
             log: LogFacts {
                 now,
+                clock,
                 newest,
                 usage: usage.into(),
             },
@@ -296,6 +297,7 @@ mod tests {
             let usage = [used(1, 200, 200), second].into();
             let log = LogFacts {
                 now: at(500),
+                clock: at(500),
                 newest: Some(at(400)),
                 usage,
             };
@@ -306,12 +308,15 @@ mod tests {
                 log,
             };
             facts.verify(&op).unwrap();
-            let LogFacts { now, newest, .. } = facts.log;
+            let LogFacts {
+                now, clock, newest, ..
+            } = facts.log;
             let usage = [used(1, 200, 200), second];
             let sized = SizedFacts {
                 admitted: false,
                 outcome: Outcome::Nothing,
                 now,
+                clock,
                 newest,
                 usage,
             };

@@ -34,6 +34,9 @@ pub enum ErrorKind {
     InvalidCost,
     /// The cost is above a limit's maximum, so the operation can never fit. Nothing was recorded.
     CostExceedsLimit,
+    /// A permit or an idempotency key needs an exact limit: a limit with a [resolution](crate::Limit::resolution) keeps no single
+    /// entries. Nothing was recorded.
+    NeedsExactLimit,
     /// The store cannot be reached or refuses to serve. The operation may or may not have been recorded.
     Unavailable,
     /// The store did not respond in time. The operation may or may not have been recorded.
@@ -57,6 +60,7 @@ impl ErrorKind {
             Self::InvalidTimestamp => "invalid_timestamp",
             Self::InvalidCost => "invalid_cost",
             Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::NeedsExactLimit => "needs_exact_limit",
             Self::Unavailable => "unavailable",
             Self::Timeout => "timeout",
             Self::Corrupt => "corrupt",

@@ -39,6 +39,9 @@ pub struct SettlementFacts {
 pub struct LogFacts {
     /// The operation's time: caller-supplied or the store's, but no earlier than the newest entry before the operation.
     pub now: Timestamp,
+    /// The time from which waits count: the reading of the store's clock if the operation happened by it, which is earlier than
+    /// `now` while the clock is behind the newest entry. `now` for a caller-supplied time.
+    pub clock: Timestamp,
     /// The time of the newest entry, whether or not it still counts. `None` if the log is empty.
     pub newest: Option<Timestamp>,
     /// The usage of each limit, in the policy's order.
@@ -116,6 +119,7 @@ impl Facts {
             _ if log.newest.is_some_and(|newest| newest > log.now) => {
                 "the newest entry is later than the operation"
             }
+            _ if log.clock > log.now => "the store's clock is later than the operation",
             Outcome::Nothing if appends => "nothing was appended, although the verdict demands it",
             Outcome::Appended(_) if !appends => {
                 "an entry was appended, although the verdict forbids it"
@@ -149,7 +153,7 @@ impl SettlementFacts {
     /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug.
     pub fn verify(&self, settlement: &Settlement<'_>) -> Result<(), Error> {
         let Self { applied, log } = self;
-        let is_ordered = log.newest.is_none_or(|newest| newest <= log.now);
+        let is_ordered = log.newest.is_none_or(|newest| newest <= log.now) && log.clock <= log.now;
         if is_ordered && log.usage.len() == settlement.policy.limits().len() {
             return Ok(());
         }

@@ -66,8 +66,9 @@ impl Limit {
     /// Returns the limit with a resolution, which keeps its logs small: entries that no limit can tell apart merge.
     ///
     /// No window ever admits more than the maximum. The price: a unit becomes available late, by less than `resolution`. A log holds
-    /// about `window / resolution` entries, whatever the maximum. Receipts are only for [permits](crate::Request::permit) and
-    /// calls with an [idempotency key](crate::Request::idempotency_key), and end after ten minutes.
+    /// about `window / resolution` entries, whatever the maximum. [Permits](crate::Request::permit) and
+    /// [idempotency keys](crate::Request::idempotency_key) need an exact limit in the same policy, and last as long as its window. All
+    /// limits of a policy that have a resolution have the same one.
     ///
     /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. The
     /// largest one that is at most a sixtieth of the window is a good start. Default: exact.
@@ -182,6 +183,24 @@ impl Limit {
     #[must_use]
     pub const fn lease(&self) -> Option<Duration> {
         resolution::length(self.lease_code())
+    }
+
+    /// Returns an error if two of the limits have different resolutions.
+    pub(crate) const fn check_resolutions(limits: &[Self]) -> Result<(), OutOfRange> {
+        let (mut first, mut i) = (0, 0);
+        while i < limits.len() {
+            let code = (limits[i].packed >> RESOLUTION_SHIFT) as usize;
+            if first == 0 {
+                first = code;
+            } else if code > 0 && code != first {
+                return Err(OutOfRange::new(
+                    Quantity::TwoResolutions(first),
+                    code as u64,
+                ));
+            }
+            i += 1;
+        }
+        Ok(())
     }
 
     /// Returns the resolution in microseconds, 0 if the limit is exact.

@@ -69,24 +69,16 @@ struct StoredEntry {
     at: Timestamp,
     /// The running total up to and including this entry, modulo 2^64.
     total: u64,
-    /// The lower half of the entry's id, which increases from entry to entry, and the flags.
+    /// The lower half of the entry's id, which increases from entry to entry, and the flag [`MERGED`].
     flagged: u64,
 }
 
-/// The flag of an entry if an entry was named in its cell of ten minutes.
-const NAMED: u64 = 1 << 63;
-/// The flags of an entry if an entry was named in its cell of ten minutes, and in the cell before.
-const MARKS: u64 = NAMED | NAMED >> 1;
 /// The flag of a merged entry, which no receipt and no idempotency key names.
-const MERGED: u64 = 1 << 61;
+const MERGED: u64 = 1 << 63;
 
 impl StoredEntry {
-    const fn flags(&self) -> u64 {
-        self.flagged & (MARKS | MERGED)
-    }
-
     const fn number(&self) -> u64 {
-        self.flagged - self.flags()
+        self.flagged & !MERGED
     }
 
     const fn is_merged(&self) -> bool {
@@ -131,7 +123,7 @@ impl Log {
     pub(crate) fn numbered(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Self {
         let mut log = Self::with_ids(0, first);
         for (at, cost) in entries {
-            log.append(at, cost, 0);
+            log.append(at, cost);
         }
         log
     }
@@ -142,6 +134,7 @@ impl Log {
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
+        let clock = op.at.waits_from(time, now);
         if let Some((
             entry,
             Original {
@@ -150,14 +143,16 @@ impl Log {
                 ..
             },
         )) = op.id.and_then(|id| self.original(id))
-            && op.receipt_window().counts(entry.at, time)
+            && op
+                .receipt_window()
+                .is_some_and(|window| window.counts(entry.at, time))
         {
             let outcome = Outcome::Repeated(self.entry(&entry));
             return Facts {
                 admitted,
                 refundable,
                 outcome,
-                log: self.facts(op.policy, op.cost, time),
+                log: self.facts(op.policy, op.cost, time, clock),
             };
         }
         let fits = |limit: &Limit| self.used(limit, time).saturating_add(op.cost) <= limit.max();
@@ -167,7 +162,7 @@ impl Log {
                 .limiter_policy
                 .is_none_or(|policy| policy.limits().iter().all(fits));
         if !op.appends(admitted) {
-            let log = self.facts(op.policy, op.cost, time);
+            let log = self.facts(op.policy, op.cost, time, clock);
             return Facts {
                 admitted,
                 refundable,
@@ -176,7 +171,7 @@ impl Log {
             };
         }
         let before = self.newest();
-        let appended = self.append(time, op.cost, 0);
+        let appended = self.append(time, op.cost);
         if let Some(id) = op.id {
             self.ids.insert(
                 id,
@@ -189,10 +184,7 @@ impl Log {
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
-        self.mark_newest(op, time);
-        if let Some(before) = before {
-            self.merge(op, before, time);
-        }
+        self.merge(op, before.unwrap_or(time), time);
         self.forget_ids();
         self.expire_after(op, time, now);
         let outcome = Outcome::Appended(self.entry(&appended));
@@ -200,7 +192,7 @@ impl Log {
             admitted,
             refundable,
             outcome,
-            log: self.facts(op.policy, op.cost, time),
+            log: self.facts(op.policy, op.cost, time, clock),
         }
     }
 
@@ -265,7 +257,12 @@ impl Log {
         }
         SettlementFacts {
             applied: found.is_some(),
-            log: self.facts(settlement.policy, 0, time),
+            log: self.facts(
+                settlement.policy,
+                0,
+                time,
+                settlement.at.waits_from(time, now),
+            ),
         }
     }
 
@@ -313,11 +310,11 @@ impl Log {
         }
     }
 
-    fn append(&mut self, at: Timestamp, cost: u64, flags: u64) -> StoredEntry {
+    fn append(&mut self, at: Timestamp, cost: u64) -> StoredEntry {
         let appended = StoredEntry {
             at,
             total: self.total().wrapping_add(cost),
-            flagged: self.next | flags,
+            flagged: self.next,
         };
         self.next = self.next.wrapping_add(1);
         self.entries.push_back(appended);
@@ -412,7 +409,7 @@ impl Log {
         Some(self.entries.get(self.first_reaching(start, cost)?)?.at)
     }
 
-    fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
+    fn facts(&self, policy: &Policy, cost: u64, now: Timestamp, clock: Timestamp) -> LogFacts {
         let usage_of = |limit: &Limit| {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
@@ -428,6 +425,7 @@ impl Log {
         };
         LogFacts {
             now,
+            clock,
             newest: self.newest(),
             usage: PerLimit::of(policy, usage_of),
         }

@@ -1,59 +1,53 @@
-//! Which entries of a log may merge, if a limit has a resolution.
+//! Which entries of a log merge, if a limit has a resolution.
 
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
-use crate::time::Window;
+use crate::time::{Timestamp, Window};
 
-/// The windows of an operation's limits, each with its resolution, by which an append merges entries.
-///
-/// See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
+/// The rule by which an append merges entries. See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Merging(SmallVec<[(Window, u64); 4]>);
+pub struct Merging {
+    /// The smallest resolution, in microseconds.
+    pub resolution: u64,
+    /// The longest window of the exact limits. `None` if no limit is exact.
+    pub exact: Option<Window>,
+    /// The windows that are longer than `exact`, shortest first, each once. Their limits have a resolution.
+    ///
+    /// Shorter windows count neither of two entries that may merge.
+    pub windows: SmallVec<[Window; 4]>,
+}
 
 impl Merging {
-    /// How long a log with named entries keeps them apart, and how long their idempotency keys and receipts are valid: ten minutes.
-    pub const NAMED_FOR: Window = Window::TEN_MINUTES;
-
-    pub(crate) fn of(limits: impl Iterator<Item = Limit>) -> Self {
-        let mut windows: SmallVec<_> = limits
-            .map(|limit| (limit.window(), limit.resolution_micros()))
-            .collect();
+    /// `None` if an exact limit sees every entry.
+    pub(crate) fn of(limits: impl Iterator<Item = Limit> + Clone) -> Option<Self> {
+        let resolutions = limits.clone().map(|limit| limit.resolution_micros());
+        let resolution = resolutions.filter(|resolution| *resolution > 0).min()?;
+        let is_exact = |limit: &Limit| limit.resolution_micros() == 0;
+        let exact = limits
+            .clone()
+            .filter(is_exact)
+            .map(|limit| limit.window())
+            .max();
+        let longer = limits.map(|limit| limit.window());
+        let mut windows: SmallVec<_> = longer.filter(|window| Some(*window) > exact).collect();
         windows.sort_unstable();
-        // Of equal windows, the first has the smallest resolution.
-        windows.dedup_by_key(|(window, _)| *window);
-        Self(windows)
+        windows.dedup();
+        (!windows.is_empty()).then_some(Self {
+            resolution,
+            exact,
+            windows,
+        })
     }
 
-    /// Returns the windows, shortest first, each once, with its smallest resolution in microseconds. 0 is exact.
+    /// Returns `true` if an entry at `newer` merges with the entry before it, at `older`, once an append at `now` makes it due: both are
+    /// in one cell, and each limit counts both or neither.
     #[must_use]
-    pub fn windows(&self) -> &[(Window, u64)] {
-        &self.0
-    }
-
-    /// Returns the ages at which an entry may merge: the windows and ten minutes, shortest first, each once.
-    #[must_use]
-    pub fn boundaries(&self) -> SmallVec<[Window; 5]> {
-        let mut boundaries: SmallVec<_> = self.0.iter().map(|(window, _)| *window).collect();
-        if let Err(i) = boundaries.binary_search(&Self::NAMED_FOR) {
-            boundaries.insert(i, Self::NAMED_FOR);
-        }
-        boundaries
-    }
-
-    /// Returns the smallest resolution among the limits that count an entry of this age. Both are in microseconds.
-    ///
-    /// 0 if one of these limits is exact, if no limit counts the entry, or if the entry is younger than ten minutes and the
-    /// appended one `is_marked`.
-    #[must_use]
-    pub fn resolution_at(&self, age: u64, is_marked: bool) -> u64 {
-        if is_marked && age < Self::NAMED_FOR.as_micros() {
-            return 0;
-        }
-        let counting = self.0.iter().filter(|(window, _)| age < window.as_micros());
-        counting
-            .map(|(_, resolution)| *resolution)
-            .min()
-            .unwrap_or(0)
+    pub fn joins(&self, older: Timestamp, newer: Timestamp, now: Timestamp) -> bool {
+        newer.as_micros() % self.resolution >= newer.micros_since(older)
+            && self
+                .windows
+                .iter()
+                .all(|window| window.counts(older, now) == window.counts(newer, now))
     }
 }

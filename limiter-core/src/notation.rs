@@ -12,9 +12,10 @@ use crate::time::Window;
 fn invalid(what: &str, text: &str, error: ParseError<'_>) -> Error {
     let found = String::from_utf8_lossy(error.found);
     let reason = match error.reason {
-        Reason::OutOfRange(error) | Reason::Resolution(error) | Reason::Lease(error) => {
-            error.to_string()
-        }
+        Reason::OutOfRange(error)
+        | Reason::Resolution(error)
+        | Reason::Lease(error)
+        | Reason::TwoResolutions(error) => error.to_string(),
         reason if found.len() == text.len() => reason.expected().to_owned(),
         reason => format!("{}, found {}", reason.expected(), excerpt(&found)),
     };
@@ -392,6 +393,11 @@ mod tests {
                 &["1/1s"; 9].join(","),
                 "expected at most 8 limits, found \"1/1s\"",
             ),
+            (
+                "1/1s, 5/1m~1s, 9/1h~1m",
+                "policy \"1/1s, 5/1m~1s, 9/1h~1m\": a policy with the resolutions 1s and 1m, expected the same one for all limits \
+                 that have one",
+            ),
         ] {
             let error = text.parse::<Policy>().unwrap_err();
             assert!(error.to_string().contains(part), "{text}: {error}");
@@ -411,8 +417,7 @@ mod tests {
             Ok(limit) => limit,
             Err(_) => panic!(),
         };
-        const POLICY: Policy = Policy::from_limits([LIMIT, LIMIT]);
-        assert_eq!(POLICY, "5/1m, 5/1m".parse().unwrap());
+        assert_eq!(Policy::from(LIMIT), "5/1m".parse().unwrap());
         const COARSE: Policy = crate::policy!("5/1m, 9/1h~1m");
         assert_eq!(COARSE, "5/1m, 9/1h~1m".parse().unwrap());
         const LEASED: Policy = crate::policy!("5/1m+1s, 9/1h~1m+100ms");

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::facts::{Facts, Outcome};
-use crate::limit::Limit;
 use crate::log_key::LogKey;
 use crate::merging::Merging;
 use crate::name::Name;
@@ -39,6 +38,16 @@ impl At {
         match self {
             Self::StoreClock => clock,
             Self::Given(given) => given,
+        }
+    }
+
+    /// Returns [`LogFacts::clock`](crate::store::LogFacts::clock) of an operation at `now`, given the store's clock.
+    #[inline]
+    #[must_use]
+    pub fn waits_from(self, now: Timestamp, clock: Timestamp) -> Timestamp {
+        match self {
+            Self::StoreClock => clock,
+            Self::Given(_) => now,
         }
     }
 }
@@ -114,11 +123,6 @@ pub struct Op<'a> {
     pub at: At,
     /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
-    /// Whether the entry is for a permit, which a peek ignores. Default: `false`.
-    ///
-    /// With a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore it:
-    /// [`Facts::refundable`](crate::store::Facts::refundable) alone then decides whether the entry has a receipt.
-    pub keep: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
     /// Stores ignore it. Observers can tell a status from a peek.
@@ -144,7 +148,6 @@ impl<'a> Op<'a> {
             mode,
             at,
             id,
-            keep: false,
             is_status: false,
             timeout: None,
         }
@@ -229,7 +232,6 @@ impl<'a> Op<'a> {
         Self {
             mode: Mode::Peek,
             id: None,
-            keep: false,
             ..self
         }
     }
@@ -237,12 +239,12 @@ impl<'a> Op<'a> {
     /// Validates the operation and returns it in the form that stores rely on.
     ///
     /// The cost of an acquire or a peek is then 1 to the policy's smallest maximum. The cost of a record is 1 to
-    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id
-    /// and keeps nothing.
+    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id.
     ///
     /// # Errors
     /// - [`ErrorKind::InvalidCost`] if the cost is 0.
     /// - [`ErrorKind::CostExceedsLimit`] if an acquire or a peek can never fit.
+    /// - [`ErrorKind::NeedsExactLimit`] if an acquire or a record has an id, but no limit is exact.
     pub fn checked(mut self) -> Result<Self, Error> {
         let (cost, log) = (self.cost, self.log);
         if cost == 0 {
@@ -262,9 +264,22 @@ impl<'a> Op<'a> {
             return Err(Error::new(ErrorKind::CostExceedsLimit, text).with_log(log));
         }
         if self.mode == Mode::Peek {
-            (self.id, self.keep) = (None, false);
+            self.id = None;
+        }
+        if self.id.is_some() {
+            self.check_receipts()?;
         }
         Ok(self)
+    }
+
+    /// Returns an error if entries have no receipts, because no limit is exact.
+    pub(crate) fn check_receipts(&self) -> Result<(), Error> {
+        if self.receipt_window().is_some() {
+            return Ok(());
+        }
+        let text = "a limit with a resolution keeps no single entries: add an exact limit whose window is as long as the call \
+                    takes, such as `60000/10m`";
+        Err(Error::new(ErrorKind::NeedsExactLimit, text).with_log(self.log))
     }
 
     /// Returns whether [`checked`](Self::checked) would return the operation unchanged.
@@ -274,8 +289,12 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn is_checked(&self) -> bool {
         match self.mode {
+            _ if self.id.is_some()
+                && (self.mode == Mode::Peek || self.receipt_window().is_none()) =>
+            {
+                false
+            }
             Mode::Record => 0 < self.cost && self.cost <= MAX_COST,
-            Mode::Peek if self.id.is_some() || self.keep => false,
             // Every maximum is at least 1.
             _ => self.cost == 1 || (0 < self.cost && self.cost <= self.policy.smallest_max()),
         }
@@ -309,48 +328,29 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns whether the entry is named, because somebody may ask for it later: if it has an id or is for a permit.
-    ///
-    /// With a resolution, only named entries can have receipts, and their log merges nothing younger than ten minutes.
+    /// Returns `true` if an append may merge entries: no exact limit of `policy` or `limiter_policy` has the longest window.
     #[inline]
     #[must_use]
-    pub const fn is_named(&self) -> bool {
-        self.keep || self.id.is_some()
+    pub fn merges(&self) -> bool {
+        self.receipt_window() != Some(self.retention().window)
     }
 
-    /// Returns whether a limit of `policy` or of `limiter_policy` has a resolution.
-    #[inline]
-    #[must_use]
-    pub fn has_resolution(&self) -> bool {
-        self.policy.has_resolution() || self.limiter_policy.is_some_and(Policy::has_resolution)
-    }
-
-    /// Returns the windows and the resolutions by which an append merges entries. `None` if all limits are exact.
+    /// Returns the rule by which an append merges entries. `None` unless it [may](Self::merges).
     #[must_use]
     pub fn merging(&self) -> Option<Merging> {
-        self.has_resolution()
-            .then(|| Merging::of(self.limits().copied()))
+        let both = [Some(self.policy), self.limiter_policy]
+            .into_iter()
+            .flatten();
+        Merging::of(both.flat_map(Policy::limits).copied())
     }
 
-    /// The limits of both policies.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &'a Limit> + use<'a> {
-        self.policy
-            .limits()
-            .iter()
-            .chain(self.limiter_policy.into_iter().flat_map(Policy::limits))
-    }
-
-    /// Returns how long an entry's receipt and idempotency key are valid: the [retention](Self::retention) window, but at most
-    /// [ten minutes](Merging::NAMED_FOR) if a limit has a resolution.
+    /// Returns how long an entry's receipt and idempotency key are valid: the longest window of the exact limits of `policy` and
+    /// `limiter_policy`. `None` if no limit is exact: entries then have neither.
     #[inline]
     #[must_use]
-    pub fn receipt_window(&self) -> Window {
-        let window = self.retention().window;
-        if self.has_resolution() {
-            window.min(Merging::NAMED_FOR)
-        } else {
-            window
-        }
+    pub fn receipt_window(&self) -> Option<Window> {
+        let longest = Policy::longest_exact_window;
+        longest(self.policy).max(self.limiter_policy.and_then(longest))
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) enum Reason {
     OutOfRange(OutOfRange),
     Resolution(OutOfRange),
     Lease(OutOfRange),
+    TwoResolutions(OutOfRange),
     TooManyLimits,
 }
 
@@ -54,6 +55,7 @@ impl Reason {
                 "expected a lease of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no longer than the \
                  window"
             }
+            Self::TwoResolutions(_) => "expected the same resolution for all limits that have one",
             Self::TooManyLimits => "expected at most 8 limits",
         }
     }
@@ -192,6 +194,7 @@ const fn option<'a>(text: &'a [u8], sign: &[u8]) -> (&'a [u8], Option<&'a [u8]>)
 
 /// Parses limits separated by commas, such as `"3/1s, 100/1h"`. Returns them at the front of the array, and their number.
 pub(crate) const fn limits(text: &[u8]) -> Result<([Limit; MAX_LIMITS], usize), ParseError<'_>> {
+    let all = text;
     let (mut limits, mut count, mut rest) = ([Limit::UNUSED; MAX_LIMITS], 0, Some(text));
     while let Some(text) = rest {
         let (next, after) = match split(text, b",") {
@@ -204,5 +207,8 @@ pub(crate) const fn limits(text: &[u8]) -> Result<([Limit; MAX_LIMITS], usize), 
         limits[count] = tri!(limit(next));
         (count, rest) = (count + 1, after);
     }
-    Ok((limits, count))
+    match Limit::check_resolutions(&limits) {
+        Ok(()) => Ok((limits, count)),
+        Err(two) => error(all, Reason::TwoResolutions(two)),
+    }
 }

@@ -58,6 +58,7 @@ pub struct Policy {
     /// The code of the shortest lease; 0 if a limit has none.
     lease: u8,
     longest_window: Window,
+    longest_exact_window: Option<Window>,
     largest_max: u64,
     smallest_max: u64,
     name: Option<Cow<'static, str>>,
@@ -72,7 +73,7 @@ impl Policy {
     /// The order matters only for ties: if two limits bind equally, a decision reports the earlier one.
     ///
     /// # Errors
-    /// [`OutOfRange`] if there are no limits or more than [`MAX_LIMITS`].
+    /// [`OutOfRange`] if there are no limits or more than [`MAX_LIMITS`], or if two have different resolutions.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, OutOfRange> {
         let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
         // One more than fit, because an endless iterator has too many as well.
@@ -85,23 +86,8 @@ impl Policy {
         if count == 0 || count > MAX_LIMITS {
             return Err(OutOfRange::new(Quantity::Limits, count as u64));
         }
+        Limit::check_resolutions(&array)?;
         Ok(Self::from_checked(array, count))
-    }
-
-    /// Returns a policy of these limits, with [`Counting::Admitted`]. An invalid number of limits is a compile error.
-    ///
-    /// ```compile_fail
-    /// let none = limiter_core::Policy::from_limits([]);
-    /// ```
-    #[must_use]
-    pub const fn from_limits<const N: usize>(limits: [Limit; N]) -> Self {
-        const { assert!(0 < N && N <= MAX_LIMITS, "a policy has 1 to 8 limits") };
-        let (mut array, mut i) = ([Limit::UNUSED; MAX_LIMITS], 0);
-        while i < N {
-            array[i] = limits[i];
-            i += 1;
-        }
-        Self::from_checked(array, N)
     }
 
     /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as customers'
@@ -159,6 +145,7 @@ impl Policy {
         let (mut longest, mut largest, mut smallest) =
             (limits[0].window(), limits[0].max(), limits[0].max());
         let (mut len, mut lease, mut i) = (count as u8, limits[0].lease_code(), 0);
+        let mut exact = None::<Window>;
         while i < count {
             let limit = limits[i];
             if limit.lease_code() < lease {
@@ -166,6 +153,11 @@ impl Policy {
             }
             if limit.resolution_micros() > 0 {
                 len |= RESOLUTION;
+            } else if match exact {
+                None => true,
+                Some(window) => limit.window().as_micros() > window.as_micros(),
+            } {
+                exact = Some(limit.window());
             }
             if limit.window().as_micros() > longest.as_micros() {
                 longest = limit.window();
@@ -184,6 +176,7 @@ impl Policy {
             counting: Counting::Admitted,
             lease,
             longest_window: longest,
+            longest_exact_window: exact,
             largest_max: largest,
             smallest_max: smallest,
             name: None,
@@ -231,6 +224,15 @@ impl Policy {
     #[must_use]
     pub const fn longest_window(&self) -> Window {
         self.longest_window
+    }
+
+    /// Returns the longest window of the limits without a [resolution](Limit::resolution). `None` if every limit has one.
+    ///
+    /// Receipts and idempotency keys last that long.
+    #[inline]
+    #[must_use]
+    pub const fn longest_exact_window(&self) -> Option<Window> {
+        self.longest_exact_window
     }
 
     /// Returns the largest maximum of all limits.
@@ -283,7 +285,7 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// A value that [`Limiter::new`](crate::Limiter::new) takes as its policy: a [`Policy`], a [`Limit`], or an array of limits.
+/// A value that [`Limiter::new`](crate::Limiter::new) takes as its policy: a [`Policy`] or a [`Limit`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a policy",
     note = "for a literal, write `policy!(\"5/10s, 100/1h\")`, which the compiler checks",
@@ -313,21 +315,18 @@ impl IntoPolicy for Limit {
     }
 }
 
-impl<const N: usize> IntoPolicy for [Limit; N] {
-    fn into_policy(self) -> Policy {
-        Policy::from_limits(self)
-    }
-}
-
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
-        Self::from_limits([limit])
+        let mut limits = [Limit::UNUSED; MAX_LIMITS];
+        limits[0] = limit;
+        Self::from_checked(limits, 1)
     }
 }
 
 /// Creates a [`Policy`] from a literal, which the compiler checks.
 ///
-/// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas.
+/// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas. Malformed text and two resolutions are compile
+/// errors.
 ///
 /// ```
 /// use limiter_core::{Policy, policy};
@@ -337,6 +336,10 @@ impl From<Limit> for Policy {
 ///
 /// ```compile_fail
 /// let mistyped = limiter_core::policy!("5/10x");
+/// ```
+///
+/// ```compile_fail
+/// let two_resolutions = limiter_core::policy!("5/1m~1s, 9/1h~1m");
 /// ```
 #[macro_export]
 macro_rules! policy {
@@ -399,6 +402,16 @@ mod tests {
             assert_eq!(leases(leased(second)), Some(second));
             assert_eq!(leases(leased(longer)), Some(longer));
             assert_eq!(leases(wide), None);
+            let exact = Window::from_micros(1_000_000).ok();
+            assert_eq!(policy.longest_exact_window(), exact);
+            assert_eq!(last.longest_exact_window(), exact.filter(|_| count > 1));
+            let finer = limit(1).with_resolution(std::time::Duration::from_millis(1));
+            assert_eq!(
+                Policy::new([coarse, limit(1), finer.unwrap()])
+                    .unwrap_err()
+                    .to_string(),
+                "a policy with the resolutions 10ms and 1ms, expected the same one for all limits that have one"
+            );
         }
     }
     #[test]

@@ -179,6 +179,7 @@ mod tests {
         };
         let log = LogFacts {
             now: at(500_000),
+            clock: at(500_000),
             newest: Some(at(400_000)),
             usage: [used(2), used(2)].into(),
         };

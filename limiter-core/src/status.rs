@@ -16,11 +16,14 @@ use crate::time::Timestamp;
 /// [`Decision`](crate::Decision) that is a denial, it is the one with the longest wait. The first in the policy's order wins
 /// ties. [`limits`](Self::limits) returns the values of every limit.
 ///
-/// All durations start at [`at`](Self::at) and are whole microseconds. The feature `serde` writes it like a
+/// All durations start at [`at`](Self::at), or at the store's clock while that is [behind](Self::clock_behind), and are whole
+/// microseconds. The feature `serde` writes it like a
 /// [`Decision`](crate::Decision), without `allowed`.
 #[derive(Clone)]
 pub struct Status {
     now: Timestamp,
+    /// The time from which waits count.
+    pub(crate) clock: Timestamp,
     /// Unspecified if nothing counts.
     newest: Timestamp,
     limits: PerLimit<(Limit, Usage)>,
@@ -98,11 +101,17 @@ impl LimitStatus {
 impl Status {
     /// Returns the usage that `log` reports for the limits of `policy`.
     pub(crate) fn new(policy: &Policy, log: LogFacts, verdict: Verdict) -> Self {
-        let LogFacts { now, newest, usage } = log;
+        let LogFacts {
+            now,
+            clock,
+            newest,
+            usage,
+        } = log;
         let newest = newest.unwrap_or_default();
         let limit = |i| policy.limits().get(i).copied().unwrap_or(Limit::UNUSED);
         Self {
             now,
+            clock,
             newest,
             limits: PerLimit::from_fn(usage.len(), |i| (limit(i), usage[i])),
             verdict,
@@ -114,13 +123,14 @@ impl Status {
     pub(crate) fn sized<const N: usize>(
         limits: &[Limit; N],
         usage: [Usage; N],
-        now: Timestamp,
+        [now, clock]: [Timestamp; 2],
         newest: Option<Timestamp>,
         verdict: Verdict,
     ) -> Self {
         let newest = newest.unwrap_or_default();
         Self {
             now,
+            clock,
             newest,
             limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into(),
             verdict,
@@ -132,6 +142,16 @@ impl Status {
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.now
+    }
+
+    /// Returns how far the store's clock is behind [`at`](Self::at), which is then the time of the log's newest entry. All waits include
+    /// it. Zero for a caller-supplied time.
+    ///
+    /// A moment is normal, as processes and threads read the clock before they wait for the log. More than a second means that the
+    /// clock was ahead and has been corrected.
+    #[must_use]
+    pub const fn clock_behind(&self) -> Duration {
+        Duration::from_micros(self.now.micros_since(self.clock))
     }
 
     /// Returns the binding limit.
@@ -168,7 +188,9 @@ impl Status {
     pub fn reset_after(&self) -> Duration {
         let used = self.limits.iter().filter(|(_, usage)| usage.used > 0);
         let longest = used.map(|(limit, _)| limit.window()).max();
-        Duration::from_micros(longest.map_or(0, |window| window.micros_left(self.newest, self.now)))
+        Duration::from_micros(
+            longest.map_or(0, |window| window.micros_left(self.newest, self.clock)),
+        )
     }
 
     /// Returns the values of every limit, in the policy's order.
@@ -241,18 +263,18 @@ impl Status {
             limit,
             used: used.min(limit.max()),
             retry_after: if blocks {
-                window.micros_left(blocker, self.at())
+                window.micros_left(blocker, self.clock)
             } else {
                 0
             },
             refill_after: if used > 0 {
-                window.micros_left(oldest, self.now)
+                window.micros_left(oldest, self.clock)
             } else {
                 0
             },
             // If anything counts, the newest entry does.
             reset_after: if used > 0 {
-                window.micros_left(self.newest, self.now)
+                window.micros_left(self.newest, self.clock)
             } else {
                 0
             },
@@ -263,7 +285,7 @@ impl Status {
 /// Two statuses are equal if all the values they return are equal.
 impl PartialEq for Status {
     fn eq(&self, other: &Self) -> bool {
-        (self.at(), self.limits()) == (other.at(), other.limits())
+        (self.at(), self.clock, self.limits()) == (other.at(), other.clock, other.limits())
     }
 }
 
@@ -315,6 +337,7 @@ mod tests {
         };
         let log = LogFacts {
             now: at(5_000_000),
+            clock: at(5_000_000),
             newest: Some(at(4_500_000)),
             usage: [used(1, 4_500_000), used(2, 1_000_000), used(2, 1_000_000)].into(),
         };
@@ -343,6 +366,7 @@ mod tests {
         );
         let nothing = LogFacts {
             now: at(9),
+            clock: at(9),
             newest: None,
             usage: [Usage::default()].into(),
         };

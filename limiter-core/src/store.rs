@@ -144,7 +144,6 @@ macro_rules! forward {
         }
     )*};
 }
-pub(crate) use forward;
 
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     forward! {

@@ -98,8 +98,6 @@ impl Window {
     /// The longest window, 2^53 - 1 µs (285 years).
     pub const MAX: Self = Self(MAX_MICROS);
 
-    pub(crate) const TEN_MINUTES: Self = Self(600_000_000);
-
     /// Returns a window of `length`.
     ///
     /// # Errors

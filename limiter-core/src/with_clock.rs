@@ -3,11 +3,12 @@
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::facts::{Facts, SettlementFacts};
+use crate::facts::{Facts, LogFacts, SettlementFacts};
 use crate::log_key::LogKey;
 use crate::op::{At, JointOp, Op};
 use crate::settlement::Settlement;
-use crate::store::{JointFacts, SyncStore, WindowStore, forward};
+use crate::store::{JointFacts, SyncStore, WindowStore};
+use crate::time::Timestamp;
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -40,54 +41,59 @@ impl<S, C: Clock> WithClock<S, C> {
         Self { store, clock }
     }
 
-    fn at(&self, at: At) -> At {
-        match at {
-            At::StoreClock => At::Given(self.clock.now()),
-            At::Given(_) => at,
-        }
+    /// Gives an operation at the store's clock this clock's time, which is returned.
+    fn set(&self, at: &mut At) -> Option<Timestamp> {
+        let clock = (*at == At::StoreClock).then(|| self.clock.now());
+        *at = clock.map_or(*at, At::Given);
+        clock
     }
+}
 
-    fn op<'a>(&self, op: &Op<'a>) -> Op<'a> {
-        Op {
-            at: self.at(op.at),
-            ..*op
-        }
-    }
-
-    fn settlement<'a>(&self, settlement: &Settlement<'a>) -> Settlement<'a> {
-        Settlement {
-            at: self.at(settlement.at),
-            ..*settlement
-        }
-    }
+/// Counts the waits from this clock instead of the time that the store was given.
+fn wait_from(clock: Option<Timestamp>, log: &mut LogFacts) {
+    log.clock = clock.unwrap_or(log.clock);
 }
 
 #[async_trait::async_trait]
 impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
-    forward! {
-        apply(self, op: Op) -> Facts { self.store.apply(self.op(&op)) }
-        settle(self, settlement: Settlement) -> SettlementFacts { self.store.settle(self.settlement(&settlement)) }
-        reset(self, log: LogKey) -> bool { self.store.reset(log) }
+    async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
+        let clock = self.set(&mut op.at);
+        let mut facts = self.store.apply(op).await?;
+        wait_from(clock, &mut facts.log);
+        Ok(facts)
+    }
+
+    async fn settle(&self, mut settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let clock = self.set(&mut settlement.at);
+        let mut facts = self.store.settle(settlement).await?;
+        wait_from(clock, &mut facts.log);
+        Ok(facts)
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.store.reset(log).await
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let now = self.at(At::StoreClock);
-        let at = |op: Op<'_>| if op.at == At::StoreClock { now } else { op.at };
-        let ops: Vec<_> = ops
-            .iter()
-            .map(|joint| JointOp {
-                op: Op {
-                    at: at(joint.op),
-                    ..joint.op
-                },
-                ..*joint
-            })
-            .collect();
-        self.store.apply_all(&ops).await
+        // All happen at the store's clock or all at one given time.
+        let (mut ops, mut clock) = (ops.to_vec(), None);
+        for JointOp { op, .. } in &mut ops {
+            match clock {
+                Some(now) if op.at == At::StoreClock => op.at = At::Given(now),
+                _ => clock = self.set(&mut op.at),
+            }
+        }
+        let mut all = self.store.apply_all(&ops).await?;
+        for facts in all.iter_mut().flatten().flatten() {
+            wait_from(clock, &mut facts.log);
+        }
+        Ok(all)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.store.try_decide(self.op(&op))
+    fn try_decide(&self, mut op: Op<'_>) -> Option<Result<Decision, Error>> {
+        let clock = self.set(&mut op.at);
+        let decision = self.store.try_decide(op)?;
+        Some(decision.map(|decision| decision.waiting_from(clock)))
     }
 
     fn inner(&self) -> Option<&dyn WindowStore> {
@@ -101,15 +107,26 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
 
 impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.store.apply_now(&self.op(op))
+        let mut op = *op;
+        let clock = self.set(&mut op.at);
+        let mut facts = self.store.apply_now(&op);
+        wait_from(clock, &mut facts.log);
+        facts
     }
 
-    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.store.decide_now(self.op(&op))
+    fn decide_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
+        let clock = self.set(&mut op.at);
+        self.store
+            .decide_now(op)
+            .map(|decision| decision.waiting_from(clock))
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        self.store.settle_now(&self.settlement(settlement))
+        let mut settlement = *settlement;
+        let clock = self.set(&mut settlement.at);
+        let mut facts = self.store.settle_now(&settlement);
+        wait_from(clock, &mut facts.log);
+        facts
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {

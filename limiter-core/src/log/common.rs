@@ -1,11 +1,9 @@
 //! The most common operations with a resolution, in a few steps.
 
-use super::merge::is_same_cell;
 use super::{Log, MERGED, StoredEntry};
 use crate::bounds::MAX_COST;
 use crate::decision::SizedFacts;
 use crate::facts::{Outcome, Usage};
-use crate::merging::Merging;
 use crate::op::Op;
 use crate::time::Timestamp;
 
@@ -19,11 +17,9 @@ impl Log {
         };
         let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, *self.entries.back()?);
         let (time, used) = (self.clamped(op.at, now), self.cost());
-        if !op.has_resolution()
-            || op.is_named()
-            || used > max
-            || !limit.window().counts(oldest, time)
-        {
+        let clock = op.at.waits_from(time, now);
+        let resolution = limit.resolution_micros();
+        if resolution == 0 || used > max || !limit.window().counts(oldest, time) {
             return None;
         }
         let admitted = used.saturating_add(op.cost) <= max;
@@ -42,15 +38,15 @@ impl Log {
                 admitted,
                 outcome,
                 now: time,
+                clock,
                 newest: Some(newest.at),
                 usage,
             });
         }
         let joins = admitted
-            && newest.marks_at(time) == 0
-            && is_same_cell(limit.resolution_micros(), newest.at, time)
+            && time.as_micros() % resolution >= time.micros_since(newest.at)
             && self.cost_of(self.len() - 1) + op.cost <= MAX_COST;
-        if !joins || !self.crossed(Merging::NAMED_FOR, newest.at, time).is_empty() {
+        if !joins {
             return None;
         }
         let merged = StoredEntry {
@@ -72,6 +68,7 @@ impl Log {
             admitted,
             outcome,
             now: time,
+            clock,
             newest: Some(time),
             usage,
         })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Log, MARKS, MERGED, Original};
+use super::{Log, MERGED, Original};
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
@@ -24,7 +24,7 @@ pub(super) struct SavedLog {
     entries: Vec<SavedEntry>,
 }
 
-/// The time, the cost, the number with its flags, and the idempotency key with its [`Original`] verdict.
+/// The time, the cost, the number with the flag [`MERGED`], and the idempotency key with its [`Original`] verdict.
 type SavedEntry = (u64, u64, u64, Option<(u128, bool, bool)>);
 
 impl From<Log> for SavedLog {
@@ -68,8 +68,7 @@ fn read(saved: &SavedLog) -> Option<Log> {
     let mut log = Log::with_ids(saved.prefix, 0);
     log.expires_at = Timestamp::from_micros(saved.expires_at).ok()?;
     for &(at, cost, flagged, id) in &saved.entries {
-        let (at, flags) = (Timestamp::from_micros(at).ok()?, flagged & (MARKS | MERGED));
-        let number = flagged - flags;
+        let (at, number) = (Timestamp::from_micros(at).ok()?, flagged & !MERGED);
         if log.newest().is_some_and(|newest| at < newest)
             || number < log.next
             || !(1..=MAX_COST).contains(&cost)
@@ -77,7 +76,8 @@ fn read(saved: &SavedLog) -> Option<Log> {
             return None;
         }
         log.next = number;
-        log.append(at, cost, flags);
+        log.append(at, cost);
+        log.entries.back_mut()?.flagged = flagged;
         if let Some((id, admitted, refundable)) = id {
             let original = Original {
                 number,
@@ -85,7 +85,7 @@ fn read(saved: &SavedLog) -> Option<Log> {
                 refundable,
             };
             let is_new = log.ids.insert(EntryId::from_u128(id), original).is_none();
-            if !is_new || flags & MERGED > 0 || (refundable && !admitted) {
+            if !is_new || flagged & MERGED > 0 || (refundable && !admitted) {
                 return None;
             }
         }

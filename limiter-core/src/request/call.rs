@@ -24,7 +24,6 @@ pub struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
-    pub(super) keep: bool,
     pub(super) is_status: bool,
     /// The longest wait until an acquire fits.
     pub(super) within: Duration,
@@ -65,7 +64,6 @@ impl<'a, S, B> Call<'a, S, B> {
             cost: 1,
             at,
             id,
-            keep: false,
             is_status: false,
             within,
             timeout,
@@ -85,7 +83,6 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             mode: self.mode,
             at: self.at,
             id: self.id,
-            keep: self.keep,
             is_status: self.is_status,
             timeout: self.timeout,
         }

@@ -10,6 +10,7 @@ use super::view::Target;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
+use crate::op::Mode;
 use crate::settlement::Receipt;
 use crate::verdict::Denied;
 
@@ -23,7 +24,8 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
 /// [`on_drop`](Self::on_drop) changes that.
 ///
-/// With a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes. If the acquire had a
+/// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
+/// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
 /// [caller-supplied time](crate::Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
 /// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
@@ -102,10 +104,13 @@ impl<S> Deref for PermitDecision<'_, S> {
 impl<'a, S> Permit<'a, S> {
     /// Returns `None` if the decision has no entry.
     pub(super) fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
-        let entry = decision.entry()?;
+        let (entry, window) = (
+            decision.entry()?,
+            target.call(Mode::Acquire).op().receipt_window()?,
+        );
         Some(Self {
             target,
-            entry,
+            entry: Receipt::new(entry.id, entry.at, window),
             decision,
         })
     }

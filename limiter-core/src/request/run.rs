@@ -27,7 +27,8 @@ use crate::time::Timestamp;
 /// # Errors
 /// The future and [`now`](Self::now) return:
 /// - [`InvalidCost`](crate::ErrorKind::InvalidCost) if the cost is 0;
-/// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if an acquire or a peek can never fit.
+/// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if an acquire or a peek can never fit;
+/// - [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if a permit or an idempotency key meets a policy without an exact limit.
 ///
 /// The future also returns the store's errors, and [`Inconsistent`](crate::ErrorKind::Inconsistent) if the store's facts
 /// contradict each other.
@@ -123,8 +124,9 @@ impl<S, B, V: Costs, const MAY_WAIT: bool> Request<'_, S, B, V, MAY_WAIT> {
 
     /// Sets an idempotency key of 128 bits, such as a UUID. Repeating the call with the same key counts once. Default: none.
     ///
-    /// While the log holds the entry, and with a [resolution](crate::Limit::resolution) for at most ten minutes, a repetition
-    /// appends nothing. It returns the original verdict with the current usage. A denied acquire that appended nothing leaves
+    /// While an exact limit counts the entry, a repetition does not append. If every limit has a
+    /// [resolution](crate::Limit::resolution), the call fails with [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit). A repetition
+    /// returns the original verdict with the current usage. A denied acquire that appended nothing leaves
     /// no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
     pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
@@ -145,6 +147,9 @@ impl<'a, S, B: AsRef<[u8]>, V: Verb> Request<'a, S, B, V> {
         S: SyncStore,
     {
         let Self { call, running, .. } = self;
+        if V::NEEDS_RECEIPT {
+            call.op().check_receipts()?;
+        }
         // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
         V::Output::now(&call)
@@ -179,11 +184,12 @@ impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
 
 impl<'a, S, B, const MAY_WAIT: bool> Request<'a, S, B, verb::Acquire, MAY_WAIT> {
     /// Returns a [`PermitDecision`](crate::request::PermitDecision) instead of a decision: an acquire that can be settled or refunded
-    /// if it is admitted.
+    /// if it is admitted. If every limit has a [resolution](crate::Limit::resolution), the request fails with
+    /// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit).
     pub fn permit(self) -> Request<'a, S, B, verb::Permit, MAY_WAIT> {
         let Self { call, running, .. } = self;
         Request {
-            call: Call { keep: true, ..call },
+            call,
             running,
             verb: PhantomData,
         }
@@ -207,6 +213,11 @@ where
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
+        if V::NEEDS_RECEIPT
+            && let Err(error) = call.op().check_receipts()
+        {
+            return Poll::Ready(Err(error));
+        }
         if MAY_WAIT {
             let start =
                 |call| -> BoxFuture<'a, _> { Box::pin(async move { wait::sleeping(&call).await }) };

@@ -13,6 +13,7 @@ use crate::store::{SyncStore, WindowStore};
 pub trait Verb: Unpin + Send + Sync + 'static {
     const MODE: Mode;
     const IS_STATUS: bool = false;
+    const NEEDS_RECEIPT: bool = false;
     type Output<'a, S: 'a>: Output<'a, S>;
 }
 
@@ -110,6 +111,7 @@ impl Verb for Acquire {
 
 impl Verb for Permit {
     const MODE: Mode = Mode::Acquire;
+    const NEEDS_RECEIPT: bool = true;
     type Output<'a, S: 'a> = PermitDecision<'a, S>;
 }
 
