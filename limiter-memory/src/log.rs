@@ -82,7 +82,7 @@ impl Log {
     /// Drops the first `expired` entries and takes a form that can hold the operation's entry.
     #[cold]
     pub(crate) fn convert_for(&mut self, op: &Op<'_>, expired: usize) {
-        if op.has_resolution() || self.len() - expired >= ring::MAX_LEN {
+        if op.merges() || self.len() - expired >= ring::MAX_LEN {
             self.make_sparse();
             return;
         }

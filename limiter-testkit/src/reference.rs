@@ -4,7 +4,7 @@ pub mod merging;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use limiter_core::store::{
@@ -16,7 +16,7 @@ use limiter_core::{
     Timestamp, WindowStore,
 };
 
-use merging::{Append, Rules, TEN_MINUTES, is_exact};
+use merging::{Append, Rules};
 
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
@@ -32,6 +32,8 @@ struct Logs {
     by_key: HashMap<(Name, Vec<u8>), Vec<ReferenceEntry>>,
     /// The number of entries ever appended.
     named: u64,
+    /// The time of a clock that stands still. `None` for the system's clock.
+    clock: Option<Timestamp>,
 }
 
 /// An entry of a log in an [`ReferenceStore`].
@@ -49,8 +51,6 @@ pub struct ReferenceEntry {
     pub admitted: bool,
     /// Whether it fitted the limiter's default policy, too.
     pub refundable: bool,
-    /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
-    pub marks: [bool; 2],
 }
 
 impl ReferenceStore {
@@ -91,6 +91,12 @@ impl ReferenceStore {
         };
     }
 
+    /// Stops the store's clock at this time.
+    #[doc(hidden)]
+    pub fn stop_clock(&self, at: Timestamp) {
+        self.logs().clock = Some(at);
+    }
+
     fn logs(&self) -> MutexGuard<'_, Logs> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,10 +120,6 @@ impl Clone for ReferenceStore {
 
 fn owned(log: LogKey<'_>) -> (Name, Vec<u8>) {
     (log.name, log.key.to_vec())
-}
-
-fn micros(duration: Duration) -> u64 {
-    duration.as_micros() as u64
 }
 
 /// Returns an entry's age in microseconds.
@@ -153,8 +155,13 @@ fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Us
     }
 }
 
-/// Returns the state of a log.
-pub fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
+/// Returns the state of a log at `now`. Waits count from `clock`.
+pub fn log_facts(
+    log: &[ReferenceEntry],
+    policy: &Policy,
+    cost: u64,
+    [now, clock]: [Timestamp; 2],
+) -> LogFacts {
     let used: Vec<Usage> = policy
         .limits()
         .iter()
@@ -162,6 +169,7 @@ pub fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timest
         .collect();
     LogFacts {
         now,
+        clock,
         newest: log.last().map(|entry| entry.at),
         usage: PerLimit::from_slice(&used).unwrap_or_else(|| PerLimit::from([Usage::default()])),
     }
@@ -174,39 +182,38 @@ pub fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
     }
 }
 
-fn time(at: At, log: &[ReferenceEntry]) -> Timestamp {
-    let time = match at {
-        At::Given(given) => given,
-        At::StoreClock => Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::EPOCH),
-    };
-    log.iter().map(|entry| entry.at).fold(time, Timestamp::max)
+/// Returns the time of an operation, and the time from which its waits count.
+fn times(at: At, log: &[ReferenceEntry], clock: Timestamp) -> [Timestamp; 2] {
+    let clamped = |time| log.iter().map(|entry| entry.at).fold(time, Timestamp::max);
+    match at {
+        At::Given(given) => [clamped(given); 2],
+        At::StoreClock => [clamped(clock), clock],
+    }
 }
 
-impl SyncStore for ReferenceStore {
-    fn apply_now(&self, op: &Op<'_>) -> Facts {
-        let mut logs = self.logs();
-        let mut named = logs.named;
-        let log = logs.by_key.entry(owned(op.log)).or_default();
-        let now = time(op.at, log);
+impl Logs {
+    fn clock(&self) -> Timestamp {
+        let system = || Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::EPOCH);
+        self.clock.unwrap_or_else(system)
+    }
+
+    /// Applies an operation when the store's clock shows `clock`.
+    fn apply(&mut self, op: &Op<'_>, clock: Timestamp, rules: &Rules) -> Facts {
+        let mut named = self.named;
+        let log = self.by_key.entry(owned(op.log)).or_default();
+        let times = times(op.at, log, clock);
+        let now = times[0];
         // Every limit that the log is kept for: of the operation's policy and of the limiter's.
-        let limits = (Rules::CONTRACT.limits)(op);
-        let longest = limits
-            .iter()
-            .map(|limit| limit.window().as_micros())
-            .max()
-            .unwrap_or(0);
+        let policies = [Some(op.policy), op.limiter_policy].into_iter().flatten();
+        let limits: Vec<Limit> = policies.flat_map(Policy::limits).copied().collect();
+        let windows = limits.iter().map(|limit| limit.window().as_micros());
+        let longest = windows.max().unwrap_or(0);
         let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
-        let id_for = if is_exact(&limits) {
-            longest
-        } else {
-            longest.min(TEN_MINUTES)
-        };
 
         let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
-        let repeated = log
-            .iter()
-            .find(|entry| has_id(entry) && age(entry, now) < id_for)
-            .copied();
+        let repeats =
+            |entry: &&ReferenceEntry| has_id(entry) && age(entry, now) < longest_exact(&limits);
+        let repeated = log.iter().find(repeats).copied();
         let fits =
             |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
         let admitted = repeated.map_or_else(
@@ -236,32 +243,21 @@ impl SyncStore for ReferenceStore {
             log.iter_mut()
                 .filter(|entry| has_id(entry))
                 .for_each(|entry| entry.id = None);
-            let (id, cost, marks) = (op.id, op.cost, [false; 2]);
-            let mut entry = ReferenceEntry {
+            let entry = ReferenceEntry {
                 name: name(),
-                id,
+                id: op.id,
                 at: now,
-                cost,
+                cost: op.cost,
                 admitted,
                 refundable,
-                marks,
             };
-            let before = log.last().map_or(now, |newest| newest.at);
+            let newest = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
             cap(log, largest);
-            let _ = log.pop();
-            entry.marks = self.rules.marks_after(log.last(), now);
-            entry.marks[0] |= (self.rules.marks)(op);
-            log.push(entry);
-            Append {
-                op,
-                limits: (self.rules.limits)(op),
-                before,
-                now,
-                new: entry,
-            }
-            .merge(&self.rules, log, name);
+            let mut append = Append::new(limits, newest, now, entry.name);
+            (rules.inputs)(op, &mut append);
+            append.merge(rules, log, name);
             outcome = Outcome::Appended(Entry {
                 id: entry.name,
                 at: entry.at,
@@ -271,19 +267,38 @@ impl SyncStore for ReferenceStore {
             admitted,
             refundable,
             outcome,
-            log: log_facts(log, op.policy, op.cost, now),
+            log: log_facts(log, op.policy, op.cost, times),
         };
         if log.is_empty() {
-            logs.by_key.remove(&owned(op.log));
+            self.by_key.remove(&owned(op.log));
         }
-        logs.named = named;
+        self.named = named;
         facts
+    }
+}
+
+/// Returns the longest window of the limits that are exact, in microseconds. 0 if there is none.
+pub fn longest_exact(limits: &[Limit]) -> u64 {
+    let exact = limits.iter().filter(|limit| limit.resolution().is_none());
+    exact
+        .map(|limit| limit.window().as_micros())
+        .max()
+        .unwrap_or(0)
+}
+
+impl SyncStore for ReferenceStore {
+    fn apply_now(&self, op: &Op<'_>) -> Facts {
+        let mut logs = self.logs();
+        let clock = logs.clock();
+        logs.apply(op, clock, &self.rules)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut logs = self.logs();
+        let clock = logs.clock();
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
-        let (now, receipt) = (time(settlement.at, log), settlement.receipt);
+        let times = times(settlement.at, log, clock);
+        let (now, receipt) = (times[0], settlement.receipt);
         let is_named =
             |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
         let found = log
@@ -300,7 +315,7 @@ impl SyncStore for ReferenceStore {
         }
         let facts = SettlementFacts {
             applied: found.is_some(),
-            log: log_facts(log, settlement.policy, 0, now),
+            log: log_facts(log, settlement.policy, 0, times),
         };
         if log.is_empty() {
             logs.by_key.remove(&owned(settlement.log));
@@ -329,20 +344,15 @@ impl WindowStore for ReferenceStore {
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let mut logs = self.logs();
-        let clock = time(At::StoreClock, &[]);
+        let clock = logs.clock();
         // Applies some operations to a copy.
         let apply = |ops: Vec<Op<'_>>| {
-            let copy = Self {
-                logs: Mutex::new(logs.clone()),
-                rules: self.rules,
-            };
-            let at = |op: &Op<'_>| if let At::Given(at) = op.at { at } else { clock };
+            let mut copy = logs.clone();
             let facts: Vec<Facts> = ops
                 .iter()
-                .map(|op| copy.apply_now(&op.at(at(op))))
+                .map(|op| copy.apply(op, clock, &self.rules))
                 .collect();
-            let changed = copy.logs().clone();
-            (facts, changed)
+            (facts, copy)
         };
         let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
         let Some(denier) = (0..ops.len()).find(|&i| ops[i].denies(alone[i].admitted)) else {

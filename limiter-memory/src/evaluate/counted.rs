@@ -13,6 +13,8 @@ pub(super) struct Counted<'a, const LIMITS: usize> {
     pub(super) limits: &'a [Limit],
     pub(super) admitted: bool,
     pub(super) now: Timestamp,
+    /// The time from which waits count.
+    pub(super) clock: Timestamp,
     /// The first entry that each limit counts.
     pub(super) starts: [usize; LIMITS],
     /// The cost of the entries that count, and the time of the oldest.
@@ -25,9 +27,10 @@ impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
         limits: &'a [Limit],
         entries: &mut View<'_, impl Encoding>,
         op: &Op<'_>,
-        now: Timestamp,
+        clock: Timestamp,
     ) -> Self {
-        let now = entries.clamp(now);
+        let now = entries.clamp(clock);
+        let clock = op.at.waits_from(now, clock);
         let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
         for (i, limit) in limits.iter().enumerate() {
             let (start, oldest) = entries.window_start(i, limit.window(), now);
@@ -44,6 +47,7 @@ impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
             limits,
             admitted,
             now,
+            clock,
             starts,
             usage,
         }

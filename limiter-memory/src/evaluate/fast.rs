@@ -40,7 +40,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
         entries: &mut View<'_, impl Encoding>,
         op: &Op<'_>,
     ) -> SizedFacts<LIMITS> {
-        let now = self.counted.now;
+        let Counted { now, clock, .. } = self.counted;
         let number = entries.push(self.counted.expired(), op, now);
         for usage in &mut self.counted.usage {
             usage.used += op.cost;
@@ -54,6 +54,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
             admitted: true,
             outcome: Outcome::Appended(entry),
             now,
+            clock,
             newest: Some(now),
             usage: self.counted.usage,
         }
@@ -81,6 +82,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
         }
         let Counted {
             now,
+            clock,
             admitted,
             usage,
             ..
@@ -89,6 +91,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
             admitted,
             outcome: Outcome::Nothing,
             now,
+            clock,
             newest: entries.newest(),
             usage,
         })

@@ -34,12 +34,13 @@ pub(crate) fn settle(
     now: Timestamp,
 ) -> SettlementFacts {
     let unchanged = with_entries!(log, entries => {
-        let (now, receipt) = (entries.clamp(now), &settlement.receipt);
-        let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(now));
+        let (receipt, time) = (&settlement.receipt, entries.clamp(now));
+        let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(time));
         let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
         // A receipt that names no entry must not cost memory.
         found.is_none_or(|i| entries.cost_from(i) - entries.cost_from(i + 1) == settlement.cost).then(|| {
-            let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+            let mut op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+            op.at = settlement.at;
             let log = General::of(entries, &op, now).log_facts(entries, 0);
             SettlementFacts { applied: found.is_some(), log }
         })
@@ -105,7 +106,7 @@ impl<'a> General<'a> {
     /// Whether the operation appends an entry that the log cannot take in its form. An entry alone does not merge.
     fn needs_conversion(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> bool {
         let expired = self.expired_for_all(entries, op);
-        let merges = op.has_resolution() && (op.is_named() || entries.len() > expired);
+        let merges = entries.len() > expired && op.merges();
         op.appends(self.admitted) && (merges || !entries.can_push(op, expired))
     }
 
@@ -147,6 +148,7 @@ impl<'a> General<'a> {
             .unwrap_or_else(|| PerLimit::from([usage[0]]));
         LogFacts {
             now: self.now,
+            clock: self.clock,
             newest: entries.newest(),
             usage,
         }

@@ -55,6 +55,9 @@ pub(crate) fn of_status(status: &Status, start: Timestamp) -> Fields {
         named("at", since(start, status.at())),
         named("limit", shown(status.limit())),
     ];
+    if !status.clock_behind().is_zero() {
+        fields.push(named("clock_behind", status.clock_behind().as_micros()));
+    }
     push_each(&mut fields, "used", status, LimitStatus::used);
     push_each(&mut fields, "remaining", status, LimitStatus::remaining);
     push_each(&mut fields, "refill_after", status, |part| {

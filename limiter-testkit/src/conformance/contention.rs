@@ -195,11 +195,15 @@ impl Turn {
             .await;
         let time = match at {
             At::Given(given) => given,
-            At::StoreClock => got.at().unwrap_or_default(),
+            At::StoreClock => got.clock().unwrap_or_default(),
         };
         Made {
             of,
-            call: Call { at: time, ..call },
+            call: Call {
+                at: time,
+                on_clock: at == At::StoreClock,
+                ..call
+            },
             receipt: caller.receipts.get(&of.1).copied(),
             got,
         }
@@ -249,7 +253,7 @@ impl Turn {
             let call = self.planner.plan.describe(&made.call);
             let at = made
                 .got
-                .at()
+                .clock()
                 .map_or_else(String::new, |at| format!(", at {}", at.as_micros()));
             format!("  {call}: {}{at}\n", made.got)
         };

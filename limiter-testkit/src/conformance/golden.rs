@@ -48,7 +48,6 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
             policy,
             cost: row.cost,
             id: None,
-            keep: false,
         };
         steps.push(Step {
             after: row.at as i64 - before,

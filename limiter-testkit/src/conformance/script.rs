@@ -282,7 +282,6 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
                 ("under", Operation::Run { policy, .. } | Operation::Settle { policy, .. }) => {
                     *policy = number(word()?)?;
                 }
-                ("kept", Operation::Run { keep, .. }) => *keep = true,
                 ("id", Operation::Run { id, .. }) => *id = Some(case_id(&mut word, &step_called)?),
                 ("key" | "by", Operation::Run { on, .. } | Operation::Reset { on }) => {
                     *(if change == "key" {

@@ -11,7 +11,7 @@ pub(super) mod transcript;
 
 use std::sync::Arc;
 
-use limiter_core::store::{LogKey, Mode, Op};
+use limiter_core::store::{At, LogKey, Mode, Op};
 use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 
 use call_result::CallResult;
@@ -45,6 +45,8 @@ pub(crate) struct Call {
     /// The index of the limiter's default policy, if there is a limiter.
     pub(crate) limiter_policy: Option<usize>,
     pub(crate) at: Timestamp,
+    /// Whether `at` is the time of the store's clock. Otherwise, the caller gave it.
+    pub(crate) on_clock: bool,
 }
 
 impl Call {
@@ -56,6 +58,7 @@ impl Call {
             policy,
             limiter_policy: None,
             at,
+            on_clock: false,
         }
     }
 
@@ -71,6 +74,16 @@ impl Call {
             policy: 0,
             limiter_policy: None,
             at,
+            on_clock: false,
+        }
+    }
+
+    /// Returns the source of the operation's time.
+    pub(crate) fn time(&self) -> At {
+        if self.on_clock {
+            At::StoreClock
+        } else {
+            At::Given(self.at)
         }
     }
 
@@ -82,21 +95,13 @@ impl Call {
         salt: u128,
         entry: impl Fn(usize) -> Option<EntryId>,
     ) -> Option<Op<'a>> {
-        let Operation::Run {
-            mode,
-            cost,
-            id,
-            keep,
-            ..
-        } = self.operation
-        else {
+        let Operation::Run { mode, cost, id, .. } = self.operation else {
             return None;
         };
         let mut op = Op::new(mode, log.key, &policies[self.policy])
             .with_name(log.name)
-            .with_cost(cost)
-            .at(self.at);
-        (op.id, op.keep) = (id.and_then(|id| id.entry_id(salt, entry)), keep);
+            .with_cost(cost);
+        (op.at, op.id) = (self.time(), id.and_then(|id| id.entry_id(salt, entry)));
         op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
         Some(op)
     }

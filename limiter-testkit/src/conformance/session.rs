@@ -223,6 +223,7 @@ impl Session {
         }
         let call = Call {
             at: given(when).unwrap_or(before.system),
+            on_clock: when == At::StoreClock,
             ..call
         };
         self.histories
@@ -261,7 +262,7 @@ impl Session {
         (call, when): (Call, At),
         (before, got): (Moment, CallResult),
     ) -> Result<(), Mismatch> {
-        let (after, newest, stated) = (Moment::now(), self.planner().newest(call.log), got.at());
+        let (after, newest, stated) = (Moment::now(), self.planner().newest(call.log), got.clock());
         self.turn += 1;
         self.first = self.first.or(stated);
         let time = given(when).or(stated).unwrap_or(before.system);
@@ -270,7 +271,12 @@ impl Session {
                 .iter_mut()
                 .for_each(|history| history.planner.plan.start = time);
         }
-        self.compare(step, (Call { at: time, ..call }, when), &got)?;
+        let call = Call {
+            at: time,
+            on_clock: when == At::StoreClock,
+            ..call
+        };
+        self.compare(step, (call, when), &got)?;
         if let (At::StoreClock, Some(stated)) = (when, stated) {
             self.clock
                 .check(stated, newest, (before, after))
@@ -288,7 +294,7 @@ impl Session {
     ) -> Result<(), Mismatch> {
         let (log, receipts) = (call.log, &self.caller.receipts);
         // If the result states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got.at().is_some() {
+        let now = if got.clock().is_some() {
             call.at
         } else {
             Moment::now().system

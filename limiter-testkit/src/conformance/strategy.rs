@@ -14,10 +14,8 @@ use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, P
 const KEYS: u8 = 2;
 /// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
 const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
-/// The resolutions: none, the shortest, about a sixth of the window, and as much of it as possible.
-const FRACTIONS: [u64; 6] = [0, 0, 0, u64::MAX, 6, 1];
-/// How long entries are kept, in microseconds.
-const KEPT_FOR: i64 = 600_000_000;
+/// A policy's resolution: none, the shortest, about a sixth of its shortest window, and as much of it as possible.
+const FRACTIONS: [u64; 6] = [0, 0, u64::MAX, 6, 6, 1];
 /// Every resolution, in microseconds.
 const RESOLUTIONS: [u64; 13] = {
     let (second, hour) = (1_000_000, 3_600_000_000);
@@ -52,27 +50,86 @@ const STARTS: [u64; 8] = [
 ];
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
-/// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
-/// reachable maximum. Half of them have a resolution, a few a lease.
-fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
-    (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(
-        |(kind, max, window, fraction)| {
-            let max = match kind {
-                14 => 8 + max * 11,
-                15 => MAX_COST,
-                _ => max,
-            };
-            let (window, fraction) = (WINDOWS[window], FRACTIONS[fraction]);
-            resolved(
-                if kind == 13 {
-                    leased(max, window)
-                } else {
-                    limit(max, window)
-                },
-                window.checked_div(fraction).map_or(0, |part| part.max(1)),
-            )
-        },
+/// A policy as numbers: limits, whether there are eight, which resolution, and whether it counts attempts.
+type RawPolicy = (Vec<RawLimit>, u8, usize, bool);
+/// A limit as numbers: the kind and the size of its maximum, its window, and whether it has the policy's resolution.
+type RawLimit = (u8, u64, usize, u8, bool);
+
+fn raw_policies() -> impl Strategy<Value = RawPolicy, Tree: Send> {
+    let limit = (
+        0..16_u8,
+        1..=8_u64,
+        0..WINDOWS.len(),
+        0..12_u8,
+        any::<bool>(),
+    );
+    (
+        vec(limit, 1..=3),
+        0..16_u8,
+        0..FRACTIONS.len(),
+        any::<bool>(),
     )
+}
+
+/// Returns policies with limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
+/// reachable maximum. Many windows differ from the one before, in the same policy or in the policy before, by a
+/// microsecond. A few have a lease.
+fn built(raw: Vec<RawPolicy>) -> Vec<Policy> {
+    let mut previous = None;
+    let mut built = |(kind, max, window, near, is_coarse): RawLimit| {
+        let max = match kind {
+            14 => 8 + max * 11,
+            15 => MAX_COST,
+            _ => max,
+        };
+        let window = match (previous, near) {
+            (Some(previous), 0) => previous + 1,
+            (Some(2..), 1) => previous.unwrap_or_default() - 1,
+            (Some(previous), 2) => previous,
+            _ => WINDOWS[window],
+        };
+        previous = Some(window);
+        let limit = if kind == 13 {
+            leased(max, window)
+        } else {
+            limit(max, window)
+        };
+        (limit, is_coarse)
+    };
+    let policy = |(limits, kind, fraction, attempts): RawPolicy| {
+        let mut limits: Vec<_> = limits.into_iter().map(&mut built).collect();
+        for i in 0..if kind == 15 { 8 - limits.len() } else { 0 } {
+            let (of, is_coarse) = limits[i];
+            let max = of.max().min(MAX_COST - 1) + 1;
+            limits.push((limit(max, of.window().as_micros() + 2), is_coarse));
+        }
+        policy(&coarse(limits, FRACTIONS[fraction]), attempts)
+    };
+    raw.into_iter().map(policy).collect()
+}
+
+/// Returns a limit that counts `window`, with the shortest lease if it may have one.
+fn leased(max: u64, window: u64) -> Limit {
+    limit(max, window.saturating_sub(1))
+        .with_lease(Duration::from_micros(1))
+        .unwrap_or_else(|_| limit(max, window))
+}
+
+/// Returns limits of which some have a resolution: this fraction of the shortest of their windows. Exact for 0.
+pub(crate) fn coarse(limits: impl IntoIterator<Item = (Limit, bool)>, fraction: u64) -> Vec<Limit> {
+    let limits: Vec<_> = limits.into_iter().collect();
+    let some = limits.iter().filter(|(_, is_coarse)| *is_coarse);
+    let shortest = some.map(|(limit, _)| limit.window().as_micros()).min();
+    let part = shortest.and_then(|shortest| shortest.checked_div(fraction));
+    let micros = part.map_or(0, |part| part.max(1));
+    let each = limits.into_iter().map(|(limit, is_coarse)| {
+        if is_coarse {
+            resolved(limit, micros)
+        } else {
+            limit
+        }
+    });
+    each.collect()
 }
 
 const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
@@ -84,13 +141,6 @@ const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
 pub(crate) fn limit(max: u64, window: u64) -> Limit {
     let window = Window::from_micros(window).unwrap_or(Window::MIN);
     Limit::with_window(max, window).unwrap_or(FALLBACK)
-}
-
-/// Returns a limit that counts `window`, with the shortest lease if it may have one.
-fn leased(max: u64, window: u64) -> Limit {
-    limit(max, window.saturating_sub(1))
-        .with_lease(Duration::from_micros(1))
-        .unwrap_or_else(|_| limit(max, window))
 }
 
 /// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.
@@ -106,23 +156,7 @@ pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
 
 /// Returns policies of 1 to 3 limits, rarely of 8, in both counting modes.
 pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
-    (vec(limits(), 1..=3), 0..16_u8, any::<bool>()).prop_map(|(mut limits, kind, attempts)| {
-        for i in 0..if kind == 15 { 8 - limits.len() } else { 0 } {
-            let (max, window) = (limits[i].max(), limits[i].window().as_micros());
-            limits.push(limit(max.min(MAX_COST - 1) + 1, window + 2));
-        }
-        policy(&limits, attempts)
-    })
-}
-
-/// Returns the policy without resolutions.
-fn exact(of: &Policy) -> Policy {
-    let limits: Vec<Limit> = of
-        .limits()
-        .iter()
-        .map(|limit| self::limit(limit.max(), limit.window().as_micros()))
-        .collect();
-    policy(&limits, of.counting() == Counting::Attempts)
+    raw_policies().prop_map(|raw| built(vec![raw]).remove(0))
 }
 
 pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
@@ -183,7 +217,7 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
         .no_shrink()
         .prop_flat_map(move |count| vec(step.clone(), count));
     (
-        vec(policies(), 1..=3),
+        vec(raw_policies(), 1..=3),
         any::<bool>(),
         0..STARTS.len(),
         steps,
@@ -192,8 +226,9 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
             if is_exact {
                 policies
                     .iter_mut()
-                    .for_each(|policy| *policy = exact(policy));
+                    .for_each(|(.., fraction, _)| *fraction = 0);
             }
+            let policies = built(policies);
             let windows: Vec<u64> = policies
                 .iter()
                 .flat_map(|policy| {
@@ -208,10 +243,7 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
                 raw.into_iter().enumerate()
             {
                 let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
-                let mut window = windows[usize::from(receipt) % windows.len()] as i64;
-                if window > KEPT_FOR && receipt % 2 > 0 {
-                    window = KEPT_FOR;
-                }
+                let window = windows[usize::from(receipt) % windows.len()] as i64;
                 let (on, cost) = (
                     Place {
                         limiter: PICKS[pick],
@@ -293,13 +325,11 @@ fn operation(
         (19, _) => return Operation::Reset { on },
         _ => Mode::Acquire,
     };
-    let keep = matches!(id, 3 | 4 | 7);
     Operation::Run {
         mode,
         on,
         policy,
         cost,
         id: (id > 4).then_some(CaseId::Fresh(id % 2)),
-        keep,
     }
 }

@@ -26,16 +26,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
             ..
         } = call;
         match (&call.operation, expected) {
-            (
-                Operation::Run {
-                    mode,
-                    id,
-                    cost,
-                    keep,
-                    ..
-                },
-                CallResult::Decided(decided),
-            ) => {
+            (Operation::Run { mode, id, cost, .. }, CallResult::Decided(decided)) => {
                 let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
                 let has_resolution = |policy: usize| plan.policies[policy].has_resolution();
@@ -50,19 +41,29 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                     has_resolution(*policy) && default.is_some_and(has_resolution),
                     "two policies with resolutions",
                 );
-                let is_kept = answer.appended && (*keep || id.is_some());
-                let lives = answer.receipt.map(|(_, window)| window.as_micros());
+                let exact = |policy: usize| plan.policies[policy].longest_exact_window();
+                let lives = exact(*policy).max(limiter_policy.and_then(exact));
+                let policies = [Some(*policy), *limiter_policy].into_iter().flatten();
+                let kept = policies
+                    .map(|policy| plan.policies[policy].longest_window())
+                    .max();
+                note(answer.appended && lives.is_none(), "without a receipt");
                 note(
-                    is_kept && lives == Some(600_000_000),
-                    "kept for ten minutes",
+                    answer.receipt.is_some() && lives < kept,
+                    "a receipt that ends early",
                 );
-                let merges =
-                    !is_kept && (has_resolution(*policy) || default.is_some_and(has_resolution));
+                let windows: Vec<u64> = plan
+                    .policies
+                    .iter()
+                    .take(plan.policies.len() - 1)
+                    .flat_map(|policy| policy.limits())
+                    .map(|limit| limit.window().as_micros())
+                    .collect();
                 note(
-                    answer.appended && merges && answer.receipt.is_none(),
-                    "without a receipt",
+                    windows.iter().any(|w| windows.contains(&(w + 1))),
+                    "neighbouring windows",
                 );
-                let is_final = answer.appended && !merges && answer.receipt.is_none();
+                let is_final = answer.appended && lives.is_some() && answer.receipt.is_none();
                 note(is_final && answer.allowed, "above the limiter's policy");
                 note(log.name > 0, "another limiter");
                 note(
@@ -100,6 +101,9 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 note(true, kind);
             }
             (_, CallResult::Failed(ErrorKind::InvalidCost, _)) => note(true, "cost of 0"),
+            (_, CallResult::Failed(ErrorKind::NeedsExactLimit, _)) => {
+                note(true, "an id that needs an exact limit")
+            }
             (_, CallResult::Failed(..)) => note(true, "cost above the maximum"),
             (Operation::Settle { cost, .. }, CallResult::Settled(settled)) => {
                 note(
@@ -131,6 +135,6 @@ fn random_sequences_reach_every_kind_of_call() {
             *counts.entry(kind).or_insert(0_u32) += 1;
         }
     }
-    assert_eq!(counts.len(), 31, "{counts:#?}");
+    assert_eq!(counts.len(), 33, "{counts:#?}");
     assert!(counts.values().all(|&count| count >= 40), "{counts:#?}");
 }

@@ -16,6 +16,7 @@ pub(crate) fn policies() -> Vec<Policy> {
         policy(&[two, limit(3, 11)], false),
         policy(&[limit(4, 10), limit(3, 9)], true),
         policy(&[resolved(three, 10)], false),
+        policy(&[limit(3, 9), resolved(limit(4, 20), 10)], false),
     ]
 }
 
@@ -25,13 +26,12 @@ fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
         policy.smallest_max(),
         policy.longest_window().as_micros() as i64,
     );
-    let run = |mode, cost, id, keep| Operation::Run {
+    let run = |mode, cost, id| Operation::Run {
         mode,
         on: Place::default(),
         policy: 0,
         cost,
         id,
-        keep,
     };
     let settle = |step, cost| Operation::Settle {
         step,
@@ -40,14 +40,14 @@ fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
         policy: 0,
     };
     let mut operations = vec![
-        run(Mode::Acquire, 1, None, false),
-        run(Mode::Acquire, 2, None, false),
-        run(Mode::Acquire, max, None, false),
-        run(Mode::Acquire, max + 1, None, false),
-        run(Mode::Acquire, 1, Some(CaseId::Fresh(7)), false),
-        run(Mode::Record, 1, None, false),
-        run(Mode::Record, max + 1, None, false),
-        run(Mode::Peek, max, None, false),
+        run(Mode::Acquire, 1, None),
+        run(Mode::Acquire, 2, None),
+        run(Mode::Acquire, max, None),
+        run(Mode::Acquire, max + 1, None),
+        run(Mode::Acquire, 1, Some(CaseId::Fresh(7))),
+        run(Mode::Record, 1, None),
+        run(Mode::Record, max + 1, None),
+        run(Mode::Peek, max, None),
         settle(0, 0),
         settle(0, 2),
         settle(1, 0),
@@ -55,9 +55,6 @@ fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
             on: Place::default(),
         },
     ];
-    if policy.has_resolution() {
-        operations.push(run(Mode::Acquire, 1, None, true));
-    }
     // The maximum may be 1 or 2.
     let mut seen = Vec::new();
     operations.retain(|operation| {

@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::conformance::sentence::Sentence;
-use crate::conformance::sentence::Sentence::{E1, L3, M4};
+use crate::conformance::sentence::Sentence::{E1, L3, M1};
 use crate::conformance::sequence::caller::salt;
 use crate::conformance::sequence::caller::{Route, by_facts, decided};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::mismatch::Mismatch;
-use crate::conformance::strategy::{START, limit, policy, resolved};
+use crate::conformance::strategy::{START, coarse, limit, policy};
 use crate::conformance::suite::run::{Run, log, reset_all};
 
 /// The units that a call has appended.
@@ -44,7 +44,7 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     const FRACTIONS: [u64; 5] = [0, 1, 3, 6, 20];
     const SCALES: [u64; 3] = [1, 10, 60_000_000];
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
-    let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
+    let raw_limit = (2..=12_u64, 0..WINDOWS.len(), any::<bool>());
     let step = (
         0..20_u8,
         0..TIMES.len(),
@@ -53,28 +53,22 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
         0..60_i64,
         any::<Index>(),
     );
-    // Most logs with named entries merge nothing, so a quarter of the sequences have some.
-    let names = (0..4_u8).prop_map(|kind| kind == 0);
-    let policies = (vec((vec(raw_limit, 1..=3), any::<bool>()), 1..=2), 0..4_u8);
-    (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(
-        |((mut policies, pair), scale, names, raw)| {
+    let raw_policy = (vec(raw_limit, 1..=3), 0..FRACTIONS.len(), any::<bool>());
+    let policies = (vec(raw_policy, 1..=2), 0..4_u8);
+    (policies, 0..SCALES.len(), vec(step, 20..=60)).prop_map(
+        |((mut policies, pair), scale, raw)| {
             let scale = SCALES[scale];
-            if let ([(default, _), (own, _)], 0) = (&mut policies[..], pair) {
+            if let ([(default, fraction, _), (own, none, _)], 0) = (&mut policies[..], pair) {
                 // Entries with a faster policy displace those that the first counts. Exact limits give each a receipt.
                 default.truncate(1);
-                default[0].2 = 0;
-                *own = vec![(own[0].0.min(default[0].0), 0, 0)];
+                *own = vec![(own[0].0.min(default[0].0), 0, false)];
+                (*fraction, *none) = (0, 0);
             }
-            let limits = |(max, window, fraction): (u64, usize, usize)| {
-                let window = WINDOWS[window] * scale;
-                resolved(
-                    limit(max, window),
-                    window.checked_div(FRACTIONS[fraction]).unwrap_or(0),
-                )
-            };
-            let policies = policies.into_iter().map(|(raw, attempts)| {
-                let limits: Vec<_> = raw.into_iter().map(limits).collect();
-                policy(&limits, attempts)
+            let policies = policies.into_iter().map(|(raw, fraction, attempts)| {
+                let limits = raw.iter().map(|(max, window, is_coarse)| {
+                    (limit(*max, WINDOWS[*window] * scale), *is_coarse)
+                });
+                policy(&coarse(limits, FRACTIONS[fraction]), attempts)
             });
             let step = |(number, (kind, time, cost, id, jitter, other)): (
                 usize,
@@ -85,8 +79,7 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
                     on: Place::default(),
                     policy,
                     cost,
-                    id: (names && id == 7).then_some(CaseId::Fresh(number as u8)),
-                    keep: names && id > 4,
+                    id: (id == 7).then_some(CaseId::Fresh(number as u8)),
                 };
                 let operation = match kind {
                     0 | 1 => run(Mode::Record, 0),
@@ -119,20 +112,12 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     )
 }
 
-/// Returns the bound on a unit's delay: the smallest resolution among the windows of the same length.
+/// Returns the bound on a unit's delay: the resolution, unless an exact limit counts the unit for as long.
 fn late(policy: &Policy, limit: &Limit) -> u64 {
-    let as_long = policy
-        .limits()
-        .iter()
-        .filter(|other| other.window() >= limit.window());
-    as_long
-        .map(|other| {
-            other
-                .resolution()
-                .map_or(0, |resolution| resolution.as_micros() as u64)
-        })
-        .min()
-        .unwrap_or(0)
+    if Some(limit.window()) <= policy.longest_exact_window() {
+        return 0;
+    }
+    limit.resolution().unwrap_or_default().as_micros() as u64
 }
 
 /// Returns the error in a decision. `log` holds the units after it.
@@ -160,7 +145,7 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, S
         }
         if used > most {
             return Some((
-                M4,
+                M1,
                 format!("used {used} of {limit}, but at most {most} are still held"),
             ));
         }
@@ -168,7 +153,7 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, S
     }
     (!may_deny).then(|| {
         (
-            M4,
+            M1,
             format!("{:?} of {} was denied, but fits", op.mode, op.cost),
         )
     })
@@ -203,14 +188,12 @@ impl Judged<'_> {
                 policy,
                 cost,
                 id,
-                keep,
                 ..
             } => {
                 let mut op = op.with_cost(cost).with_limiter_policy(default);
-                (op.mode, op.policy, op.keep) = (
+                (op.mode, op.policy) = (
                     mode,
                     &self.policies[usize::from(policy) % self.policies.len()],
-                    keep,
                 );
                 op.id = id.and_then(|id| id.entry_id(self.salt, |_| None));
                 if op.checked().is_ok() {

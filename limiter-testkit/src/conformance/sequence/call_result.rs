@@ -109,13 +109,15 @@ impl CallResult {
         }
     }
 
-    /// Returns the time of the operation.
-    pub(crate) fn at(&self) -> Option<Timestamp> {
-        match self {
-            Self::Decided(decided) => Some(decided.answer.status.at()),
-            Self::Settled(settled) => Some(settled.status.at()),
-            _ => None,
-        }
+    /// Returns the time from which the waits count: the store's clock, or the given time after clamping.
+    pub(crate) fn clock(&self) -> Option<Timestamp> {
+        let status = match self {
+            Self::Decided(decided) => &decided.answer.status,
+            Self::Settled(settled) => &settled.status,
+            _ => return None,
+        };
+        let micros = status.at().as_micros() - status.clock_behind().as_micros() as u64;
+        Some(Timestamp::from_micros_saturating(micros))
     }
 
     /// Returns the time of the newest entry, if the store stated it.

@@ -136,10 +136,7 @@ pub(crate) async fn decided(
     route: Route,
 ) -> Result<(Decision, Option<RawFacts>), Error> {
     match (route, op.limiter_policy) {
-        // Only acquires have permits.
-        (Route::Limiter, Some(_)) if !op.keep || op.mode == Mode::Acquire => {
-            by_limiter(store, op).await.map(|decision| (decision, None))
-        }
+        (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
         (Route::AtOnce, _) => {
             if let Some(decision) = store.try_decide(op) {
                 return decision.map(|decision| (decision, None));
@@ -168,7 +165,6 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
         }};
     }
     match op.mode {
-        Mode::Acquire if op.keep => Ok(call!(acquire).permit().await?.clone()),
         Mode::Acquire => call!(acquire).await,
         Mode::Peek => call!(peek).await,
         Mode::Record => call!(record).await,

@@ -121,8 +121,6 @@ pub enum Operation {
         cost: u64,
         /// The idempotency key.
         id: Option<CaseId>,
-        /// Whether the entry is kept, as for a permit.
-        keep: bool,
     },
     /// A settlement, or a refund if the cost is 0.
     Settle {
@@ -153,7 +151,6 @@ impl Operation {
             policy: 0,
             cost,
             id: None,
-            keep: false,
         }
     }
 }

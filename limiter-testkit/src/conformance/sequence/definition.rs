@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode};
-use limiter_core::{Limit, MAX_COST, Policy, Status, Timestamp, Window};
+use limiter_core::{Limit, MAX_COST, Policy, Status, Timestamp};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -14,9 +14,6 @@ use crate::conformance::generated::exhaustive;
 use crate::conformance::session::planned;
 use crate::conformance::{cases, script};
 use crate::reference::ReferenceEntry;
-
-/// The maximum lifetime of receipts if a limit has a resolution, in microseconds.
-const KEPT_FOR: u64 = 600_000_000;
 
 /// A log at one time.
 struct LogAt<'a> {
@@ -155,14 +152,8 @@ fn check(planner: &Planner, planned: &Planned) {
 
     let policies = [Some(op.policy), op.limiter_policy].into_iter().flatten();
     let all: Vec<&Limit> = policies.flat_map(Policy::limits).collect();
-    let longest = all.iter().map(|limit| limit.window()).max().unwrap();
-    let (has_receipt, window) = match all.iter().all(|limit| limit.resolution().is_none()) {
-        true => (true, longest),
-        false => (
-            op.keep || op.id.is_some(),
-            longest.min(Window::from_micros(KEPT_FOR).unwrap()),
-        ),
-    };
+    let exact = all.iter().filter(|limit| limit.resolution().is_none());
+    let window = exact.map(|limit| limit.window()).max();
     let entry = match decided.raw_facts.unwrap().outcome {
         "Appended" => log.last(),
         "Repeated" => log.iter().find(|entry| entry.id == op.id),
@@ -170,8 +161,8 @@ fn check(planner: &Planner, planned: &Planned) {
     };
     assert_eq!(answer.appended, entry.is_some());
     let receipt = entry
-        .filter(|entry| has_receipt && entry.refundable)
-        .map(|entry| (entry.at, window));
+        .filter(|entry| entry.refundable)
+        .and_then(|entry| Some((entry.at, window?)));
     assert_eq!(answer.receipt, receipt);
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{EntryId, ErrorKind, MAX_COST, Receipt, SyncStore, Timestamp};
+use limiter_core::{EntryId, ErrorKind, MAX_COST, Policy, Receipt, SyncStore, Timestamp};
 
 use super::call_result::{CallResult, RawFacts};
 use super::case::{Case, CaseId, CaseLimiter, Operation, Place};
 use super::{Call, Log, Plan, Planned, everything};
-use crate::reference::{ReferenceEntry, ReferenceStore};
+use crate::reference::{ReferenceEntry, ReferenceStore, longest_exact};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
@@ -130,6 +130,7 @@ impl Planner {
             policy: self.policy(policy),
             limiter_policy,
             at,
+            on_clock: false,
         })
     }
 
@@ -225,6 +226,7 @@ impl Planner {
         let Planned { call, step, .. } = *self.plan.calls[number];
         let (policies, key) = (Arc::clone(&self.plan.policies), [call.log.key]);
         let log = LogKey::new(call.log.name(), &key);
+        self.reference.stop_clock(call.at);
         match (
             call.op(&policies, log, Self::SALT, |step| self.entry(step)),
             call.operation,
@@ -234,8 +236,9 @@ impl Planner {
                 let Some(issued) = self.issued.get(&step) else {
                     return CallResult::Failed(ErrorKind::Inconsistent, String::new());
                 };
-                let settlement =
-                    Settlement::new(log, &policies[call.policy], issued.receipt, cost).at(call.at);
+                let mut settlement =
+                    Settlement::new(log, &policies[call.policy], issued.receipt, cost);
+                settlement.at = call.time();
                 CallResult::settled(&settlement, self.reference.settle_now(&settlement))
             }
             (None, _) => CallResult::Reset(self.reference.reset_now(log)),
@@ -275,7 +278,11 @@ impl Planner {
         }
         op.cost = op.cost.min(MAX_COST);
         op.id = op.id.filter(|_| op.mode != Mode::Peek);
-        op.keep &= op.mode != Mode::Peek;
+        let policies = [Some(op.policy), op.limiter_policy].into_iter().flatten();
+        let limits: Vec<_> = policies.flat_map(Policy::limits).copied().collect();
+        if op.id.is_some() && longest_exact(&limits) == 0 {
+            return CallResult::Failed(ErrorKind::NeedsExactLimit, String::new());
+        }
         let facts = self.reference.apply_now(&op);
         let raw_facts = RawFacts::from(&facts);
         let decision = decide(&op, facts);

@@ -42,13 +42,7 @@ impl Plan {
     pub(crate) fn describe(&self, call: &Call) -> String {
         let (on, policy) = (self.log(call.log), self.policy(call.policy));
         match call.operation {
-            Operation::Run {
-                mode,
-                cost,
-                id,
-                keep,
-                ..
-            } => {
+            Operation::Run { mode, cost, id, .. } => {
                 let verb = format!("{mode:?}").to_lowercase();
                 let id = id.map_or_else(String::new, |id| format!(" with id {id}"));
                 let default = call
@@ -56,9 +50,8 @@ impl Plan {
                     .filter(|default| *default != call.policy);
                 let default = default
                     .map(|default| format!(" (the limiter's policy is {})", self.policy(default)));
-                let kept = if keep { ", kept," } else { "" };
                 format!(
-                    "{verb} {cost}{on}{id}{kept} under {policy}{}",
+                    "{verb} {cost}{on}{id} under {policy}{}",
                     default.unwrap_or_default()
                 )
             }

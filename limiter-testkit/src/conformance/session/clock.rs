@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use limiter_core::Timestamp;
 
 use crate::conformance::sentence::Sentence;
-use crate::conformance::sentence::Sentence::{T2, T4};
+use crate::conformance::sentence::Sentence::{T2, T3, T4};
 
 /// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +67,11 @@ impl ClockCheck {
         newest: Option<Timestamp>,
         (before, after): (Moment, Moment),
     ) -> Result<(), (Vec<Sentence>, String)> {
-        let clamp = newest.unwrap_or(Timestamp::EPOCH);
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
-            let low = clamp.max(Timestamp::from_micros_saturating(
-                before.system.as_micros().saturating_sub(micros),
-            ));
-            let high = clamp.max(after.system.saturating_add(tolerance));
+            let low =
+                Timestamp::from_micros_saturating(before.system.as_micros().saturating_sub(micros));
+            let high = after.system.saturating_add(tolerance);
             if time < low || time > high {
                 let text = format!(
                     "the store's clock said {} \u{b5}s, while the system's time was between {} and {}; {tolerance:?} apart are \
@@ -82,12 +80,10 @@ impl ClockCheck {
                     before.system.as_micros(),
                     after.system.as_micros()
                 );
-                return Err((vec![T4], text));
+                // The newest entry's time clamps the operation, not the clock.
+                let is_clamped = newest == Some(time);
+                return Err((vec![if is_clamped { T3 } else { T4 }], text));
             }
-        }
-        // A time equal to the newest entry's may be clamped.
-        if newest.is_some_and(|newest| time <= newest) {
-            return Ok(());
         }
         let reading = Reading {
             time,

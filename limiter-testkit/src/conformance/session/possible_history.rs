@@ -63,7 +63,6 @@ impl PossibleHistory {
                         entry.id,
                         entry.admitted,
                         entry.refundable,
-                        entry.marks,
                     )
                 })
                 .collect::<Vec<_>>()

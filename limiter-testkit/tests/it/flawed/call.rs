@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use limiter_core::store::{At, Facts, LogFacts, Mode, Op, Outcome};
-use limiter_core::{EntryId, Policy, Receipt, Timestamp, Window};
+use limiter_core::{EntryId, Limit, Policy, Receipt, Timestamp, Window};
 use limiter_testkit::reference::merging::{Append, Rules};
-use limiter_testkit::reference::{age, cap, log_facts};
+use limiter_testkit::reference::{age, cap, log_facts, longest_exact};
 use limiter_testkit::{ReferenceEntry, ReferenceStore};
 
 /// What a store with a flaw remembers about a log beside its entries.
@@ -161,7 +161,7 @@ impl<'a> FlawedCall<'a> {
 
     /// Replaces what an append drops.
     pub(super) fn drop(&mut self, window: u64, max: u64) {
-        if self.appended() && !self.op.has_resolution() {
+        if self.appended() && !self.op.merges() {
             let new = self.log.pop();
             self.log = self.before.iter().copied().chain(new).collect();
             self.drop_old(window, max);
@@ -193,7 +193,6 @@ impl<'a> FlawedCall<'a> {
             refundable,
             ..
         } = self.facts;
-        let marks = self.log.last().map_or([false; 2], |entry| entry.marks);
         ReferenceEntry {
             name,
             id: self.op.id,
@@ -201,22 +200,24 @@ impl<'a> FlawedCall<'a> {
             cost: self.op.cost,
             admitted,
             refundable,
-            marks,
         }
+    }
+
+    /// Returns the limits of both policies.
+    fn limits(&self) -> Vec<Limit> {
+        [self.op.policy, self.default()]
+            .iter()
+            .flat_map(|policy| policy.limits())
+            .copied()
+            .collect()
     }
 
     /// Merges entries as an append does.
     pub(super) fn merge_if(&mut self, condition: bool) {
-        let (op, limits, now) = (&self.op, (Rules::CONTRACT.limits)(&self.op), self.now());
-        let before = self.before.last().map_or(now, |entry| entry.at);
+        let now = self.now();
+        let newest = self.before.last().map_or(now, |entry| entry.at);
         let mut names = (self.fresh().name.as_u128() << 64..).map(EntryId::from_u128);
-        let append = Append {
-            op,
-            limits,
-            before,
-            now,
-            new: self.fresh(),
-        };
+        let append = Append::new(self.limits(), newest, now, self.fresh().name);
         if condition {
             append.merge(&Rules::CONTRACT, &mut self.log, || names.next().unwrap());
         }
@@ -249,12 +250,17 @@ impl<'a> FlawedCall<'a> {
 
     /// Returns the state of these entries.
     pub(super) fn described(&self, log: &[ReferenceEntry], now: Timestamp) -> LogFacts {
-        log_facts(log, self.op.policy, self.op.cost, now)
+        log_facts(
+            log,
+            self.op.policy,
+            self.op.cost,
+            [now, self.facts.log.clock.min(now)],
+        )
     }
 
     /// Returns whether more units fit a policy now.
     pub(super) fn fits(&self, policy: &Policy, cost: u64) -> bool {
-        let used = log_facts(&self.log, policy, cost, self.now()).usage;
+        let used = log_facts(&self.log, policy, cost, [self.now(); 2]).usage;
         used.iter()
             .zip(policy.limits())
             .all(|(usage, limit)| usage.used.saturating_add(cost) <= limit.max())
@@ -271,7 +277,7 @@ impl<'a> FlawedCall<'a> {
 
     /// Returns whether the operation repeats the entry.
     pub(super) fn repeats(&self, entry: &ReferenceEntry) -> bool {
-        self.within(entry, self.op.receipt_window().as_micros())
+        self.within(entry, longest_exact(&self.limits()))
     }
 
     /// Returns the mode of the operation that appended the entry, its given time, and the usage that it returned.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use limiter_core::store::{JointFacts, Op};
-use limiter_core::{BoxFuture, Limit, Policy, SharedStore};
+use limiter_core::{BoxFuture, EntryId, Policy, SharedStore};
 use limiter_testkit::ReferenceEntry;
 use limiter_testkit::conformance::{Phase, Sentence};
-use limiter_testkit::reference::merging::{Append, Rules};
+use limiter_testkit::reference::merging::Append;
 
 use call::FlawedCall;
 use joint::Joint;
@@ -53,15 +53,10 @@ pub(crate) enum Change {
     /// Which entry an operation with an id repeats.
     Finds(fn(&FlawedCall<'_>, &ReferenceEntry) -> bool),
     /// The rules of merging.
-    MergingLimits(fn(&Op<'_>) -> Vec<Limit>),
-    Marks(fn(&Op<'_>) -> bool),
-    Inherits(fn([bool; 2], u64) -> [bool; 2]),
-    IsDue(fn(&Append<'_>, &ReferenceEntry) -> bool),
-    Resolution(fn(&Append<'_>, u64) -> Option<u64>),
-    InOneCell(fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry, u64) -> bool),
-    CountedAlike(fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry) -> bool),
-    Merged(fn(&ReferenceEntry, &ReferenceEntry) -> ReferenceEntry),
-    Merging(fn(&mut Rules)),
+    Inputs(fn(&Op<'_>, &mut Append)),
+    IsDue(fn(&Append, &ReferenceEntry) -> bool),
+    Joins(fn(&Append, &ReferenceEntry, &ReferenceEntry) -> bool),
+    Merged(fn(&ReferenceEntry, &ReferenceEntry, EntryId) -> ReferenceEntry),
     /// Several operations as one.
     Together(fn(&Joint<'_>) -> Option<JointFacts>),
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
-    decide,
+    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Settlement,
+    SettlementFacts, decide,
 };
 use limiter_core::{
     BoxFuture, Clock, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore,
@@ -72,15 +72,10 @@ impl Mutant {
     pub(crate) fn new(flaw: &'static Flaw) -> Self {
         let mut rules = Rules::CONTRACT;
         match flaw.3 {
-            Change::MergingLimits(limits) => rules.limits = limits,
-            Change::Marks(marks) => rules.marks = marks,
-            Change::Inherits(inherits) => rules.inherits = inherits,
+            Change::Inputs(inputs) => rules.inputs = inputs,
             Change::IsDue(is_due) => rules.is_due = is_due,
-            Change::Resolution(resolution) => rules.resolution = resolution,
-            Change::InOneCell(in_one_cell) => rules.in_one_cell = in_one_cell,
-            Change::CountedAlike(counted_alike) => rules.counted_alike = counted_alike,
+            Change::Joins(joins) => rules.joins = joins,
             Change::Merged(merged) => rules.merged = merged,
-            Change::Merging(change) => change(&mut rules),
             _ => {}
         }
         let (store, lock, logs) = (
@@ -222,7 +217,8 @@ impl Mutant {
         self.change(verb, 1, &mut call);
         if log != call.log {
             store.set_entries(call.op.log, call.log.clone());
-            call.facts.log = log_facts(&call.log, call.op.policy, call.op.cost, call.facts.log.now);
+            let LogFacts { now, clock, .. } = call.facts.log;
+            call.facts.log = log_facts(&call.log, call.op.policy, call.op.cost, [now, clock]);
         }
         self.change(verb, 2, &mut call);
         if call.fails {
@@ -539,11 +535,6 @@ impl WindowStore for Mutant {
         match (self.flaw.2, checked) {
             ("DecidesAtOnceWithoutChecks", _) => {
                 Some(self.apply_step(op).map(|facts| decide(&op, facts)))
-            }
-            ("GivesReceiptsForMergedEntries", Ok(mut op)) => {
-                let facts = self.apply_step(op);
-                op.keep = true;
-                Some(facts.map(|facts| decide(&op, facts)))
             }
             (name, Ok(op)) if name.starts_with("GivesReceiptsFor") => {
                 Some(self.apply_step(op).map(|facts| decide(&op, facts)))

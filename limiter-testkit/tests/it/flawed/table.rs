@@ -3,9 +3,8 @@
 use std::sync::LazyLock;
 
 use Change::{
-    Before, Clock, Code, CountedAlike, Entries, Facts, Finds, InOneCell, Inherits, IsDue, Limits,
-    Log, Marks, Merged, Merging, MergingLimits, ResetEntries, ResetFacts, Resolution, Settled,
-    SettledFacts, Settles, Together,
+    Before, Clock, Code, Entries, Facts, Finds, Inputs, IsDue, Joins, Limits, Log, Merged,
+    ResetEntries, ResetFacts, Settled, SettledFacts, Settles, Together,
 };
 use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, StoreClock};
 use Sentence::*;
@@ -13,8 +12,8 @@ use limiter_core::store::{LogKey, Mode, Op, Outcome, Usage};
 use limiter_core::{Counting, EntryId, Limit, MAX_COST, Name, PerLimit, Policy, Window};
 use limiter_testkit::ReferenceEntry as Entry;
 use limiter_testkit::conformance::{Phase, Sentence};
-use limiter_testkit::reference::merging::{Append, Rules, TEN_MINUTES, longer};
-use limiter_testkit::reference::{age, cap, log_facts};
+use limiter_testkit::reference::merging::{Append, Rules};
+use limiter_testkit::reference::{age, cap, log_facts, longest_exact};
 
 use super::call::{FlawedCall, time};
 use super::{Change, Flaw, joint};
@@ -67,7 +66,7 @@ fn first_window(policy: &Policy) -> u64 {
 }
 
 fn receipt_window(call: &FlawedCall<'_>) -> u64 {
-    call.op.receipt_window().as_micros()
+    call.op.receipt_window().map_or(0, Window::as_micros)
 }
 
 /// Returns the time that the facts state.
@@ -81,38 +80,36 @@ fn uncap(call: &mut FlawedCall<'_>) {
     call.change(|entry, cost| entry.cost = cost);
 }
 
-/// Returns the marks that an append takes, with others after this number of cells.
-fn inherit(marks: [bool; 2], cells: u64, after: u64, others: [bool; 2]) -> [bool; 2] {
-    if cells == after {
-        others
-    } else {
-        (Rules::CONTRACT.inherits)(marks, cells)
-    }
-}
-
-fn due(append: &Append<'_>, u: &Entry, limits: &[Limit], ages: &[u64]) -> bool {
-    append.is_new(u) || append.has_crossed(u, limits, ages)
-}
-
 /// Returns the cell of an entry, with cells that begin early or late: 1 is right.
-fn cell(entry: &Entry, early: u64, resolution: u64) -> u64 {
-    (entry.at.as_micros() + early).saturating_sub(1) / resolution
+fn cell(entry: &Entry, early: u64, r: u64) -> u64 {
+    (entry.at.as_micros() + early).saturating_sub(1) / r
 }
 
-fn join(v: &Entry, u: &Entry) -> Entry {
-    (Rules::CONTRACT.merged)(v, u)
+fn alike(append: &Append, v: &Entry, u: &Entry) -> bool {
+    append.counts_alike(&append.limits, v, u)
+}
+
+/// Returns whether two entries merge, with other cells.
+fn joins(append: &Append, v: &Entry, u: &Entry, cell: impl Fn(&Entry) -> u64) -> bool {
+    cell(v) == cell(u) && alike(append, v, u)
+}
+
+fn due(append: &Append, u: &Entry) -> bool {
+    (Rules::CONTRACT.is_due)(append, u)
+}
+
+fn join(v: &Entry, u: &Entry, name: EntryId) -> Entry {
+    (Rules::CONTRACT.merged)(v, u, name)
 }
 
 fn default<'a>(op: &Op<'a>) -> &'a Policy {
     op.limiter_policy.unwrap_or(op.policy)
 }
 
-fn own<'a>(append: &Append<'a>) -> &'a [Limit] {
-    append.op.policy.limits()
-}
-
-fn alike(append: &Append<'_>, v: &Entry, u: &Entry) -> bool {
-    append.counts_alike(&append.limits, v, u)
+/// Returns the resolutions of limits, in microseconds.
+fn resolutions(limits: &[Limit]) -> impl Iterator<Item = u64> {
+    let each = limits.iter().filter_map(Limit::resolution);
+    each.map(|resolution| resolution.as_micros() as u64)
 }
 
 /// Returns a flaw that changes something by a function.
@@ -132,12 +129,12 @@ pub(crate) static RIGHT: &[Flaw] = &[(Cases, L1, "None", Code), (Cancel, C1, "No
 pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
     vec![
         flaw(Cases, T1, "TruncatesToMilliseconds", Before, |c| {
-            c.shift(|at| at / 1_000 * 1_000);
+            c.shift(|at| at / 1_000 * 1_000)
         }),
         flaw(Cases, T1, "CutsAgesTo32Bits", Before, |c| {
             let now = c.now();
             c.log.iter_mut().for_each(|entry| {
-                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32));
+                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32))
             });
         }),
         (StoreClock, T2, "ReadsTheClockTwice", Code),
@@ -148,13 +145,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         flaw(StoreClock, T4, "IsAnHourAhead", Clock, |at| at + HOUR),
         flaw(Cases, T3, "LetsTimeRunBack", Before, |c| c.step_back(true)),
         flaw(Cases, T3, "LetsTimeRunBackOnceExpired", Before, |c| {
-            c.step_back(c.log.len() == 1 && c.window() == 1);
+            c.step_back(c.log.len() == 1 && c.window() == 1)
         }),
         flaw(Cases, T3, "SettlesBackInTime", SettledFacts, |c| {
-            c.facts.log.now = time(c.given());
+            c.facts.log.now = time(c.given())
         }),
+        flaw(Cases, T3, "WaitsFromTheGivenTime", Facts, |c| {
+            c.facts.log.clock = time(c.given())
+        }),
+        flaw(StoreClock, T3, "WaitsFromTheNewestEntry", Facts, |c| {
+            c.facts.log.clock = c.facts.log.now
+        }),
+        flaw(
+            StoreClock,
+            T3,
+            "SettlesFromTheNewestEntry",
+            SettledFacts,
+            |c| c.facts.log.clock = c.facts.log.now,
+        ),
         flaw(Cases, T3, "LetsPeeksHoldTime", Before, |c| {
-            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 });
+            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 })
         }),
         flaw(Cases, T3, "KeepsTheTimeOfRemovedEntries", Before, |c| {
             c.hold(c.before.last().map_or(0, |e| e.at.as_micros()));
@@ -175,16 +185,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.within(e, receipt_window(c).saturating_sub(clamped_by))
         }),
         flaw(Cases, T3, "TrimsAtTheGivenTime", Entries, |c| {
-            c.drop(c.window() + c.clamped_by(), c.max());
+            c.drop(c.window() + c.clamped_by(), c.max())
         }),
         flaw(Cases, T3, "SettlesAtTheGivenTime", Settles, |c| {
-            c.valid_for(c.valid() + c.clamped_by());
+            c.valid_for(c.valid() + c.clamped_by())
         }),
         flaw(Cases, T3, "SettlesAtTheReceiptsTime", SettledFacts, |c| {
             c.facts.log = c.described(&c.log, c.log.last().map_or(c.now(), |entry| entry.at));
         }),
         flaw(StoreClock, T3, "LetsTheStoresClockRunBack", Before, |c| {
-            c.step_back(c.on_clock());
+            c.step_back(c.on_clock())
         }),
         (Cancel, T5, "BlocksItsThread", Code),
         flaw(Cases, L1, "MixesUpKeys", Log, |name, key| {
@@ -235,11 +245,11 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             })
         }),
         flaw(Cases, L3, "CutsCostsTo32Bits", Before, |c| {
-            c.op.cost = u64::from(c.op.cost as u32);
+            c.op.cost = u64::from(c.op.cost as u32)
         }),
         flaw(Cases, L3, "FreesTheOldestFirst", Facts, |c| {
             let policy = limits(c.op.policy, |_, _, window| (MAX_COST, window));
-            let of_oldest = log_facts(&c.log, &policy, 1, c.now()).usage;
+            let of_oldest = log_facts(&c.log, &policy, 1, [c.now(); 2]).usage;
             let mut oldest = of_oldest.iter();
             c.facts.log.usage = c.facts.log.usage.map(|usage| Usage {
                 used: usage.used,
@@ -247,13 +257,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L4, "TrimsWhenItPeeks", Entries, |c| {
-            c.drop_if(c.is(Mode::Peek));
+            c.drop_if(c.is(Mode::Peek))
         }),
         flaw(Cases, L4, "AppendsDenied", Limits, |p| {
             p.clone().with_counting(Counting::Attempts)
         }),
         flaw(Cases, L4, "PeekAppends", Entries, |c| {
-            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()));
+            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()))
         }),
         flaw(Cases, L4, "RecordAppendsOnlyIfItFits", Before, |c| {
             let fits = c.fits(c.op.policy, c.op.cost);
@@ -275,25 +285,25 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L7, "NeverTrims", Entries, |c| {
-            c.drop(u64::MAX, u64::MAX);
+            c.drop(u64::MAX, u64::MAX)
         }),
         flaw(Cases, L7, "NeverCaps", Entries, |c| {
-            c.drop(c.window(), u64::MAX);
+            c.drop(c.window(), u64::MAX)
         }),
         flaw(Cases, L7, "CapsOneTooMany", Entries, |c| {
-            c.drop(c.window(), c.max() - 1);
+            c.drop(c.window(), c.max() - 1)
         }),
         flaw(Cases, L7, "CapsOneTooFew", Entries, |c| {
-            c.drop(c.window(), c.max() + 1);
+            c.drop(c.window(), c.max() + 1)
         }),
         flaw(Cases, L7, "CapsByTheFirstMaximum", Entries, |c| {
-            c.drop(c.window(), c.op.policy.limits()[0].max());
+            c.drop(c.window(), c.op.policy.limits()[0].max())
         }),
         flaw(Cases, L7, "CapsWithoutTheNewest", Entries, |c| {
-            c.drop(c.window(), c.max() + c.op.cost);
+            c.drop(c.window(), c.max() + c.op.cost)
         }),
         flaw(Cases, L7, "RetainsTheOwnMax", Entries, |c| {
-            c.drop(c.window(), c.op.policy.largest_max());
+            c.drop(c.window(), c.op.policy.largest_max())
         }),
         flaw(Cases, L7, "RetainsTheSmallerMax", Entries, |c| {
             c.drop(
@@ -302,47 +312,47 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, L6, "TrimsOneTooLate", Entries, |c| {
-            c.drop(c.window() + 1, c.max());
+            c.drop(c.window() + 1, c.max())
         }),
         flaw(Cases, L6, "TrimsByTheShortestWindow", Entries, |c| {
-            c.drop(shortest(c.op.policy), c.max());
+            c.drop(shortest(c.op.policy), c.max())
         }),
         flaw(Cases, L6, "TrimsByTheFirstWindow", Entries, |c| {
-            c.drop(first_window(c.op.policy), c.max());
+            c.drop(first_window(c.op.policy), c.max())
         }),
         flaw(Cases, L6, "RetainsForTheOwnPolicy", Entries, |c| {
-            c.drop(longest(c.op.policy), c.op.policy.largest_max());
+            c.drop(longest(c.op.policy), c.op.policy.largest_max())
         }),
         flaw(Cases, L6, "RetainsForTheDefaultPolicy", Entries, |c| {
             c.drop(longest(c.default()), c.default().largest_max());
         }),
         flaw(Cases, L6, "RetainsTheOwnWindow", Entries, |c| {
-            c.drop(longest(c.op.policy), c.max());
+            c.drop(longest(c.op.policy), c.max())
         }),
         flaw(Cases, L6, "TrimsOnlyWhatItAdmits", Entries, |c| {
             c.drop(if c.is_denied() { u64::MAX } else { c.window() }, c.max());
         }),
         flaw(Cases, L8, "TrimsWhenItDenies", Entries, |c| {
-            c.drop_if(c.is_denied());
+            c.drop_if(c.is_denied())
         }),
         flaw(Cases, L8, "TrimsWhenItRepeats", Entries, |c| {
-            c.drop_if(c.repeated());
+            c.drop_if(c.repeated())
         }),
         flaw(Cases, L8, "TrimsWhenItSettles", Settled, |c| {
-            c.drop_if(true);
+            c.drop_if(true)
         }),
         flaw(Cases, L9, "IgnoresIds", Before, |c| c.op.id = None),
         flaw(Cases, L9, "IgnoresTheIdZero", Before, |c| {
-            c.op.id = c.op.id.filter(|id| id.as_u128() != 0);
+            c.op.id = c.op.id.filter(|id| id.as_u128() != 0)
         }),
         flaw(StoreClock, L9, "IgnoresIdsAtTheStoresClock", Before, |c| {
-            c.op.id = c.op.id.filter(|_| !c.on_clock());
+            c.op.id = c.op.id.filter(|_| !c.on_clock())
         }),
         flaw(Cases, L9, "ComparesHalfOfIds", Before, |c| {
-            c.change_id(|id| u128::from(id as u64));
+            c.change_id(|id| u128::from(id as u64))
         }),
         flaw(Cases, L9, "ComparesAllButOneBitOfIds", Before, |c| {
-            c.change_id(|id| id << 1);
+            c.change_id(|id| id << 1)
         }),
         flaw(Cases, L9, "RepeatsTheVerdictOfNow", Facts, |c| {
             c.facts.admitted = if c.repeated() {
@@ -390,7 +400,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
                 .for_each(|e| e.id = c.op.id);
         }),
         flaw(Cases, L10, "LeavesIdsOfDenials", Facts, |c| {
-            c.remember_if(c.is_denied() && !c.appended());
+            c.remember_if(c.is_denied() && !c.appended())
         }),
         flaw(Cases, L11, "HidesTheNewestEntry", Facts, |c| {
             let counts = c.facts.log.usage.iter().any(|usage| usage.used > 0);
@@ -419,7 +429,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.facts.log.usage = PerLimit::from_slice(&usage).unwrap();
         }),
         flaw(Cases, L11, "DescribesTheLogBefore", Facts, |c| {
-            c.facts.log = c.described(&c.before, c.now());
+            c.facts.log = c.described(&c.before, c.now())
         }),
         (Contention, L12, "ChecksThenAdds", Code),
         (Contention, L12, "FindsThenSettles", Code),
@@ -434,26 +444,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         }),
         (Handles, L12, "OpeningClears", Code),
         flaw(Cases, L13, "NamesEntriesByTheirIds", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128));
+            c.rename(c.op.id.map(EntryId::as_u128))
         }),
         flaw(LongLog, L14, "CountsEntriesIn8Bits", Entries, |c| {
-            c.log = c.log.split_off(c.log.len() >> 8);
+            c.log = c.log.split_off(c.log.len() >> 8)
         }),
         (LongLog, L14, "CountsIn16Bits", Code),
         flaw(LongLog, L14, "ReadsAPage", Facts, |c| {
             c.facts.log = c.described(&c.log[..c.log.len().min(1_000)], c.now());
         }),
         flaw(Cases, L15, "GivesReceiptsForAll", Facts, |c| {
-            c.facts.refundable = true;
+            c.facts.refundable = true
         }),
         flaw(Cases, L15, "GivesReceiptsForRecords", Facts, |c| {
-            c.facts.refundable |= c.is(Mode::Record);
+            c.facts.refundable |= c.is(Mode::Record)
         }),
         flaw(Cases, L15, "GivesReceiptsForDenials", Facts, |c| {
-            c.facts.refundable |= c.is_denied();
+            c.facts.refundable |= c.is_denied()
         }),
         flaw(Cases, L15, "GivesReceiptsByTheOwnPolicy", Facts, |c| {
-            c.facts.refundable = c.facts.admitted;
+            c.facts.refundable = c.facts.admitted
         }),
         flaw(Cases, L15, "GivesReceiptsWhenItRepeats", Facts, |c| {
             c.facts.refundable |= c.repeated() && c.facts.admitted;
@@ -461,62 +471,9 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         flaw(Cases, L15, "GivesReceiptsForWhatFitsThen", Facts, |c| {
             c.facts.refundable |= c.appended() && c.facts.admitted && c.fits(c.default(), 0);
         }),
-        flaw(Cases, M1, "MarksNothing", Marks, |_| false),
-        flaw(Cases, M1, "MarksNoPermits", Marks, |op| {
-            op.id.is_some() && op.has_resolution()
-        }),
-        flaw(Cases, M1, "MarksNoIds", Marks, |op| {
-            op.keep && op.has_resolution()
-        }),
-        flaw(Cases, M1, "MarksUnderExactLimits", Marks, |op| {
-            op.keep || op.id.is_some()
-        }),
-        flaw(Cases, M1, "MarksByTheOwnPolicy", Marks, |op| {
-            op.is_named() && op.policy.has_resolution()
-        }),
-        flaw(Cases, M1, "MarksByTheDefaultPolicy", Marks, |op| {
-            op.is_named() && default(op).has_resolution()
-        }),
-        flaw(Cases, M1, "CopiesNoMarks", Inherits, |marks, cells| {
-            inherit(marks, cells, 0, [false; 2])
-        }),
-        flaw(Cases, M1, "MarksOneCell", Inherits, |marks, cells| {
-            inherit(marks, cells, 1, [false; 2])
-        }),
-        flaw(Cases, M1, "MarksThreeCells", Inherits, |[a, b], cells| {
-            inherit([a, b], cells, 1, [false, a || b])
-        }),
-        flaw(
-            Cases,
-            M1,
-            "CopiesMarksToTheNextCell",
-            Inherits,
-            |marks, cells| inherit(marks, cells, 1, marks),
-        ),
-        flaw(Cases, M1, "ClearsNoMarks", Inherits, |marks, cells| {
-            inherit(marks, cells, cells.max(2), marks)
-        }),
-        flaw(
-            Cases,
-            M1,
-            "SkipsACellWithoutEntries",
-            Inherits,
-            |[a, b], cells| inherit([a, b], cells, 2, [false, a]),
-        ),
-        flaw(Cases, M1, "ClearsMarksUnderExactLimits", Entries, |c| {
-            let clears = !c.op.has_resolution();
-            c.change_new(|e| e.marks = e.marks.map(|mark| mark && !clears));
-        }),
-        flaw(Cases, M1, "TakesMarksOfDroppedEntries", Entries, |c| {
-            let [own, before] = Rules::CONTRACT.marks_after(c.before.last(), c.now());
-            c.change_new(|e| e.marks = [e.marks[0] || own, e.marks[1] || before]);
-        }),
-        flaw(Cases, M1, "TakesTheOlderMarks", Merged, |v, u| Entry {
-            marks: v.marks,
-            ..join(v, u)
-        }),
-        flaw(Cases, M2, "MergesBeforeItDrops", Entries, |c| {
-            let (new, merges) = (c.fresh(), c.appended() && c.op.has_resolution());
+        flaw(Cases, M1, "MergesNothing", Inputs, |_, a| a.r = 0),
+        flaw(Cases, M1, "MergesBeforeItDrops", Entries, |c| {
+            let (new, merges) = (c.fresh(), c.appended() && c.op.merges());
             c.log = if merges {
                 c.before.iter().copied().chain([new]).collect()
             } else {
@@ -525,181 +482,153 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.merge_if(merges);
             c.drop_if(merges);
         }),
-        flaw(Cases, M1, "SharesMarksAcrossNames", Entries, |c| {
-            c.shared.time |= u64::from(c.op.keep);
-            let is_marked = c.shared.time > 0;
-            c.change_new(|e| e.marks[0] |= is_marked);
+        flaw(Cases, M1, "MergesWhenItRepeats", Entries, |c| {
+            c.merge_if(c.repeated())
         }),
-        flaw(Cases, M2, "MergesWhenItRepeats", Entries, |c| {
-            c.merge_if(c.repeated());
+        flaw(Cases, M1, "MergesWhenItPeeks", Entries, |c| {
+            c.merge_if(c.is(Mode::Peek))
         }),
-        flaw(Cases, M2, "MergesWhenItPeeks", Entries, |c| {
-            c.merge_if(c.is(Mode::Peek));
+        flaw(Cases, M1, "MergesNoAttempts", Inputs, |op, a| {
+            a.r *= u64::from(op.policy.counting() == Counting::Admitted)
         }),
-        flaw(Cases, M2, "MergesNoAttempts", MergingLimits, |op| {
-            (Rules::CONTRACT.limits)(op)
-                .into_iter()
-                .filter(|_| op.policy.counting() == Counting::Admitted)
-                .collect()
+        flaw(Cases, M1, "MergesOnlyWhatItAdmitted", Joins, |a, v, u| {
+            v.admitted && u.admitted && joins(a, v, u, |e| cell(e, 1, a.r))
+        }),
+        flaw(Cases, M1, "TakesCellsFromTheEntry", Joins, |a, v, u| {
+            u.at.micros_since(v.at) < a.r && alike(a, v, u)
+        }),
+        flaw(Cases, M1, "TakesCellsFromNow", Joins, |a, v, u| {
+            joins(a, v, u, |e| age(e, a.now) / a.r)
+        }),
+        flaw(Cases, M1, "EndsCellsAMicrosecondEarly", Joins, |a, v, u| {
+            joins(a, v, u, |e| cell(e, 2, a.r))
+        }),
+        flaw(Cases, M1, "EndsCellsAMicrosecondLate", Joins, |a, v, u| {
+            joins(a, v, u, |e| cell(e, 0, a.r))
+        }),
+        flaw(Cases, M1, "MergesAcrossEnds", Joins, |a, v, u| {
+            cell(v, 1, a.r) == cell(u, 1, a.r)
+        }),
+        flaw(
+            Cases,
+            M1,
+            "MergesAcrossEndsOfTheDefaultPolicy",
+            Inputs,
+            |op, a| a.limits = op.policy.limits().to_vec(),
+        ),
+        flaw(Cases, M1, "TakesTheLargestResolution", Inputs, |_, a| {
+            a.r = resolutions(&a.limits).max().unwrap_or(0)
+        }),
+        flaw(
+            Cases,
+            M1,
+            "TakesTheResolutionOfTheOwnPolicy",
+            Inputs,
+            |op, a| a.r = resolutions(op.policy.limits()).min().unwrap_or(0),
+        ),
+        flaw(
+            Cases,
+            M1,
+            "TakesTheResolutionOfTheDefaultPolicy",
+            Inputs,
+            |op, a| a.r = resolutions(default(op).limits()).min().unwrap_or(0),
+        ),
+        flaw(Cases, M2, "MergesWheneverItCan", IsDue, |_, _| true),
+        flaw(Cases, M2, "MergesOnlyTheNewEntry", IsDue, |a, u| {
+            u.name == a.new
+        }),
+        flaw(Cases, M2, "MergesTheNewEntryToo", IsDue, |a, u| {
+            due(a, u) || u.name == a.new
         }),
         flaw(
             Cases,
             M2,
-            "MergesOnlyWhatItAdmitted",
-            CountedAlike,
-            |a, v, u| v.admitted && u.admitted && alike(a, v, u),
+            "MergesWhatAnyLimitStopsCounting",
+            IsDue,
+            |a, u| {
+                let mut windows = a.limits.iter().map(|limit| limit.window().as_micros());
+                due(a, u) || a.e > 0 && windows.any(|w| age(u, a.n) < w && age(u, a.now) >= w)
+            },
         ),
-        flaw(Cases, M3, "MergesWheneverItCan", IsDue, |_, _| true),
-        flaw(Cases, M3, "MergesOnlyTheNewEntry", IsDue, |a, u| {
-            due(a, u, &[], &[])
+        flaw(Cases, M2, "MergesAllThatIsOldEnough", IsDue, |a, u| {
+            due(a, u) || a.e > 0 && age(u, a.now) >= a.e
         }),
-        flaw(Cases, M3, "MissesTheEndsOfWindows", IsDue, |a, u| {
-            due(a, u, &[], &[TEN_MINUTES])
+        flaw(Cases, M2, "CrossesAMicrosecondEarly", Inputs, |_, a| {
+            a.e = a.e.saturating_sub(1).max(a.e.min(1))
+        }),
+        flaw(Cases, M2, "CrossesAMicrosecondLate", Inputs, |_, a| {
+            a.e += a.e.min(1)
+        }),
+        flaw(Cases, M2, "CrossedAtTheNewestEntry", IsDue, |a, u| {
+            due(a, u) || a.e > 0 && age(u, a.n) == a.e
+        }),
+        flaw(Cases, M2, "TakesTheShortestExactWindow", Inputs, |_, a| {
+            let exact = a.limits.iter().filter(|limit| limit.resolution().is_none());
+            a.e = exact
+                .map(|limit| limit.window().as_micros())
+                .min()
+                .unwrap_or(0);
+        }),
+        flaw(Cases, M2, "TakesTheOwnExactWindow", Inputs, |op, a| {
+            a.e = longest_exact(op.policy.limits())
+        }),
+        flaw(Cases, M2, "TakesTheDefaultExactWindow", Inputs, |op, a| {
+            a.e = longest_exact(default(op).limits())
+        }),
+        flaw(Cases, M3, "TakesTheOlderTime", Merged, |v, u, name| Entry {
+            at: v.at,
+            ..join(v, u, name)
+        }),
+        flaw(Cases, M3, "TakesTheNewerCost", Merged, |v, u, name| Entry {
+            cost: u.cost,
+            ..join(v, u, name)
+        }),
+        flaw(Cases, M3, "WrapsMergedCosts", Merged, |v, u, name| Entry {
+            cost: (u.cost + v.cost - 1) % MAX_COST + 1,
+            ..join(v, u, name)
         }),
         flaw(
             Cases,
             M3,
-            "MissesTheEndsOfTheDefaultPolicy",
-            IsDue,
-            |a, u| due(a, u, own(a), &[TEN_MINUTES]),
-        ),
-        flaw(Cases, M3, "MissesTenMinutes", IsDue, |a, u| {
-            due(a, u, &a.limits, &[])
-        }),
-        flaw(Cases, M4, "KeepsMarkedLogsApart", Merging, |r| {
-            r.apart = u64::MAX;
-        }),
-        flaw(Cases, M4, "KeepsApartAMicrosecondTooLong", Merging, |r| {
-            r.apart += 1;
-        }),
-        flaw(Cases, M4, "KeepsApartAMicrosecondTooShort", Merging, |r| {
-            r.apart -= 1;
-        }),
-        flaw(
-            Cases,
-            M4,
-            "TakesCellsFromTheEntry",
-            InOneCell,
-            |_, v, u, p| u.at.micros_since(v.at) < p,
-        ),
-        flaw(Cases, M4, "TakesCellsFromNow", InOneCell, |a, v, u, p| {
-            age(u, a.now) / p == age(v, a.now) / p
-        }),
-        flaw(
-            Cases,
-            M4,
-            "EndsCellsAMicrosecondEarly",
-            InOneCell,
-            |_, v, u, p| cell(u, 2, p) == cell(v, 2, p),
+            "LosesCostsBeyondTheLargest",
+            Merged,
+            |v, u, name| {
+                if u.cost + v.cost > MAX_COST {
+                    Entry { id: None, ..*u }
+                } else {
+                    join(v, u, name)
+                }
+            },
         ),
         flaw(
             Cases,
-            M4,
-            "EndsCellsAMicrosecondLate",
-            InOneCell,
-            |_, v, u, p| cell(u, 0, p) == cell(v, 0, p),
-        ),
-        flaw(
-            Cases,
-            M4,
-            "TakesTheLargestResolution",
-            Resolution,
-            |a, age| longer(&a.limits, age).max(),
-        ),
-        flaw(
-            Cases,
-            M4,
-            "NeverTakesALongerResolution",
-            Resolution,
-            |a, _| longer(&a.limits, 0).min(),
-        ),
-        flaw(
-            Cases,
-            M4,
-            "MergesWhatAnExactLimitCounts",
-            Resolution,
-            |a, age| longer(&a.limits, age).filter(|p| *p > 0).min(),
-        ),
-        flaw(Cases, M4, "MergesByTheOwnPolicy", MergingLimits, |op| {
-            op.policy.limits().to_vec()
-        }),
-        flaw(
-            Cases,
-            M4,
-            "TakesTheResolutionOfTheOwnPolicy",
-            Resolution,
-            |a, age| longer(own(a), age).min(),
-        ),
-        flaw(
-            Cases,
-            M4,
-            "TakesTheResolutionOfTheDefaultPolicy",
-            Resolution,
-            |a, age| longer(default(a.op).limits(), age).min(),
-        ),
-        flaw(Cases, M5, "MergesAcrossEnds", CountedAlike, |_, _, _| true),
-        flaw(
-            Cases,
-            M5,
-            "MergesAcrossEndsOfTheDefaultPolicy",
-            CountedAlike,
-            |a, v, u| a.counts_alike(own(a), v, u),
-        ),
-        flaw(Cases, M6, "TakesTheOlderTime", Merged, |v, u| Entry {
-            at: v.at,
-            ..join(v, u)
-        }),
-        flaw(Cases, M6, "TakesTheNewerCost", Merged, |v, u| Entry {
-            cost: u.cost,
-            ..join(v, u)
-        }),
-        flaw(Cases, M6, "WrapsMergedCosts", Merged, |v, u| Entry {
-            cost: (u.cost + v.cost - 1) % MAX_COST + 1,
-            ..join(v, u)
-        }),
-        flaw(Cases, M6, "LosesCostsBeyondTheLargest", Merged, |v, u| {
-            if u.cost + v.cost > MAX_COST {
-                Entry { id: None, ..*u }
-            } else {
-                join(v, u)
-            }
-        }),
-        flaw(Cases, M6, "KeepsTheIdsOfMergedEntries", Merged, |v, u| {
-            Entry {
+            M3,
+            "KeepsTheIdsOfMergedEntries",
+            Merged,
+            |v, u, name| Entry {
                 id: u.id.or(v.id),
-                ..join(v, u)
-            }
-        }),
-        flaw(Cases, M6, "KeepsTheReceiptsOfMergedEntries", Merging, |r| {
-            r.keeps_names = true;
-        }),
-        flaw(Cases, M7, "RepeatsForTheWholeWindow", Finds, |c, e| {
+                ..join(v, u, name)
+            },
+        ),
+        flaw(
+            Cases,
+            M3,
+            "KeepsTheReceiptsOfMergedEntries",
+            Merged,
+            |v, u, _| join(v, u, u.name),
+        ),
+        flaw(Cases, M4, "RepeatsForTheWholeWindow", Finds, |c, e| {
             c.within(e, c.window())
         }),
-        flaw(Cases, M7, "RepeatsUnderAnExactPolicy", Finds, |c, e| {
-            c.within(
-                e,
-                if c.op.policy.has_resolution() {
-                    receipt_window(c)
-                } else {
-                    c.window()
-                },
-            )
+        flaw(Cases, M4, "RepeatsInTheOwnExactWindow", Finds, |c, e| {
+            c.within(e, longest_exact(c.op.policy.limits()))
         }),
-        flaw(Cases, M7, "RepeatsForTenMinutes", Finds, |c, e| {
-            c.within(
-                e,
-                if c.op.has_resolution() {
-                    TEN_MINUTES
-                } else {
-                    c.window()
-                },
-            )
+        flaw(Cases, M4, "RefundsForTheLongerWindow", Settles, |c| {
+            c.valid_for(c.valid().max(longest(c.op.policy)))
         }),
-        flaw(Cases, M7, "RefundsForTheLongerWindow", Settles, |c| {
-            c.valid_for(c.valid().max(longest(c.op.policy)));
+        flaw(Several, A1, "SaysLogsGoTogetherAndCannot", Together, |_| {
+            None
         }),
-        (Cases, M7, "GivesReceiptsForMergedEntries", Code),
         flaw(
             Several,
             A1,
@@ -753,13 +682,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S1, "RefundsANeighbour", Settles, |c| {
-            c.find(c.named().and(c.before.first().copied()));
+            c.find(c.named().and(c.before.first().copied()))
         }),
         flaw(Cases, S1, "RefundsByTimeAlone", Settles, |c| {
             c.find(c.before.iter().copied().find(|e| e.at == c.receipt.at()));
         }),
         flaw(Cases, S1, "RefundsByIdAlone", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128));
+            c.rename(c.op.id.map(EntryId::as_u128))
         }),
         (Cases, S1, "SettlesOnAnyKey", Code),
         flaw(Cases, S1, "SettlesUnderTheDefaultName", Settles, |c| {
@@ -780,14 +709,14 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             |c| c.find_nothing_if(c.on_clock()),
         ),
         flaw(Cases, S2, "IgnoresSettlements", Settled, |c| {
-            c.undo_if(c.cost > 0);
+            c.undo_if(c.cost > 0)
         }),
         flaw(Cases, S2, "SettlesAnew", Settled, |c| c.put_behind(c.now())),
         flaw(Cases, S2, "SettlesAtTheEnd", Settled, |c| {
-            c.put_behind(c.receipt.at());
+            c.put_behind(c.receipt.at())
         }),
         flaw(Cases, S2, "SettlesWithoutTheId", Settled, |c| {
-            c.change(|e, _| e.id = None);
+            c.change(|e, _| e.id = None)
         }),
         flaw(Cases, S2, "SettlesToTheDifference", Settles, |c| {
             c.cost += c.cost.min(1) * c.named().map_or(0, |e| e.cost - 1);
@@ -802,19 +731,19 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.change(|e, cost| e.cost = cost);
         }),
         flaw(Cases, S4, "RefundsTwice", Settles, |c| {
-            c.find(c.named().or(c.before.last().copied()));
+            c.find(c.named().or(c.before.last().copied()))
         }),
         flaw(Cases, S4, "RefundsWhatHasLeft", Settles, |c| {
-            c.valid_for(u64::MAX);
+            c.valid_for(u64::MAX)
         }),
         flaw(Cases, S4, "RefundsAtTheEndOfTheWindow", Settles, |c| {
-            c.valid_for(c.valid() + 1);
+            c.valid_for(c.valid() + 1)
         }),
         flaw(Cases, S4, "RefundsInTheSettlementsWindow", Settles, |c| {
-            c.valid_for(longest(c.op.policy));
+            c.valid_for(longest(c.op.policy))
         }),
         flaw(Cases, S4, "AlwaysApplies", SettledFacts, |c| {
-            c.facts.admitted = true;
+            c.facts.admitted = true
         }),
         flaw(Cases, S5, "SettlesWithoutCap", Settled, uncap),
         flaw(Cases, S5, "SettlesWithThePolicysCap", Settled, |c| {
@@ -828,13 +757,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S6, "RefusesLargeSettlements", SettledFacts, |c| {
-            c.fails = c.cost > c.op.policy.largest_max();
+            c.fails = c.cost > c.op.policy.largest_max()
         }),
         flaw(Cases, S6, "CutsLargeSettlements", Settles, |c| {
-            c.cost = c.cost.min(c.op.policy.largest_max());
+            c.cost = c.cost.min(c.op.policy.largest_max())
         }),
         flaw(Cases, S7, "SettlesWithTheUsageBefore", SettledFacts, |c| {
-            c.facts.log = c.described(&c.before, c.now());
+            c.facts.log = c.described(&c.before, c.now())
         }),
         flaw(
             Cases,
@@ -849,26 +778,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.find_nothing_if(c.named().is_some_and(|e| e.cost == c.cost));
         }),
         flaw(Cases, S8, "ResetLeavesAnEntry", ResetEntries, |c| {
-            c.log = c.before[..c.before.len() / 2].to_vec();
+            c.log = c.before[..c.before.len() / 2].to_vec()
         }),
         flaw(Cases, S8, "ResetKeepsIds", ResetFacts, |c| {
-            c.memory.ghosts = c.before.clone();
+            c.memory.ghosts = c.before.clone()
         }),
         flaw(Cases, S8, "ResetAlwaysFinds", ResetFacts, |c| {
-            c.facts.admitted = true;
+            c.facts.admitted = true
         }),
         flaw(Cases, S8, "ResetNeverFinds", ResetFacts, |c| {
-            c.facts.admitted = false;
+            c.facts.admitted = false
         }),
         (Cases, S8, "ResetsAllKeys", Code),
         flaw(Forgetting, F1, "ByTheFirstWindow", Facts, |c| {
-            c.expire(true, at(c) + first_window(c.op.policy));
+            c.expire(true, at(c) + first_window(c.op.policy))
         }),
         flaw(Forgetting, F1, "ByTheOwnWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.op.policy));
+            c.expire(true, at(c) + longest(c.op.policy))
         }),
         flaw(Forgetting, F1, "ByTheDefaultWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.default()));
+            c.expire(true, at(c) + longest(c.default()))
         }),
         flaw(Forgetting, F1, "AfterWholeSeconds", Facts, |c| {
             c.expire(
@@ -877,7 +806,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterWholeMillis", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
         }),
         flaw(Forgetting, F1, "AfterTheFirstAppend", Facts, |c| {
             c.expire(
@@ -886,16 +815,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterTheLastOperation", Facts, |c| {
-            c.expire_if(true, c.op.policy);
+            c.expire_if(true, c.op.policy)
         }),
         flaw(Forgetting, F1, "AfterAPeek", Facts, |c| {
-            c.expire_if(c.is(Mode::Peek), c.op.policy);
+            c.expire_if(c.is(Mode::Peek), c.op.policy)
         }),
         flaw(Forgetting, F1, "AfterASettlement", SettledFacts, |c| {
-            c.expire_if(true, c.op.policy);
+            c.expire_if(true, c.op.policy)
         }),
         flaw(Forgetting, F1, "WindowAfterTheClock", Facts, |c| {
-            c.expire(true, c.clock + c.window());
+            c.expire(true, c.clock + c.window())
         }),
         flaw(
             Forgetting,
@@ -907,7 +836,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
                     .before
                     .first()
                     .map(|entry| entry.at.as_micros())
-                    .filter(|_| c.op.has_resolution());
+                    .filter(|_| c.op.merges());
                 c.expire(
                     true,
                     if first.is_some() {
@@ -920,7 +849,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             },
         ),
         flaw(Forgetting, F1, "ForgetsEarlyWithATimer", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
         }),
         (Forgetting, F1, "ForgetsWhenThereAreMany", Code),
         (Forgetting, F1, "SweepsInTwoSteps", Code),
@@ -929,20 +858,20 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         (Forgetting, L1, "ExpiresAllNames", Code),
         (Forgetting, L1, "SweepsAllNames", Code),
         flaw(Forgetting, F2, "GivenTimesAsItsOwn", Facts, |c| {
-            c.expire(false, at(c) + c.window());
+            c.expire(false, at(c) + c.window())
         }),
         flaw(Forgetting, F2, "GivenTimesAfterTheWindow", Facts, |c| {
-            c.expire(false, c.clock + c.window());
+            c.expire(false, c.clock + c.window())
         }),
         (Forgetting, F2, "SweepsGivenTimes", Code),
         flaw(Cases, E1, "DeniesByError", Facts, |c| {
-            c.fails = !c.facts.admitted;
+            c.fails = !c.facts.admitted
         }),
         flaw(Cases, E1, "SettlesNothingByError", SettledFacts, |c| {
-            c.fails = !c.facts.admitted;
+            c.fails = !c.facts.admitted
         }),
         flaw(Cases, E1, "ResetsNothingByError", ResetFacts, |c| {
-            c.fails = !c.facts.admitted;
+            c.fails = !c.facts.admitted
         }),
         (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce", Code),
         (Cases, E2, "DecidesAtOnceWithoutChecks", Code),
