@@ -21,9 +21,8 @@ use crate::time::{Timestamp, Window};
 pub struct Decision {
     status: Status,
     outcome: Outcome,
-    allowed: bool,
-    /// How long the receipt of the entry is valid. `None` if it has none.
-    receipt_window: Option<Window>,
+    /// How long the receipt of the entry is valid, in microseconds. 0 if it has none.
+    receipt_micros: u64,
 }
 
 impl Decision {
@@ -31,7 +30,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
-        self.allowed
+        self.status.verdict.fits
     }
 
     /// Returns whether the operation was denied, so that [`into_result`](Self::into_result) is an error. Never for a record.
@@ -70,7 +69,10 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        let (entry, window) = (self.entry()?, self.receipt_window?);
+        let (entry, window) = (
+            self.entry()?,
+            Window::from_micros(self.receipt_micros).ok()?,
+        );
         Some(Receipt::new(entry.id, entry.at, window))
     }
 
@@ -140,7 +142,7 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let verdict = |decision: &Self| {
             (
-                decision.allowed,
+                decision.allowed(),
                 decision.is_denied(),
                 decision.appended(),
                 decision.receipt(),
@@ -179,8 +181,7 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     Decision {
         status: Status::new(op.policy, log, verdict),
         outcome,
-        allowed: admitted,
-        receipt_window: op.receipt_window().filter(|_| refundable),
+        receipt_micros: receipt_micros(op, refundable),
     }
 }
 
@@ -205,8 +206,7 @@ pub fn decide_sized<const N: usize>(
     Decision {
         status: Status::sized(limits, usage, [now, clock], newest, verdict),
         outcome,
-        allowed: admitted,
-        receipt_window: if admitted { op.receipt_window() } else { None },
+        receipt_micros: receipt_micros(op, admitted),
     }
 }
 
@@ -252,11 +252,22 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
     }
 }
 
+#[inline(always)]
+fn receipt_micros(op: &Op<'_>, is_refundable: bool) -> u64 {
+    match op.receipt_window() {
+        Some(window) if is_refundable => window.as_micros(),
+        _ => 0,
+    }
+}
+
 /// Returns whether the operation is denied, and by which limits.
 #[inline(always)]
 fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Verdict {
     if admitted || op.mode == Mode::Record {
-        return Verdict::default();
+        return Verdict {
+            fits: admitted,
+            ..Verdict::default()
+        };
     }
     let blocks =
         |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
@@ -267,6 +278,7 @@ fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Ve
         .map(|(i, pair)| u8::from(blocks(pair)) << i)
         .sum();
     Verdict {
+        fits: false,
         denied: true,
         blocking,
     }

@@ -30,9 +30,10 @@ pub struct Status {
     pub(crate) verdict: Verdict,
 }
 
-/// Which limits deny the operation.
+/// Whether an operation fitted, and which limits deny it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Verdict {
+    pub(crate) fits: bool,
     pub(crate) denied: bool,
     /// Bit `i` is set if limit `i` denies it.
     pub(crate) blocking: u8,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
-use limiter_core::store::Op;
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Clock, Error, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore, WithClock,
-    policy,
+    Clock, Error, ErrorKind, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore,
+    WithClock, policy,
 };
 use limiter_testkit::{MockClock, ReferenceStore};
 
@@ -118,54 +118,84 @@ fn a_permit_settles_by_the_policy_of_its_acquire() {
 }
 
 #[test]
-fn with_a_resolution_permits_and_ids_have_receipts() {
+fn a_permit_lasts_as_long_as_an_exact_limit_counts_its_acquire() {
     let clock = MockClock::new();
     let limiter = Limiter::new(
         "chat",
-        policy!("10/1h~1m"),
+        policy!("10/10m, 10/1h~1m"),
         WithClock::new(ReferenceStore::new(), clock.clone()),
-    );
-    let decision = limiter.acquire("k").now().unwrap();
-    assert!(decision.appended() && decision.receipt().is_none());
-    assert!(
-        limiter
-            .record("k")
-            .idempotency_key(7)
-            .now()
-            .unwrap()
-            .receipt()
-            .is_some()
     );
     let permit = permit(&limiter, 3);
     assert_eq!(permit.receipt().unwrap().window().to_string(), "10m");
-    assert_eq!(seen(permit.settle(5).now()), (true, false, 7));
-    clock.advance(Duration::from_secs(600));
-    assert_eq!(seen(permit.refund().now()), (false, false, 7));
+    clock.advance(Duration::from_secs(599));
+    assert_eq!(seen(permit.settle(5).now()), (true, false, 5));
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(seen(permit.refund().now()), (false, false, 5));
     // The acquire still counts, so a record would count twice.
-    assert_eq!(seen(permit.settle_or_record(2).now()), (false, false, 7));
+    assert_eq!(seen(permit.settle_or_record(2).now()), (false, false, 5));
     clock.advance(Duration::from_secs(3000));
     assert_eq!(seen(permit.settle_or_record(2).now()), (false, true, 2));
 }
 
-#[test]
-fn a_resolution_ends_receipts_after_ten_minutes() {
-    for (policy, is_exact, window) in [
-        (policy!("1/1h"), true, "1h"),
-        (policy!("1/5m~1m"), false, "5m"),
-        (policy!("1/1h, 1/5m~1m"), false, "10m"),
-    ] {
-        let limiter = Limiter::new("chat", policy.clone(), ReferenceStore::new());
-        assert_eq!(
-            limiter.acquire("plain").now().unwrap().receipt().is_some(),
-            is_exact,
-            "{policy}"
-        );
-        let receipt = permit(&limiter, 1).receipt().unwrap();
-        assert_eq!(receipt.window().to_string(), window, "{policy}");
-        let mut peek = Op::peek("k", &policy);
-        peek.keep = true;
-        assert!(!peek.is_checked() && !peek.checked().unwrap().keep);
+/// A store that must not be asked.
+#[derive(Debug)]
+struct Untouched;
+
+#[limiter_core::store::async_trait]
+impl WindowStore for Untouched {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        panic!("{op:?}")
     }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        panic!("{settlement:?}")
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        panic!("{log:?}")
+    }
+}
+
+#[test]
+fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked() {
+    let limiter = Limiter::new("chat", policy!("10/1h~1m, 5/10m~1m"), Untouched);
+    let own = policy!("9/1h~1h");
+    let errors = [
+        block_on(limiter.acquire("k").permit()).unwrap_err(),
+        block_on(limiter.acquire("k").policy(&own).permit()).unwrap_err(),
+        block_on(limiter.acquire("k").permit().within(Duration::MAX)).unwrap_err(),
+        block_on(limiter.acquire("k").idempotency_key(7)).unwrap_err(),
+        block_on(limiter.record("k").idempotency_key(7)).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::NeedsExactLimit);
+        assert_eq!(
+            error.to_string(),
+            "limiter \"chat\": a limit with a resolution keeps no single entries: add an exact limit whose window is as long as the \
+             call takes, such as `60000/10m`"
+        );
+    }
+    // A peek ignores the key, and others have no receipt. An exact limit of either policy is enough.
+    let limiter = Limiter::new("chat", policy!("10/1h~1m"), ReferenceStore::new());
+    assert!(
+        limiter
+            .peek("k")
+            .idempotency_key(7)
+            .now()
+            .unwrap()
+            .allowed()
+    );
+    assert_eq!(limiter.acquire("k").now().unwrap().receipt(), None);
+    let permit = limiter.acquire("k").policy(&GOLD).permit().now().unwrap();
+    assert!(
+        permit
+            .into_result()
+            .unwrap()
+            .refund()
+            .now()
+            .unwrap()
+            .applied()
+    );
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn every_sequence_of_three_conforms() {
         .sizes(|sizes| sizes.depth = 3)
         .phases(&[Phase::Exhaustive]);
     let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-    assert_eq!(report.checks_of(Phase::Exhaustive), 246_856);
+    assert_eq!(report.checks_of(Phase::Exhaustive), 279_328);
 }
 
 #[test]
