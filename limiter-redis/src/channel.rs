@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, APPLY_ALL};
+use crate::script::APPLY;
 use crate::server_clock::ServerClock;
 
 /// The channel of a store's commands.
@@ -27,8 +27,6 @@ pub(crate) struct EncodedOp {
     pub(crate) request: Vec<u8>,
     /// The given time in decimal, empty for the server's clock.
     pub(crate) at: String,
-    /// The windows by which entries merge, empty unless a limit has a resolution.
-    pub(crate) windows: Vec<u8>,
     /// How long the caller waits.
     pub(crate) timeout: Option<Duration>,
 }
@@ -42,8 +40,7 @@ impl Channel {
         }
     }
 
-    /// Sends operations with their flags. Returns the reply of `apply_fast.lua` or `apply.lua` to one, and of `apply_all.lua` to
-    /// several, which all give the same time or none.
+    /// Sends one operation, or several with their flags, which all give the same time or none. Returns the script's reply.
     pub(crate) async fn apply(
         &self,
         ops: &mut [EncodedOp],
@@ -60,27 +57,11 @@ impl Channel {
             let since = attempt
                 .since_first
                 .map_or_else(String::new, |since| since.as_micros().to_string());
-            if let [op] = ops {
-                let args = [
-                    &*op.request,
-                    op.at.as_bytes(),
-                    &op.windows,
-                    since.as_bytes(),
-                ];
-                return APPLY.call(attempt.load, &[&op.stored], &args);
-            }
             let keys: Vec<&[u8]> = ops.iter().map(|op| &*op.stored).collect();
             let at = ops.first().map_or(&[][..], |op| op.at.as_bytes());
-            let (requests, windows) = (
-                ops.iter().map(|op| &*op.request),
-                ops.iter().map(|op| &*op.windows),
-            );
-            let args: Vec<&[u8]> = [flags, at, since.as_bytes()]
-                .into_iter()
-                .chain(requests)
-                .chain(windows)
-                .collect();
-            APPLY_ALL.call(attempt.load, &keys, &args)
+            let requests = ops.iter().map(|op| &*op.request);
+            let args: Vec<&[u8]> = requests.chain([at, since.as_bytes(), flags]).collect();
+            APPLY.call(attempt.load, &keys, &args)
         };
         let reply = self
             .retry_policy

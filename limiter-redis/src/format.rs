@@ -1,9 +1,8 @@
 //! The numbers that Rust and the scripts share.
 //!
-//! `lua/prelude.lua` describes an entry, `lua/apply_fast.lua` a request and a reply. [`PLACEHOLDERS`] are the names by which the
-//! scripts use these numbers: `$TIME_BIAS` in a script becomes 9007199254740992 when it is loaded.
+//! `lua/README.md` describes the formats. [`NUMBERS`] are the names by which the scripts use these numbers, and `lua/constants.lua` lists
+//! the same ones for tools that read Lua.
 
-use limiter_core::store::Merging;
 use limiter_core::{Timestamp, Window};
 
 /// Defines numbers, and lists them for the scripts.
@@ -12,7 +11,7 @@ macro_rules! numbers {
         $($(#[$doc])* pub(crate) const $name: $type = $value;)*
 
         /// The numbers by their names.
-        pub(crate) const PLACEHOLDERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+        pub(crate) const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
     };
 }
 
@@ -22,95 +21,79 @@ numbers! {
     ATTEMPT: u8 = 2;
     RECORD: u8 = 3;
     PEEK: u8 = 4;
-    /// Added to the kind for each limit of the limiter's default policy.
-    KINDS: u8 = 8;
+    // The form of a request, a sum.
+    RESOLUTION: u8 = 1;
+    CALLER_ID: u8 = 2;
+    // Of one of several operations, a sum: it denies nothing; it appends whatever the others do.
+    ADVISORY: u8 = 1;
+    KEPT: u8 = 2;
 
-    // The bits of the code that a reply begins with.
+    // The code of a reply, a sum.
     ADMITTED: u8 = 1;
     /// In the reply to a settlement.
     APPLIED: u8 = 1;
     APPENDED: u8 = 2;
     REPEATED: u8 = 4;
-    /// Nothing was appended, because the deadline had passed.
-    LATE: u8 = 8;
-    EMPTY: u8 = 16;
-    SHORT: u8 = 32;
-    REFUNDABLE: u8 = 64;
-    /// Begins an error's text, in place of one of several replies.
+    EMPTY: u8 = 8;
+    REFUNDABLE: u8 = 16;
+    /// All of a reply: nothing was appended, because the deadline had passed.
+    LATE: u8 = 127;
+    /// Begins an error in place of a reply. No reply begins with it.
     FAILED: u8 = 128;
 
-    // The flags of one of several operations: it denies nothing; it appends whatever the others do.
-    ADVISORY: u8 = 1;
-    KEPT: u8 = 2;
-
-    /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first two are 0.
+    // Bytes of requests, and the place of the deadline counted from 1.
     OWN_ID_LEN: usize = 6;
-    /// The bit of the last 32 that a short entry sets if it was denied.
-    DENIED_ID: u32 = 1 << 31;
-    DENIED_BYTE: u32 = DENIED_ID >> 24;
-    /// The bit of the last 32 that a short entry sets if it was admitted, but is not refundable.
-    FINAL_ID: u32 = 1 << 30;
-    FINAL_BYTE: u32 = FINAL_ID >> 24;
-    /// The bytes of a caller's id.
     CALLER_ID_LEN: usize = 16;
-    /// The bytes before the id in an operation: its kind, deadline and cost.
-    OP_HEAD_LEN: usize = 1 + 7 + 7;
-    /// The bytes before the limits in an operation with the store's id.
+    LIMIT_LEN: usize = 2 * 7;
+    DEADLINE_PLACE: usize = 4;
+    OP_HEAD_LEN: usize = 3 + 7 + 7;
     OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
-    OWN_HEAD_REST: usize = OWN_HEAD_LEN % LIMIT_LEN;
-    /// The bytes before the limits in a settlement: an id, two times and a cost.
+    CALLER_HEAD_LEN: usize = OP_HEAD_LEN + CALLER_ID_LEN;
     SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
-    /// The bytes of a limit in a request: its window and its maximum.
-    LIMIT_LEN: usize = 14;
 
-    /// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
-    TTL_CELLS: u64 = 64;
+    // Times and expiries.
     /// The first time that is out of range.
     TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
     /// Subtracted from a time in an entry, so that it is a negative number of seven bytes.
     TIME_BIAS: u64 = TIME_END;
-    /// The first byte of the earliest time in an entry. Only entries begin with this byte or a higher one.
-    FIRST_TIME_BYTE: u64 = (TIME_BIAS.wrapping_neg() >> 48) & 0xff;
+    /// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
+    TTL_CELLS: u64 = 64;
+    /// How much longer a key is kept whose last append had a given time.
+    GIVEN_TIME_GRACE_MS: u64 = 60_000;
 
-    /// The bytes of a short entry of cost 1: time, running total, age, sum and id.
+    // Bytes of entries, without the cost; places are counted from 1.
     SHORT_LEN: usize = 7 + 5 + 6 + 2 + OWN_ID_LEN;
     SHORT_COST_LEN: usize = SHORT_LEN + 7;
-    /// The bytes of a long entry of cost 1 with the store's id: time, running total, tag and id.
-    LONG_LEN: usize = 7 + 9 + 1 + OWN_ID_LEN;
+    SHORT_FLAGS_PLACE: usize = SHORT_LEN - 3;
+    LONG_LEN: usize = 7 + 2 + 7 + 1 + OWN_ID_LEN;
     LONG_COST_LEN: usize = LONG_LEN + 7;
-    /// The bytes of a long entry of cost 1 with a caller's id.
-    LONG_CALLER_LEN: usize = 7 + 9 + 1 + CALLER_ID_LEN;
-    /// The bytes of the member that finds a caller's id: `i` and the id.
+    LONG_CALLER_LEN: usize = LONG_LEN - OWN_ID_LEN + CALLER_ID_LEN;
+    LONG_TOTAL_PLACE: usize = 1 + 7 + 2;
+    LONG_FLAGS_PLACE: usize = LONG_TOTAL_PLACE + 7;
+    /// The member that finds a caller's id.
     ID_MEMBER_LEN: usize = 1 + CALLER_ID_LEN;
 
-    // A short entry has a running total of 39 bits, so that the first bit of its five bytes is 0 and sets it apart from a long
-    // one, an age of six bytes, and a sum of two.
+    // What entries hold.
     SHORT_TOTAL_END: u64 = 1 << 39;
     AGE_END: u64 = 1 << 48;
     SUM_MAX: u16 = u16::MAX;
-    // A long entry has a running total of 23 high bits behind a bit that is set, and 48 low bits.
+    TOTAL_END: u64 = 1 << 53;
     LONG_BYTE: u64 = 1 << 7;
-    LONG_BIT: u64 = 1 << 23;
-    HIGH_END: u64 = 1 << 23;
-    LOW_END: u64 = 1 << 48;
-    FALL_FROM: u64 = (1 << 22) + (1 << 21);
-    FALL: u64 = 1 << 22;
-    /// The most units that a reply reports. A larger number may not be exact in Lua.
-    USED_MAX: u64 = 1 << 53;
+    LONG_BIT: u64 = 1 << 15;
+    LAP_START: u64 = LONG_BIT + 1;
+    LAP_END: u64 = 0xff << 8;
     MAX_COST: u64 = limiter_core::MAX_COST;
-    /// How long a log with named entries keeps them apart, in microseconds.
-    TEN_MINUTES: u64 = Merging::NAMED_FOR.as_micros();
-    // The marks of an entry in its tag.
-    NAMED: u64 = 16;
-    NAMED_BEFORE: u64 = 32;
-    /// The bit in an entry's tag if it was admitted, but is not refundable.
+    // The flags of an entry, a sum; a merged one has all.
+    HOLDS_IDS: u64 = 8;
+    NO_EXPIRY: u64 = 16;
     FINAL: u64 = 64;
-    /// The bytes before the boundaries in an operation's windows.
-    WINDOWS_HEAD_LEN: usize = 1 + 3 * 7;
-    /// The bytes of a boundary: its age, the next window and a resolution.
-    BOUNDARY_LEN: usize = 3 * 7;
-    /// How much longer a key is kept whose last append had a given time.
-    GIVEN_TIME_GRACE_MS: u64 = 60_000;
+    DENIED: u64 = 128;
+    MERGED: u64 = 255;
+    /// The flag in the last 32 bits of a short entry.
+    DENIED_ID: u64 = DENIED << 24;
+
+    /// How many values `decide_fast` returns.
+    FAST_VALUES: usize = 11;
     // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.
     REPEAT_SLACK_MICROS: u64 = 1_000_000;
     REPEAT_SEARCH_MAX: u64 = 128;
@@ -122,10 +105,7 @@ numbers! {
     PRUNE_BATCH: u64 = 64;
 }
 
-// The fast path recognises a request without a caller's id by its length.
-const _: () = assert!(OWN_ID_LEN < CALLER_ID_LEN && CALLER_ID_LEN < OWN_ID_LEN + LIMIT_LEN);
-
-/// Returns a window, rounded up, as `expiry` in `prelude.lua` reads it.
+/// Returns a window, rounded up, as `set_expiry` in `lua/entry.lua` reads it.
 ///
 /// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
 pub(crate) fn ttl_code(window: Window) -> u16 {

@@ -3,7 +3,10 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::format::FINAL_ID;
+use crate::format::FINAL;
+
+/// In a short entry, the bits from this one on are flags.
+const IDS_END: u32 = (FINAL << 24) as u32;
 
 /// Makes ids of 30 bits. No id repeats before all have been used.
 ///
@@ -26,10 +29,10 @@ impl IdSource {
         }
     }
 
-    /// Returns the next id in the low 30 bits, and the ttl code in the 16 highest of 48. Merged entries have the id 0.
+    /// Returns the next id in the low 30 bits, and the ttl code in the 16 highest of 48. Never 0.
     pub(crate) fn next(&self, ttl_code: u16) -> u64 {
         loop {
-            let id = self.next.fetch_add(self.step, Ordering::Relaxed) & (FINAL_ID - 1);
+            let id = self.next.fetch_add(self.step, Ordering::Relaxed) & (IDS_END - 1);
             if id != 0 {
                 return u64::from(ttl_code) << 32 | u64::from(id);
             }

@@ -7,9 +7,7 @@ use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::{FromRedisValue, Value};
 
 use crate::failure::Failure;
-use crate::format::{
-    ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED, SHORT,
-};
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED};
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
@@ -20,8 +18,8 @@ impl<'a> Numbers<'a> {
         let Value::BulkString(bytes) = reply else {
             return None;
         };
-        let (&code, rest) = bytes.split_first()?;
-        Some((code, Self(rest)))
+        let (&code, rest) = bytes.split_last()?;
+        (bytes[0] != FAILED).then_some((code, Self(rest)))
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -45,14 +43,15 @@ pub(crate) fn is_late(reply: &Value) -> bool {
     matches!(reply, Value::BulkString(bytes) if bytes[..] == [LATE])
 }
 
-/// Returns the number of an operation that failed in `apply_all.lua`, counted from 0, and its failure.
+/// Returns the number of one of several operations whose log could not be read, counted from 0, and the failure.
 pub(crate) fn failure(reply: &Value) -> Option<(usize, Failure)> {
     let Value::BulkString(bytes) = reply else {
         return None;
     };
-    let [FAILED, number, text @ ..] = &bytes[..] else {
+    let (&[FAILED, a, b, c, d], text) = bytes.split_first_chunk()? else {
         return None;
     };
+    let number = usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?;
     let line: Vec<u8> = text
         .iter()
         .copied()
@@ -60,81 +59,62 @@ pub(crate) fn failure(reply: &Value) -> Option<(usize, Failure)> {
         .collect();
     let error =
         redis::parse_redis_value(&[b"-", &*line, b"\r\n"].concat()).and_then(Value::extract_error);
-    Some((
-        usize::from(*number).checked_sub(1)?,
-        Failure::Redis(error.err()?),
-    ))
+    Some((number.checked_sub(1)?, Failure::Redis(error.err()?)))
 }
 
-/// Returns the server's time in the reply to an operation or a settlement by the server's clock. `None` if the log was ahead.
+/// Returns the time of the server's clock in the reply to one operation or several by that clock.
 pub(crate) fn server_time(reply: &Value) -> Option<Timestamp> {
     if let Value::Array(replies) = reply {
         return replies.iter().find_map(server_time);
     }
-    let (_, mut rest) = Numbers::of(reply)?;
-    let (now, newest) = (rest.time()?, rest.time()?);
-    (newest < now).then_some(now)
+    let (_, Numbers(rest)) = Numbers::of(reply)?;
+    Numbers(rest.get(rest.len().checked_sub(14)?..)?).time()
 }
 
-/// Returns the facts in the reply of `apply_fast.lua` or `apply.lua`.
+/// Returns the facts in the reply to an operation. `lua/README.md` describes it.
 pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let (code, mut rest) = Numbers::of(reply)?;
-    let (now, newest) = (rest.time()?, rest.time()?);
-    let (short, appended) = (code & SHORT != 0, code & APPENDED != 0);
-    let entry = Entry {
-        id,
-        at: if short { now } else { rest.time()? },
-    };
-    let outcome = match code & (APPENDED | REPEATED) {
-        0 => Outcome::Nothing,
-        APPENDED => Outcome::Appended(entry),
-        REPEATED => Outcome::Repeated(entry),
-        _ => return None,
-    };
+    let has = |flag| code & flag != 0;
     let mut usage = [Usage::default(); MAX_LIMITS];
     let usage = usage.get_mut(..op.policy.limits().len())?;
     for usage in usage.iter_mut() {
-        let (used, oldest) = (rest.number()?, rest.time()?);
-        *usage = if short {
-            Usage {
-                used: if appended { used + op.cost } else { used },
-                oldest,
-                blocker: oldest,
-            }
-        } else {
-            Usage {
-                used,
-                oldest,
-                blocker: rest.time()?,
-            }
+        *usage = Usage {
+            used: rest.number()? + if has(APPENDED) { op.cost } else { 0 },
+            oldest: rest.time()?,
+            blocker: rest.time()?,
         };
     }
-    if short {
-        usage.rotate_left(1);
-    }
-    let newest = if appended {
+    let repeated = has(REPEATED).then(|| rest.time());
+    let (clock, before) = (rest.time()?, rest.time()?);
+    let now = clock.max(before);
+    let outcome = match (has(APPENDED), repeated) {
+        (false, None) => Outcome::Nothing,
+        (true, None) => Outcome::Appended(Entry { id, at: now }),
+        (false, Some(at)) => Outcome::Repeated(Entry { id, at: at? }),
+        (true, Some(_)) => return None,
+    };
+    let newest = if has(APPENDED) {
         Some(now)
     } else {
-        (code & EMPTY == 0).then_some(newest)
+        (!has(EMPTY)).then_some(before)
     };
     let log = LogFacts {
         now,
+        clock: op.at.waits_from(now, clock),
         newest,
         usage: PerLimit::from_slice(usage)?,
     };
-    let (admitted, refundable) = (code & ADMITTED != 0, code & REFUNDABLE != 0);
     rest.is_empty().then_some(Facts {
-        admitted,
-        refundable,
+        admitted: has(ADMITTED),
+        refundable: has(REFUNDABLE),
         outcome,
         log,
     })
 }
 
-/// Returns the facts in the reply of `settle.lua`.
+/// Returns the facts in the reply to a settlement.
 pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<SettlementFacts> {
     let (code, mut rest) = Numbers::of(reply)?;
-    let (now, newest) = (rest.time()?, rest.time()?);
     let mut usage = [Usage::default(); MAX_LIMITS];
     let usage = usage.get_mut(..settlement.policy.limits().len())?;
     for usage in usage.iter_mut() {
@@ -145,10 +125,11 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
             blocker: oldest,
         };
     }
-    let newest = (code & EMPTY == 0).then_some(newest);
+    let (clock, now, newest) = (rest.time()?, rest.time()?, rest.time()?);
     let log = LogFacts {
         now,
-        newest,
+        clock: settlement.at.waits_from(now, clock),
+        newest: (code & EMPTY == 0).then_some(newest),
         usage: PerLimit::from_slice(usage)?,
     };
     rest.is_empty().then_some(SettlementFacts {

@@ -4,10 +4,11 @@ use limiter_core::store::{At, Mode, Op, Settlement};
 use limiter_core::{Counting, Limit, Policy};
 
 use crate::format::{
-    ACQUIRE, ATTEMPT, KINDS, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, SETTLE_HEAD_LEN, TIME_END,
+    ACQUIRE, ATTEMPT, CALLER_ID, DEADLINE_PLACE, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RESOLUTION,
+    SETTLE_HEAD_LEN, TIME_END,
 };
 
-/// Returns an operation without a deadline as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `lua/README.md` describes it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -16,20 +17,29 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         (Mode::Peek, _) => PEEK,
     };
     let (default, own) = (default_limits(op), op.policy.limits());
-    let mut request =
-        Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * (default.len() + own.len()));
-    request.push(kind + KINDS * default.len() as u8);
+    let merging = op.merging().filter(|_| op.mode != Mode::Peek);
+    let pairs = default.len() + own.len() + usize::from(merging.is_some());
+    let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
+    let form = |is_set, form| if is_set { form } else { 0 };
+    request.push(kind);
+    request.push(form(merging.is_some(), RESOLUTION) + form(op.id.is_some(), CALLER_ID));
+    request.push(default.len() as u8);
     request.extend_from_slice(&u56(TIME_END));
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
     push_limits(&mut request, default);
     push_limits(&mut request, own);
+    if let Some(merging) = merging {
+        let exact = merging.exact.map_or(0, |window| window.as_micros());
+        request.extend([merging.resolution, exact].into_iter().flat_map(u56));
+    }
     request
 }
 
 /// Sets or removes an operation's deadline.
 pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
-    request[1..8].copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
+    request[DEADLINE_PLACE - 1..][..7]
+        .copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
 }
 
 /// Returns the limits of the limiter's default policy, on which retention and receipts depend. None if they are the operation's own,
@@ -41,37 +51,7 @@ fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
     default.map_or(&[], Policy::limits)
 }
 
-/// Returns the windows and resolutions by which an append merges entries, as `merge.lua` reads them. Empty if it merges none.
-///
-/// They are 1 if the entry is named and otherwise 0 (1 byte); then 7 bytes each: the resolution of the new entry, the shortest window,
-/// and the first age from which on other entries may merge, [`TIME_END`] if there is none. Then, from the longest on, each boundary
-/// from which on entries may merge: its age, the next window, and the resolution between (7 bytes each).
-pub(crate) fn windows(op: &Op<'_>) -> Vec<u8> {
-    let Some(merging) = op.merging().filter(|_| op.mode != Mode::Peek) else {
-        return Vec::new();
-    };
-    let (windows, boundaries) = (merging.windows(), merging.boundaries());
-    let mut bytes = vec![u8::from(op.is_named())];
-    bytes.extend_from_slice(&u56(merging.resolution_at(0, false)));
-    bytes.extend_from_slice(&u56(windows
-        .first()
-        .map_or(0, |(window, _)| window.as_micros())));
-    let segments = boundaries.iter().filter_map(|boundary| {
-        let (next, _) = windows.iter().find(|(window, _)| window > boundary)?;
-        let segment = [boundary, next].map(|window| window.as_micros());
-        Some((segment, merging.resolution_at(segment[0], false)))
-    });
-    let segments: Vec<_> = segments.filter(|(_, resolution)| *resolution > 0).collect();
-    bytes.extend_from_slice(&u56(segments
-        .first()
-        .map_or(TIME_END, |([boundary, _], _)| *boundary)));
-    for ([boundary, next], resolution) in segments.into_iter().rev() {
-        bytes.extend([boundary, next, resolution].into_iter().flat_map(u56));
-    }
-    bytes
-}
-
-/// Returns a settlement as `settle.lua` reads it.
+/// Returns a settlement as `lua/README.md` describes it.
 pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     let Settlement {
         policy,
@@ -138,35 +118,56 @@ mod tests {
             Op::peek("k", &own),
         ];
         for (op, kind) in [(acquire, 1), (attempt, 2), (record, 3), (peek, 4)] {
-            for (default, limits) in [
-                (None, &[][..]),
-                (Some("3/1us, 9/60us"), &[]),
-                (Some("9/60us"), &[60, 9]),
-                (Some("3/1us, 100/99us"), &[1, 3, 99, 100]),
+            for (default, limits, merges) in [
+                (None, &[][..], None),
+                (Some("3/1us, 9/60us"), &[], None),
+                (Some("9/60us"), &[60, 9], None),
+                (Some("3/1us, 100/99us"), &[1, 3, 99, 100], None),
+                // An exact limit sees every entry.
+                (Some("5/40us~10us"), &[40, 5], None),
+                (
+                    Some("5/80us~10us, 6/90us~1us"),
+                    &[80, 5, 90, 6],
+                    Some([1, 60]),
+                ),
             ] {
                 // Nothing is appended by a peek.
-                let limits = if kind == 4 { &[] } else { limits };
-                let kind = kind + 4 * limits.len() as u8;
+                let is_peek = kind == 4;
+                let (limits, merges) = (
+                    if is_peek { &[] } else { limits },
+                    merges.filter(|_| !is_peek),
+                );
                 let default = default.map(|text| text.parse().unwrap());
                 let mut op = op.with_cost(2);
                 op.limiter_policy = default.as_ref();
                 let request = apply(&op, b"ttl id");
+                let head = [kind, u8::from(merges.is_some()), limits.len() as u8 / 2];
                 assert_eq!(
-                    (request[0], &request[15..21], request.capacity()),
-                    (kind, &b"ttl id"[..], request.len())
+                    (&request[..3], &request[17..23], request.capacity()),
+                    (&head[..], &b"ttl id"[..], request.len())
                 );
-                assert_eq!(numbers(&request[1..15]), [1 << 53, 2]);
+                assert_eq!(numbers(&request[3..17]), [1 << 53, 2]);
+                let merges = merges.as_ref().map_or(&[][..], |pair| pair);
                 assert_eq!(
-                    numbers(&request[21..]),
-                    [limits, &[1, 3, 60, 9]].concat(),
+                    numbers(&request[23..]),
+                    [limits, &[1, 3, 60, 9], merges].concat(),
                     "{default:?}"
                 );
             }
         }
-        let request = apply(&acquire, &[7; 16]);
+        let coarse = policy!("9/60us~10us");
+        let request = apply(&Op::acquire("k", &coarse), b"ttl id");
+        assert_eq!((request[1], numbers(&request[37..])), (1, vec![10, 0]));
+        let request = apply(&acquire.with_id(7_u128), &[7; 16]);
         assert_eq!(
-            (request.len(), &request[15..31]),
-            (15 + 16 + 28, &[7; 16][..])
+            (request[1], request.len(), &request[17..33]),
+            (2, 17 + 16 + 28, &[7; 16][..])
+        );
+        let mut late = request.clone();
+        set_deadline(&mut late, Some(5));
+        assert_eq!(
+            (numbers(&late[3..10]), &late[10..]),
+            (vec![5], &request[10..])
         );
     }
 }

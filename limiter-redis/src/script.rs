@@ -4,50 +4,25 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script};
 
-use crate::format::PLACEHOLDERS;
+use crate::format::NUMBERS;
 
 const HEAD: &str = include_str!("lua/head.lua");
-const LOAD: &str = include_str!("lua/load.lua");
-const PRELUDE: &str = include_str!("lua/prelude.lua");
-const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
-const OPERATION: &str = include_str!("lua/operation.lua");
-const MERGE: &str = include_str!("lua/merge.lua");
-const APPLY_FILE: &str = include_str!("lua/apply.lua");
-const APPLY_ALL_FILE: &str = include_str!("lua/apply_all.lua");
-const SETTLE_FILE: &str = include_str!("lua/settle.lua");
-const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
+const ENTRY: &str = include_str!("lua/entry.lua");
+const FAST: &str = include_str!("lua/fast.lua");
+const LOG: &str = include_str!("lua/log.lua");
+const EVALUATE: &str = include_str!("lua/evaluate.lua");
+const APPEND: &str = include_str!("lua/append.lua");
+const APPLY_END: &str = include_str!("lua/apply.lua");
+const SETTLE_END: &str = include_str!("lua/settle.lua");
+const INSPECT_END: &str = include_str!("lua/inspect.lua");
 
-/// The fast path comes before the prelude: making the functions takes as long as a command or two.
-pub(crate) static APPLY: LazyLock<LuaScript> = LazyLock::new(|| {
-    LuaScript::new(&[
-        HEAD,
-        LOAD,
-        APPLY_FAST_FILE,
-        PRELUDE,
-        OPERATION,
-        MERGE,
-        APPLY_FILE,
-    ])
-});
-/// The single operation as a function, and a loop.
-pub(crate) static APPLY_ALL: LazyLock<LuaScript> = LazyLock::new(|| {
-    const BEGIN: &str = "local function operate(key, request, windows, since, newest, pause)\n";
-    let files = [
-        BEGIN,
-        APPLY_FAST_FILE,
-        PRELUDE,
-        OPERATION,
-        MERGE,
-        APPLY_FILE,
-        "end\n",
-        APPLY_ALL_FILE,
-    ];
-    LuaScript::new(&[&[HEAD][..], &files].concat())
-});
+/// The fast path comes before the files of the general one: making their functions takes as long as a command or two.
+pub(crate) static APPLY: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, FAST, LOG, EVALUATE, APPEND, APPLY_END]));
 pub(crate) static SETTLE: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, LOAD, PRELUDE, SETTLE_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, SETTLE_END]));
 pub(crate) static INSPECT: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, LOAD, PRELUDE, INSPECT_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, INSPECT_END]));
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -84,71 +59,57 @@ impl LuaScript {
     }
 }
 
-/// Replaces each `$NAME` by its number.
+/// Replaces the names of numbers. Reading a local variable would take the server longer.
 fn fill_in(file: &str) -> String {
-    let mut parts = file.split('$');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (name, rest) = split_name(part);
-        match PLACEHOLDERS.iter().find(|(known, _)| *known == name) {
+    let (mut text, mut rest) = (String::with_capacity(file.len()), file);
+    while let Some(start) = rest.find(in_name) {
+        let (before, word) = rest.split_at(start);
+        let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));
+        text += before;
+        match NUMBERS.iter().find(|(name, _)| *name == word) {
             Some((_, number)) => text += &number.to_string(),
-            // Redis refuses the script.
-            None => text += &format!("${name}"),
+            None => text += word,
         }
-        text += rest;
+        rest = after;
     }
-    text
+    text + rest
 }
 
-/// Splits a text behind the name that it begins with.
-fn split_name(text: &str) -> (&str, &str) {
-    let in_name = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
-    text.split_at(
-        text.bytes()
-            .position(|byte| !in_name(byte))
-            .unwrap_or(text.len()),
-    )
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     const FILES: [&str; 9] = [
         HEAD,
-        PRELUDE,
-        OPERATION,
-        MERGE,
-        APPLY_FAST_FILE,
-        APPLY_FILE,
-        APPLY_ALL_FILE,
-        SETTLE_FILE,
-        INSPECT_FILE,
+        ENTRY,
+        FAST,
+        LOG,
+        EVALUATE,
+        APPEND,
+        APPLY_END,
+        SETTLE_END,
+        INSPECT_END,
     ];
 
-    /// The names of the numbers in a file.
-    fn names(file: &str) -> BTreeSet<&str> {
-        file.split('$')
-            .skip(1)
-            .map(|part| split_name(part).0)
-            .collect()
-    }
-
+    /// `scripts/check` finds names that no file defines.
     #[test]
-    fn the_scripts_use_every_placeholder_and_no_other_name() {
-        let known: BTreeSet<&str> = PLACEHOLDERS.iter().map(|(name, _)| *name).collect();
-        assert_eq!(known.len(), PLACEHOLDERS.len(), "a name has one number");
-        let used: BTreeSet<&str> = FILES.into_iter().flat_map(names).collect();
-        let unknown: Vec<_> = used.difference(&known).collect();
-        let unused: Vec<_> = known.difference(&used).collect();
-        assert!(
-            unknown.is_empty() && unused.is_empty(),
-            "unknown: {unknown:?}, unused: {unused:?}"
-        );
-        for script in [&APPLY, &APPLY_ALL, &SETTLE, &INSPECT] {
-            assert!(!script.text.contains('$'), "a name is left");
+    fn constants_lua_lists_the_numbers_and_the_scripts_use_all() {
+        let listed: Vec<_> = include_str!("lua/constants.lua")
+            .lines()
+            .filter(|line| !line.starts_with("--"))
+            .collect();
+        let expected: Vec<_> = NUMBERS
+            .iter()
+            .map(|(name, number)| format!("local {name} = {number}"))
+            .collect();
+        assert_eq!(listed, expected);
+        for (name, _) in NUMBERS {
+            let uses = |file: &&str| file.split(|c| !in_name(c)).any(|word| word == *name);
+            assert!(FILES.iter().any(|file| uses(&file)), "{name} is unused");
         }
     }
 }

@@ -48,9 +48,6 @@ pub struct RedisStore {
     is_split: AtomicBool,
 }
 
-/// The most operations that one script applies.
-const MAX_JOINT_OPS: usize = 32;
-
 impl RedisStore {
     pub(crate) fn new(channel: Channel, keys: KeySpace) -> Self {
         Self {
@@ -90,15 +87,13 @@ impl RedisStore {
                 &own.to_be_bytes()[8 - OWN_ID_LEN..],
             ),
         };
-        let (request, windows) = (request::apply(op, bytes), request::windows(op));
-        let (stored, at) = (self.keys.encode(op.log), given_time(op.at));
+        let (stored, request) = (self.keys.encode(op.log), request::apply(op, bytes));
         (
             id,
             EncodedOp {
                 stored,
                 request,
-                at,
-                windows,
+                at: given_time(op.at),
                 timeout: op.timeout,
             },
         )
@@ -149,9 +144,8 @@ impl WindowStore for RedisStore {
     /// In one script call; a Cluster redirects all of it or nothing. On one server, all logs go together; in a Cluster, those of
     /// one slot.
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        // The script nests the operations, and Lua nests only so many calls.
-        if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {
-            return Ok(None);
+        if ops.is_empty() {
+            return Ok(Some(Vec::new()));
         }
         let (ids, mut encoded): (Vec<_>, Vec<_>) =
             ops.iter().map(|joint| self.encode(&joint.op)).unzip();

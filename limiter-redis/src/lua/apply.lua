@@ -1,69 +1,58 @@
+-- Applies one operation, or several as one: section "Several operations" of the contract. The last file of the script, after head.lua,
+-- entry.lua, fast.lua, log.lua, evaluate.lua and append.lua.
+--
+-- ARGV[#KEYS + 3] has a byte for each of several operations, the sum of ADVISORY and KEPT. A single one has none.
+--
+-- Returns the reply to one operation, a list of the replies to several, or LATE alone. A log that cannot be read has FAILED, the number
+-- of its operation (4 bytes) and the error's text: in the list if the operation is advisory, and otherwise as the whole reply.
+local operations, flags = #KEYS, ARGV[#KEYS + 3]
+local is_single = not flags
 
--- The general form of an operation, after head.lua, load.lua, apply_fast.lua, prelude.lua, operation.lua
--- and merge.lua.
--- How long an id is valid, and the time and tag of the entry that an earlier attempt of this operation appended.
-local fits, valid, at, earlier = verdict ~= 1, windows and math.min(longest, $TEN_MINUTES) or longest
-if #id == $CALLER_ID_LEN then
-  local appended = tag % 16 >= 8 and time_of_id(id)
-  if appended and t - appended < valid then
-    local entry, entry_tag = find_entry(appended, id)
-    if entry then at, earlier = appended, entry_tag end
-  end
-elseif since and last >= 0 then
-  at, earlier = find_earlier(since)
+-- After a stop, the server has many of these to catch up with, and nobody waits for them.
+if now >= parse('>I7', ARGV[1], DEADLINE_PLACE) then return string.char(LATE) end
+
+-- 1. Evaluate all, by reads alone. `fast[i]` is what `decide_fast` returns, `slow[i]` what `evaluate` does.
+local fast, slow, replies = {}, {}, {}
+local function look(i)
+  local newest = call('ZRANGE', KEYS[i], '0', '0', 'REV')[1]
+  fast[i] = not is_single and { decide_fast(KEYS[i], ARGV[i], newest, false) }
+  if is_single or fast[i][1] == nil then slow[i] = evaluate(KEYS[i], ARGV[i], newest) end
 end
-if at then verdict = earlier % 2 + earlier - earlier % $FINAL end
-
-local appends = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
-local blocks, facts = kind ~= $RECORD and (at or not fits), ''
-for i = 1, #limits do facts = facts .. usage(limits[i], appends and cost or 0, blocks) end
-
-if appends then
-  local capped = make_room(cost)
-  high, low = carry(high, low + cost)
-  local own, ids, units = #id == $OWN_ID_LEN, tag % 16 >= 8 and count_ids() or 0, cost
-  if pause and not pause(fits) then return end
-  if windows then units = math.min(cost + merge(capped), $MAX_COST) end
-  local entry
-  if own and can_be_short(ids, low) then
-    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
-    local bit = verdict == 1 and $DENIED_BYTE or verdict == $FINAL and $FINAL_BYTE or 0
-    entry = entry .. sub(id, 1, 2) .. string.char(byte(id, 3) + bit) .. sub(id, 4)
-  else
-    local entry_tag = verdict + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + marks
-    if not own then entry_tag = entry_tag - entry_tag % 16 + entry_tag % 8 + 10 end
-    entry = long(t, high, low, entry_tag, id)
+for i = 1, operations do
+  local is_read, failure = true, nil
+  if is_single then look(i) else is_read, failure = pcall(look, i) end
+  if not is_read then
+    failure = pack('>BI4', FAILED, i) .. (type(failure) == 'table' and failure.err or failure)
+    if not has(byte(flags, i), ADVISORY) then return failure end
+    replies[i] = failure
   end
-  if units > 1 then entry = entry .. pack('>I7', units) end
-  -- Redis checks its memory limit before the first write only, so an entry is added before another one is removed.
-  -- A new caller's id moves all ranks up by one.
-  local moved = 0
-  if own then
-    call('ZADD', key, '0', entry)
-  else
-    moved = call('ZADD', key, '0', entry, t - $TIME_BIAS, 'i' .. id) - 1
-  end
-  ids = ids + moved
-  -- A caller's id leaves no room for a ttl code.
-  local ttl = own and unpack_struct('>I2', id) or 0
-  local has_same = newest and ttl_of(newest, tag) == ttl and expiry(last, ttl) == expiry(t, ttl)
-  if newest then drop_unseen(entry, capped, ids, moved) end
-  last = t
-  if joined then call('ZREM', key, joined) end
-  if ids > 0 then prune() end
-  if merged then
-    -- The limits count as much as before, but other entries.
-    read_log(t, entry)
-    facts = ''
-    for i = 1, #limits do
-      local limit = limits[i]
-      limit.used, limit.oldest, limit.rest = count(limit.window)
-      facts = facts .. usage(limit, 0, blocks)
+end
+
+-- 2. Who denies all others: the first that repeats a denial, because it did so before; otherwise the first that denies.
+local denier
+for i = 1, operations do
+  local op = slow[i]
+  local denies = not replies[i] and (not op and not fast[i][1] or op and op.denies)
+  if denies and (is_single or not has(byte(flags, i), ADVISORY)) then
+    denier = denier or i
+    if op and op.earlier then
+      denier = i
+      break
     end
   end
-  expire(ttl, has_same)
 end
 
-local code = verdict == 0 and $ADMITTED + $REFUNDABLE or verdict == $FINAL and $ADMITTED or 0
-code = code + (appends and $APPENDED or at and $REPEATED or 0) + (last < 0 and $EMPTY or 0)
-return pack('>BI7I7I7', code, t, last < 0 and 0 or last, at or t) .. facts
+-- 3. Append, and reply.
+for i = 1, operations do
+  local counts = not denier or denier == i or has(byte(flags, i), KEPT)
+  if slow[i] then
+    replies[i] = finish(slow[i], slow[i].appends and counts)
+  elseif not replies[i] and (counts or not fast[i][3]) then
+    replies[i] = finish_fast(KEYS[i], unpack(fast[i], 1, FAST_VALUES))
+  elseif not replies[i] then
+    -- Another one denies: the same as a peek.
+    local reply = fast[i][2]
+    replies[i] = sub(reply, 1, -2) .. string.char(byte(reply, -1) - APPENDED)
+  end
+end
+return is_single and replies[1] or replies

@@ -1,13 +1,14 @@
--- The beginning of every script. format.rs lists the numbers for the names that begin with a dollar sign.
+-- The beginning of every script: the time. README.md has the formats, constants.lua the numbers.
 --
--- ARGV[1] is the request in bytes. ARGV[2] is the given time, or '' or nothing for the server's clock.
-local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
-local key, request, given = KEYS[1], ARGV[1], ARGV[2]
-local now
+-- KEYS are the logs. ARGV is a request for each of them, then the given time, or '' or nothing for the server's clock, then the
+-- microseconds since the first attempt if this is a repetition, otherwise '' or nothing.
+local call, pack, parse, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
+local given, since, now = ARGV[#KEYS + 1], ARGV[#KEYS + 2], nil
+if since == '' then since = nil end
 if given and given ~= '' then
   now = given + 0
 else
   given = nil
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
 end

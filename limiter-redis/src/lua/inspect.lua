@@ -1,10 +1,8 @@
-
--- Describes a log, after head.lua and prelude.lua. Returns the number of entries, their cost, the times of the oldest and the
+-- Describes a log, after head.lua, entry.lua and log.lua. Returns the number of entries, their cost, the times of the oldest and the
 -- newest, the key's time to live in milliseconds and its bytes; nothing if there is no log.
+local key = KEYS[1]
+local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 if not newest then return end
-local _
-last, high, low, _, tag = read(newest)
-local ids = tag % 16 >= 8 and count_ids() or 0
-local rank = ids == 0 and '0' or ids
-local at, h, l, cost = read(call('ZRANGE', key, rank, rank)[1])
-return { call('ZCARD', key) - ids, cost + after(h, l), at, last, call('PTTL', key), call('MEMORY', 'USAGE', key) }
+local log, entries = open(key, newest), call('ZLEXCOUNT', key, '[\224', '+')
+local oldest, total, cost = read(log.head[1])
+return { entries, cost + after(log, total), oldest, log.last, call('PTTL', key), call('MEMORY', 'USAGE', key) }
