@@ -92,8 +92,6 @@ numbers! {
     /// The flag in the last 32 bits of a short entry.
     DENIED_ID: u64 = DENIED << 24;
 
-    /// How many values `decide_fast` returns.
-    FAST_VALUES: usize = 11;
     // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.
     REPEAT_SLACK_MICROS: u64 = 1_000_000;
     REPEAT_SEARCH_MAX: u64 = 128;

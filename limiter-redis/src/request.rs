@@ -21,9 +21,9 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let pairs = default.len() + own.len() + usize::from(merging.is_some());
     let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
     let form = |is_set, form| if is_set { form } else { 0 };
-    request.push(kind);
-    request.push(form(merging.is_some(), RESOLUTION) + form(op.id.is_some(), CALLER_ID));
     request.push(default.len() as u8);
+    request.push(form(merging.is_some(), RESOLUTION) + form(op.id.is_some(), CALLER_ID));
+    request.push(kind);
     request.extend_from_slice(&u56(TIME_END));
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
@@ -141,7 +141,7 @@ mod tests {
                 let mut op = op.with_cost(2);
                 op.limiter_policy = default.as_ref();
                 let request = apply(&op, b"ttl id");
-                let head = [kind, u8::from(merges.is_some()), limits.len() as u8 / 2];
+                let head = [limits.len() as u8 / 2, u8::from(merges.is_some()), kind];
                 assert_eq!(
                     (&request[..3], &request[17..23], request.capacity()),
                     (&head[..], &b"ttl id"[..], request.len())

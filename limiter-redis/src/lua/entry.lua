@@ -17,20 +17,3 @@ local function read(member)
   end
   error('DAMAGED a member of ' .. length .. ' bytes is no entry of a log', 0)
 end
-
--- Sets when the key expires, unless an entry at `last` with the ttl code `last_ttl` has set the same. Nothing is read afterwards:
--- if the window is shorter than the script takes, the key is gone.
-local function set_expiry(key, t, longest, ttl, last, last_ttl)
-  if given then
-    -- A given time says nothing about the server's clock, so the key is kept a minute longer.
-    call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + GIVEN_TIME_GRACE_MS)
-  elseif ttl == 0 then
-    call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
-  else
-    -- All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.
-    local cell = 2 ^ ((ttl - ttl % TTL_CELLS) / TTL_CELLS)
-    if ttl ~= last_ttl or last - last % cell < t - t % cell then
-      call('PEXPIREAT', key, math.floor((t - t % cell + (ttl % TTL_CELLS + 1) * cell) / 1000) + 1)
-    end
-  end
-end

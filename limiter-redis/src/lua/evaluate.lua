@@ -18,7 +18,7 @@ end
 -- The operation with its log (see `open`), its limits with what counts in each, the default policy's first, and the verdict.
 local function evaluate(key, request, newest)
   local op = open(key, newest)
-  local kind, form, defaults, _, cost = parse('>BBBI7I7', request)
+  local defaults, form, kind, _, cost = parse('>BBBI7I7', request)
   local is_own = form < CALLER_ID
   local head_len, limits_end = is_own and OWN_HEAD_LEN or CALLER_HEAD_LEN, #request
   op.kind, op.cost, op.id, op.is_own = kind, cost, sub(request, OP_HEAD_LEN + 1, head_len), is_own
@@ -31,7 +31,7 @@ local function evaluate(key, request, newest)
   local limits, longest, cap, fits, fits_default = {}, nil, 0, true, true
   for place = head_len + 1, limits_end, LIMIT_LEN do
     local window, max = parse('>I7I7', request, place)
-    local used, oldest, rest, first = count(op, window)
+    local used, oldest, rest, first = count_in(op, window)
     local limit = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
     limits[#limits + 1] = limit
     if not longest or window > longest.window then longest = limit end

@@ -3,7 +3,9 @@
 -- KEYS are the logs. ARGV is a request for each of them, then the given time, or '' or nothing for the server's clock, then the
 -- microseconds since the first attempt if this is a repetition, otherwise '' or nothing.
 local call, pack, parse, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
-local given, since, now = ARGV[#KEYS + 1], ARGV[#KEYS + 2], nil
+local keys, args = KEYS, ARGV
+local count = #keys
+local given, since, now = args[count + 1], args[count + 2], nil
 if since == '' then since = nil end
 if given and given ~= '' then
   now = given + 0

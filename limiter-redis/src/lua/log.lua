@@ -31,10 +31,10 @@ end
 local function from_time(at) return pack('>i7', math.max(at, 0) - TIME_BIAS) end
 
 -- The first members of a range by bytes, from the oldest on. A bound is '[' or '(' and a member, or '+'.
-local function range(log, from, to, count) return call('ZRANGEBYLEX', log.key, from, to, 'LIMIT', '0', count) end
+local function range(log, from, to, most) return call('ZRANGEBYLEX', log.key, from, to, 'LIMIT', '0', most) end
 
 -- The same from the newest on.
-local function range_back(log, from, to, count) return call('ZREVRANGEBYLEX', log.key, to, from, 'LIMIT', '0', count) end
+local function range_back(log, from, to, most) return call('ZREVRANGEBYLEX', log.key, to, from, 'LIMIT', '0', most) end
 
 -- Reads a log: its time, which is not before the newest entry's, that entry's time (nil if there is none) and running total, and the
 -- two oldest entries, which answer most questions.
@@ -53,7 +53,7 @@ local function after(log, total) return (log.total - total) % TOTAL_END end
 
 -- What counts in a window: the sum, the time of the first entry that counts, the sum after that one (nil if none counts), and the
 -- entry.
-local function count(log, window)
+local function count_in(log, window)
   local t = log.t
   if not log.newest or t - log.last >= window then return 0, t end
   for i = 1, #log.head do

@@ -1,5 +1,5 @@
 -- Sets the cost of one entry, or removes the entry. The script is head.lua, entry.lua, log.lua and this file.
-local key, request = KEYS[1], ARGV[1]
+local key, request = keys[1], args[1]
 
 local function read_newest()
   local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
@@ -92,7 +92,7 @@ end
 local reply = ''
 for place = SETTLE_HEAD_LEN + 1, #request, LIMIT_LEN do
   local window, max = parse('>I7I7', request, place)
-  local used, oldest, rest = count(log, window)
+  local used, oldest, rest = count_in(log, window)
   if used > max and rest >= max then oldest = find(log, now - window + 1, max) or now end
   reply = reply .. pack('>I7I7', used, oldest)
 end
