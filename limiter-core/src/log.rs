@@ -203,21 +203,19 @@ impl Log {
             let facts = log.apply(&joint.op, now);
             (log, facts)
         });
-        let alone: Vec<_> = alone.collect();
-        let denier = ops
-            .iter()
-            .zip(&alone)
-            .position(|(joint, (_, facts))| joint.denies(facts.admitted));
-        let results = logs.iter_mut().zip(ops).zip(alone).enumerate().map(
-            |(i, ((log, joint), (changed, facts)))| {
+        let (changed, alone): (Vec<_>, Vec<_>) = alone.unzip();
+        let denier = JointOp::denier(ops, &alone);
+        let results = logs.iter_mut().zip(ops).zip(changed.into_iter().zip(alone));
+        let results = results
+            .enumerate()
+            .map(|(i, ((log, joint), (changed, facts)))| {
                 let repeats = matches!(facts.outcome, Outcome::Repeated(_));
                 if denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats {
                     return log.apply(&joint.op.to_peek(), now);
                 }
                 *log = changed;
                 facts
-            },
-        );
+            });
         results.collect()
     }
 

@@ -372,6 +372,21 @@ impl<'a> JointOp<'a> {
         !admitted && !self.is_advisory && self.op.mode != Mode::Record
     }
 
+    /// Returns the position of the operation that denies the others, given the facts that each would have alone. `None` if none denies.
+    ///
+    /// It is the first that repeats a denial, because it denied them the first time. If there is none, it is the first that denies.
+    #[must_use]
+    pub fn denier(ops: &[Self], alone: &[Facts]) -> Option<usize> {
+        let mut all = ops.iter().zip(alone);
+        let first = all
+            .clone()
+            .position(|(joint, facts)| joint.denies(facts.admitted))?;
+        let repeats = all.position(|(joint, facts)| {
+            joint.denies(facts.admitted) && matches!(facts.outcome, Outcome::Repeated(_))
+        });
+        Some(repeats.unwrap_or(first))
+    }
+
     /// Returns the operation that these facts describe: the operation itself, or its peek if another one denied.
     #[must_use]
     pub fn answered_by(&self, facts: &Facts) -> Op<'a> {

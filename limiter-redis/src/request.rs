@@ -126,9 +126,9 @@ mod tests {
                 // An exact limit sees every entry.
                 (Some("5/40us~10us"), &[40, 5], None),
                 (
-                    Some("5/80us~10us, 6/90us~1us"),
+                    Some("5/80us~10us, 6/90us~10us"),
                     &[80, 5, 90, 6],
-                    Some([1, 60]),
+                    Some([10, 60]),
                 ),
             ] {
                 // Nothing is appended by a peek.

@@ -355,11 +355,15 @@ impl WindowStore for ReferenceStore {
             (facts, copy)
         };
         let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
-        let Some(denier) = (0..ops.len()).find(|&i| ops[i].denies(alone[i].admitted)) else {
+        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
+        let denying: Vec<_> = (0..ops.len())
+            .filter(|&i| ops[i].denies(alone[i].admitted))
+            .collect();
+        let repeated = denying.iter().find(|&&i| repeats(i));
+        let Some(&denier) = repeated.or(denying.first()) else {
             *logs = changed;
             return Ok(Some(alone.into_iter().map(Ok).collect()));
         };
-        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
         let as_alone = |i: usize| i == denier || ops[i].keeps_charge || repeats(i);
         let op = |i: usize| {
             if as_alone(i) {

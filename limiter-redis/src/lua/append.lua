@@ -103,7 +103,7 @@ local function append(op)
   else
     call('ZADD', key, '0', entry, t - TIME_BIAS, 'i' .. op.id)
   end
-  if newest and first ~= op.head[1] then call('ZREMRANGEBYLEX', key, '[\224', '(' .. (first or entry)) end
+  if newest and first ~= head(op)[1] then call('ZREMRANGEBYLEX', key, '[\224', '(' .. (first or entry)) end
   if joined then call('ZREM', key, joined) end
   for i = 1, #groups do
     call('ZADD', key, '0', groups[i].merged)

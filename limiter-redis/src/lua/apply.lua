@@ -13,7 +13,11 @@ local operations, replies, denier = {}, {}, nil
 local function look(i) operations[i] = evaluate(keys[i], args[i], call('ZRANGE', keys[i], '0', '0', 'REV')[1]) end
 for i = 1, count do
   local is_read, failure = true, nil
-  if is_single then look(i) else is_read, failure = pcall(look, i) end
+  if is_single then
+    operations[i] = evaluate(keys[i], args[i], newest)
+  else
+    is_read, failure = pcall(look, i)
+  end
   if not is_read then
     replies[i] = pack('>BI4', FAILED, i) .. (type(failure) == 'table' and failure.err or failure)
     if not has(byte(flags, i), ADVISORY) then return replies[i] end

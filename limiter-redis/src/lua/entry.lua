@@ -10,7 +10,7 @@ local function read(member)
       total = parse('>I7', member, LONG_TOTAL_PLACE)
       single, more = LONG_LEN, LONG_CALLER_LEN
     end
-    if at < 0 and at >= -TIME_BIAS then
+    if at < 0 and at >= -TIME_BIAS and total < TOTAL_END then
       if length == single or length == more then return at + TIME_BIAS, total, 1 end
       if length == single + 7 or length == more + 7 then return at + TIME_BIAS, total, (parse('>I7', member, length - 6)) end
     end

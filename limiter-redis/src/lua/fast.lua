@@ -8,12 +8,14 @@
 -- Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
 local flags = args[count + 3]
 local is_single, plans, is_common, is_denied = not flags, flags and {}, false, false
--- Of an operation: its reply; its entry, if it appends; the first entry that stays, if older ones go; what entries merge into, and the
+-- Of an operation: the newest entry of its log; its reply; its entry, if it appends; the first entry that stays, if older ones go; what entries merge into, and the
 -- first of these; and all that decides on the key's expiry.
-local reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl
+local newest, reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl
 for i = 1, count do
   is_common = false
   local key, request = keys[i], args[i]
+  local found = (is_single and call or redis.pcall)('ZRANGE', key, '0', '0', 'REV')
+  newest = found[1]
   local form, deadline, cost, ttl_code, id, window, max = parse('>I3I7I7I2I4I7I7', request)
   if form >= 2*256 or since then break end
   local kind = form % 256
@@ -22,8 +24,7 @@ for i = 1, count do
     limits_end = limits_end - LIMIT_LEN
     resolution, exact = parse('>I7I7', request, limits_end + 1)
   end
-  local found = (is_single and call or redis.pcall)('ZRANGE', key, '0', '0', 'REV')
-  local newest, total, first, sum = found[1], 0, now, 0
+  local total, first, sum = 0, now, 0
   t, last, ttl, last_ttl = now, 0, ttl_code, 0
   if newest then
     local age

@@ -36,16 +36,20 @@ local function range(log, from, to, most) return call('ZRANGEBYLEX', log.key, fr
 -- The same from the newest on.
 local function range_back(log, from, to, most) return call('ZREVRANGEBYLEX', log.key, to, from, 'LIMIT', '0', most) end
 
--- Reads a log: its time, which is not before the newest entry's, that entry's time (nil if there is none) and running total, and the
--- two oldest entries, which answer most questions.
+-- Reads a log: its time, which is not before the newest entry's, that entry's time (nil if there is none) and running total.
 local function open(key, newest)
   local log = { key = key, newest = newest, t = now, total = 0 }
   if newest then
     log.last, log.total = read(newest)
     if log.last > now then log.t = log.last end
-    log.head = range(log, '[\224', '+', '2')
   end
   return log
+end
+
+-- The two oldest entries, which answer most questions.
+local function head(log)
+  if not log.head then log.head = range(log, '[\224', '+', '2') end
+  return log.head
 end
 
 -- The sum of the costs appended after an entry with this running total.
@@ -56,9 +60,9 @@ local function after(log, total) return (log.total - total) % TOTAL_END end
 local function count_in(log, window)
   local t = log.t
   if not log.newest or t - log.last >= window then return 0, t end
-  for i = 1, #log.head do
-    local at, total, cost = read(log.head[i])
-    if t - at < window then return after(log, total) + cost, at, after(log, total), log.head[i] end
+  for _, member in ipairs(head(log)) do
+    local at, total, cost = read(member)
+    if t - at < window then return after(log, total) + cost, at, after(log, total), member end
   end
   local first = range(log, '[' .. from_time(t - window + 1), '+', '1')[1]
   local at, total, cost = read(first)
@@ -67,24 +71,27 @@ end
 
 -- The first entry from a time on after which less than `bound` was appended: its time, the sum from it on, and the entry.
 local function find(log, from, bound)
+  local function first_of(members)
+    for _, member in ipairs(members) do
+      local at, total, cost = read(member)
+      if at >= from and after(log, total) < bound then return at, after(log, total) + cost, member end
+    end
+  end
   if bound <= 0 then return end
+  local at, sum, found = first_of(head(log))
+  if found then return at, sum, found end
   local start = from_time(from)
   local members = range(log, '[' .. start, '+', FIND_BATCH)
-  for i = 1, #members do
-    local at, total, cost = read(members[i])
-    if after(log, total) < bound then return at, after(log, total) + cost, members[i] end
-  end
-  if #members < FIND_BATCH then return end
-  local first, past, found = call('ZLEXCOUNT', log.key, '-', '(' .. start) + FIND_BATCH, call('ZCARD', log.key) - 1, nil
+  at, sum, found = first_of(members)
+  if found or #members < FIND_BATCH then return at, sum, found end
+  local first, past = call('ZLEXCOUNT', log.key, '-', '(' .. start) + FIND_BATCH, call('ZCARD', log.key) - 1
   while first <= past do
     local middle = math.floor((first + past) / 2)
     local member = call('ZRANGE', log.key, middle, middle)[1]
     local _, total = read(member)
     if after(log, total) < bound then found, past = member, middle - 1 else first = middle + 1 end
   end
-  if not found then return end
-  local at, total, cost = read(found)
-  return at, after(log, total) + cost, found
+  if found then return first_of({ found }) end
 end
 
 -- The entry of this time with an id, which is `id` or `own_id`. Of many entries, `few` reads a batch only, and takes for granted

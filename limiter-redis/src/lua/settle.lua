@@ -81,7 +81,7 @@ if applied then
   log = open(key, read_newest())
   -- No limit sees further back than the newest entries that hold 2^52. Usually that is the whole log.
   local _, total = nil, 0
-  if log.newest then _, total = read(log.head[1]) end
+  if log.newest then _, total = read(head(log)[1]) end
   if log.newest and after(log, total) >= MAX_COST then
     local _, _, first = find(log, 0, MAX_COST)
     call('ZREMRANGEBYLEX', key, '[\224', '(' .. first)

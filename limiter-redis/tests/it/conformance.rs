@@ -47,6 +47,6 @@ async fn every_pair_of_operations_conforms_and_no_key_remains() {
         .run(Arc::new(connect(&server.url()).await))
         .await
         .unwrap();
-    assert_eq!(report.checks_of(Phase::Exhaustive), 3_234);
+    assert_eq!(report.checks_of(Phase::Exhaustive), 3_702);
     assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
 }

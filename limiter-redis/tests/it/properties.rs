@@ -98,7 +98,6 @@ fn run(mode: Mode, limiter: u8, policy: u8, cost: u64, id: Option<CaseId>) -> Op
         policy,
         cost,
         id,
-        keep: false,
     }
 }
 

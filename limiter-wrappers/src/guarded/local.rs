@@ -65,10 +65,7 @@ impl Local {
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         self.locked(|carried| {
             let previews: Vec<_> = ops.iter().map(|joint| self.preview(&joint.op)).collect();
-            let denier = ops
-                .iter()
-                .zip(&previews)
-                .position(|(joint, facts)| joint.denies(facts.admitted));
+            let denier = JointOp::denier(ops, &previews);
             let decide = |(i, (joint, preview)): (usize, (&JointOp<'_>, Facts))| {
                 let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
                 let appends =
