@@ -71,10 +71,12 @@ impl Denial {
     fn facts(&self, now: Instant) -> Facts {
         let passed =
             u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
-        let now =
-            Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
+        let micros = self.log.clock.as_micros().saturating_add(passed);
+        let clock = Timestamp::from_micros_saturating(micros);
+        // While the clock is behind the newest entry, the log's time stands still.
         let log = LogFacts {
-            now,
+            now: clock.max(self.log.now),
+            clock,
             ..self.log.clone()
         };
         Facts {
@@ -165,7 +167,7 @@ impl Watch<'_> {
             return;
         }
         let Self { denials, hash, .. } = self;
-        let now = facts.log.now.as_micros();
+        let clock = facts.log.clock.as_micros();
         let used = facts
             .log
             .usage
@@ -174,7 +176,7 @@ impl Watch<'_> {
             .filter(|(usage, _)| usage.used > 0);
         let expiries =
             used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
-        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else {
+        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(clock)) else {
             return;
         };
         let received = Instant::now();

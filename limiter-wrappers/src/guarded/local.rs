@@ -83,13 +83,13 @@ impl Local {
     /// Returns an operation's facts if it repeats another, otherwise those of its peek. Appends nothing.
     fn preview(&self, op: &Op<'_>) -> Facts {
         let peeked = self.store.apply_now(&op.to_peek());
-        let (window, now) = (op.receipt_window(), peeked.log.now);
-        let has_entries = peeked
-            .log
-            .newest
-            .is_some_and(|newest| window.counts(newest, now));
-        let (Some(id), true, Ok(limit)) = (op.id, has_entries, Limit::with_window(1, window))
+        let now = peeked.log.now;
+        let (Some(id), Some(window), Some(newest)) =
+            (op.id, op.receipt_window(), peeked.log.newest)
         else {
+            return peeked;
+        };
+        let (true, Ok(limit)) = (window.counts(newest, now), Limit::with_window(1, window)) else {
             return peeked;
         };
         // An entry counts in this window, so another does not fit. This one repeats, or is denied.

@@ -102,7 +102,12 @@ fn full(op: &Op<'_>, retry_after: Duration) -> Option<Facts> {
         admitted: false,
         refundable: false,
         outcome,
-        log: LogFacts { now, newest, usage },
+        log: LogFacts {
+            now,
+            clock: now,
+            newest,
+            usage,
+        },
     })
 }
 
