@@ -11,9 +11,8 @@ use crate::time::{Timestamp, Window};
 /// An entry has a receipt only if it fitted every limit of the operation's policy and of the limiter's default policy when it was
 /// appended. Any other entry may have displaced older ones. Without it, a window could admit more than its maximum.
 ///
-/// A receipt is valid for the longest window of the operation's policy, or of the limiter's default policy if that is longer.
-/// If a limit of either has a [resolution](crate::Limit::resolution), it is valid for at most ten minutes. Later it matches
-/// no entry.
+/// A receipt is valid for the longest window of the exact limits of the operation's policy and of the limiter's default policy. Later it
+/// matches no entry. If every limit has a [resolution](crate::Limit::resolution), there are no receipts.
 ///
 /// A receipt matches no entry of another log, with one exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

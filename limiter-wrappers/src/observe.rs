@@ -174,7 +174,7 @@ impl<S> ObservedStore<S> {
         if let Err(error) = result {
             if matches!(
                 error.kind(),
-                ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit
+                ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit | ErrorKind::NeedsExactLimit
             ) {
                 return;
             }

@@ -149,7 +149,14 @@ async fn make(
     };
     out["rule"] = json!(found.rule.path);
     out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
-    set(&mut out, ask(service, op, request, receipt, &found).await?);
+    let answer = ask(service, op, request, receipt, &found).await;
+    set(
+        &mut out,
+        answer.map_err(|error| match error.kind() {
+            ErrorKind::NeedsExactLimit => Failure::Invalid(format!("id: {error}")),
+            _ => error.into(),
+        })?,
+    );
     Ok(out)
 }
 
@@ -258,24 +265,25 @@ async fn decide(
             }
         }
         _ => {
-            let acquire = || {
-                let acquire = limiter.acquire(key).cost(cost);
+            // Without an exact limit, there are no receipts.
+            let has_receipt = limiter.policy().longest_exact_window().is_some();
+            let acquire = async |wait_ms| {
+                let mut acquire = limiter.acquire(key).cost(cost);
                 if let Some(id) = request.id() {
-                    acquire.idempotency_key(id)
+                    acquire = acquire.idempotency_key(id);
+                }
+                let acquire = acquire.within(Duration::from_millis(wait_ms));
+                if has_receipt {
+                    acquire.permit().await.map(|permit| permit.clone())
                 } else {
-                    acquire
+                    acquire.await
                 }
             };
-            // A permit has a receipt with a resolution, too.
-            let waits = acquire()
-                .within(Duration::from_millis(request.wait_ms.unwrap_or(0)))
-                .permit();
-            let permit = tokio::select! {
+            tokio::select! {
                 biased;
-                permit = waits => permit?,
-                () = service.stopped().cancelled() => acquire().permit().await?,
-            };
-            Ok(permit.clone())
+                decision = acquire(request.wait_ms.unwrap_or(0)) => decision,
+                () = service.stopped().cancelled() => acquire(0).await,
+            }
         }
     }
 }

@@ -902,16 +902,16 @@ async fn header_fields_are_in_the_chosen_form() {
 }
 
 #[tokio::test]
-async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
+async fn a_log_under_a_resolution_stays_small() {
     // 250 seconds are parts of at most six minutes.
-    for (asked, path, most) in [
-        ("coarse=x", "coarse", 6),
-        ("coarse=x & nobody=x", "coarse", 6),
-        ("site=x & coarse=x", "coarse", 6),
-        ("coarse=x & tried_never=x", "coarse", 6),
-        ("coarse_quota=x & yearly=x", "coarse_quota", 6),
-        ("coarse=x & site=x", "coarse", 6),
-        ("coarse=x & coarse_quota=x", "coarse", 1_000),
+    for (asked, path) in [
+        ("coarse=x", "coarse"),
+        ("coarse=x & nobody=x", "coarse"),
+        ("site=x & coarse=x", "coarse"),
+        ("coarse=x & tried_never=x", "coarse"),
+        ("coarse_quota=x & yearly=x", "coarse_quota"),
+        ("coarse=x & site=x", "coarse"),
+        ("coarse=x & coarse_quota=x", "coarse"),
     ] {
         let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
         let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
@@ -926,7 +926,7 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
             name: format!("d/{path}").into(),
             key: b"x",
         });
-        assert!((most / 2..=most).contains(&entries), "{entries} entries");
+        assert!((3..=6).contains(&entries), "{asked}: {entries} entries");
     }
 }
 

@@ -261,6 +261,7 @@ descriptors:
 - { key: two, rate_limit: { policy: '2/10m, 3/1h' } }
 - { key: soon, rate_limit: { policy: 1/300ms } }
 - { key: merged, rate_limit: { policy: 5/1d~1h } }
+- { key: settled, rate_limit: { policy: '5/10m, 5/1d~1h' } }
 - { key: never, rate_limit: { unit: second, requests_per_unit: 0 } }
 - { key: tried, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
 ";
@@ -306,11 +307,16 @@ descriptors:
         Some(1.0)
     );
 
-    // With a resolution there is a receipt as well.
-    let receipt = &call("acquire", "merged", 4, json!({}))["receipt"];
+    // With a resolution there are receipts and ids while an exact limit counts the entry.
+    let acquired = call("acquire", "settled", 4, json!({ "id": "once" }));
+    let receipt = json!({ "receipt": acquired["receipt"] });
+    assert_eq!(call("settle", "settled", 1, receipt)["used"], json!(1));
+    assert_eq!(call("acquire", "merged", 1, json!({}))["receipt"], json!(null));
+    let refused = call("acquire", "merged", 1, json!({ "id": "once" }));
     assert_eq!(
-        call("settle", "merged", 1, json!({ "receipt": receipt }))["used"],
-        json!(1)
+        refused["error"],
+        "id: limiter \"d/merged\": a limit with a resolution keeps no single entries: add an exact limit whose window is as long as \
+         the call takes, such as `60000/10m`"
     );
 
     let waited =
