@@ -17,6 +17,7 @@
 //! |---|---|---|
 //! | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
 //! | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave at most a fifth |
+//! | `limiter_clock_behind_total` | counter | `limiter`: decisions while the store's clock was over a second behind the newest entry |
 //! | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 //! | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`] |
 //! | `limiter_keys` | gauge | none: see [`report_keys`] |
@@ -34,7 +35,7 @@
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use foldhash::fast::RandomState;
@@ -87,6 +88,11 @@ impl<S> ObservedStore<S> {
         );
         let near_limit = "Admitted acquires that left at most a fifth of their limit.";
         describe_counter!("limiter_near_limit_total", Unit::Count, near_limit);
+        describe_counter!(
+            "limiter_clock_behind_total",
+            Unit::Count,
+            "Decisions while the store's clock was over a second behind the log's newest entry."
+        );
         describe_histogram!(
             "limiter_store_duration_seconds",
             Unit::Seconds,
@@ -133,6 +139,11 @@ impl<S> ObservedStore<S> {
             && self.by_limiter
         {
             self.count(op, decision);
+            if decision.clock_behind() > Duration::from_secs(1) {
+                let limiter = op.log.name.as_str();
+                counter!("limiter_clock_behind_total", "store" => self.name, "limiter" => limiter)
+                    .increment(1);
+            }
         }
     }
 

@@ -174,6 +174,14 @@ pub(super) fn write_page(
             limit.limit()
         )?;
     }
+    let behind = decision.clock_behind();
+    if behind > Duration::from_secs(1) {
+        writeln!(
+            out,
+            "clock          the server's is {} behind the newest entry, and all waits include that",
+            duration(behind)
+        )?;
+    }
     match decision.retry_after() {
         None => writeln!(out, "a request      would be allowed"),
         Some(after) => writeln!(

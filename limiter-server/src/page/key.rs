@@ -50,7 +50,10 @@ pub(super) async fn show(
         shown["log"] = json!(log(limiter, key, (i, limit), at).await?);
         Ok::<_, Error>(shown)
     }));
-    Ok(Json(json!({ "limits": shown.await? })))
+    let behind = now.clock_behind().as_micros() as u64;
+    Ok(Json(
+        json!({ "limits": shown.await?, "clock_behind_us": behind }),
+    ))
 }
 
 /// Returns the units of each part of the window that ends at `now`, oldest first.

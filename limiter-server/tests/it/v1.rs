@@ -311,7 +311,10 @@ descriptors:
     let acquired = call("acquire", "settled", 4, json!({ "id": "once" }));
     let receipt = json!({ "receipt": acquired["receipt"] });
     assert_eq!(call("settle", "settled", 1, receipt)["used"], json!(1));
-    assert_eq!(call("acquire", "merged", 1, json!({}))["receipt"], json!(null));
+    assert_eq!(
+        call("acquire", "merged", 1, json!({}))["receipt"],
+        json!(null)
+    );
     let refused = call("acquire", "merged", 1, json!({ "id": "once" }));
     assert_eq!(
         refused["error"],

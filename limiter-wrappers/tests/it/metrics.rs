@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::script::{Does, Faulty};
-use limiter_core::{Limiter, WindowStore, policy};
+use limiter_core::{Limiter, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
@@ -77,6 +77,24 @@ fn shown(run: impl FnOnce()) -> Vec<String> {
         .into_iter()
         .map(|(name, value)| format!("{}: {value}", short(name)))
         .collect()
+}
+
+#[test]
+fn decisions_while_the_clock_is_behind_are_counted() {
+    let store = ObservedStore::new(MemoryStore::new(), "default");
+    let search = Limiter::new("search", policy!("5/10s"), store);
+    let ahead = Timestamp::try_from(SystemTime::now()).unwrap();
+    let ahead = ahead.saturating_add(Duration::from_secs(3600));
+    let metrics = shown(|| {
+        block_on(async {
+            assert!(search.acquire("k").at(ahead).await.unwrap().allowed());
+            let denied = search.acquire("k").cost(5).await.unwrap();
+            // The wait includes the time until the clock reaches the entry.
+            assert!(denied.retry_after_secs() > Some(3600));
+        });
+    });
+    let behind = "clock_behind_total store=default limiter=search: 1".to_owned();
+    assert!(metrics.contains(&behind), "{metrics:?}");
 }
 
 #[test]
