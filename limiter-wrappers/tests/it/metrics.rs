@@ -81,11 +81,11 @@ fn shown(run: impl FnOnce()) -> Vec<String> {
 
 #[test]
 fn decisions_while_the_clock_is_behind_are_counted() {
-    let store = ObservedStore::new(MemoryStore::new(), "default");
-    let search = Limiter::new("search", policy!("5/10s"), store);
     let ahead = Timestamp::try_from(SystemTime::now()).unwrap();
     let ahead = ahead.saturating_add(Duration::from_secs(3600));
     let metrics = shown(|| {
+        let store = ObservedStore::new(MemoryStore::new(), "default");
+        let search = Limiter::new("search", policy!("5/10s"), store);
         block_on(async {
             assert!(search.acquire("k").at(ahead).await.unwrap().allowed());
             let denied = search.acquire("k").cost(5).await.unwrap();
