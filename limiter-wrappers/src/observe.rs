@@ -140,8 +140,8 @@ impl<S> ObservedStore<S> {
         {
             self.count(op, decision);
             if decision.clock_behind() > Duration::from_secs(1) {
-                let limiter = op.log.name.as_str();
-                counter!("limiter_clock_behind_total", "store" => self.name, "limiter" => limiter)
+                let (store, limiter) = (self.name.as_str(), op.log.name.as_str());
+                counter!("limiter_clock_behind_total", "store" => store, "limiter" => limiter)
                     .increment(1);
             }
         }

@@ -926,7 +926,7 @@ async fn a_log_under_a_resolution_stays_small() {
             name: format!("d/{path}").into(),
             key: b"x",
         });
-        assert!((3..=6).contains(&entries), "{asked}: {entries} entries");
+        assert!((3..=6).contains(&entries), "{path}: {entries} entries");
     }
 }
 
