@@ -30,7 +30,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     push_limits(&mut request, default);
     push_limits(&mut request, own);
     if let Some(merging) = merging {
-        let exact = merging.exact.map_or(0, |window| window.as_micros());
+        let exact = merging.exact.map_or(0, limiter_core::Window::as_micros);
         request.extend([merging.resolution, exact].into_iter().flat_map(u56));
     }
     request

@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(listed, expected);
         for (name, _) in NUMBERS {
             let uses = |file: &&str| file.split(|c| !in_name(c)).any(|word| word == *name);
-            assert!(FILES.iter().any(|file| uses(&file)), "{name} is unused");
+            assert!(FILES.iter().any(uses), "{name} is unused");
         }
     }
 }

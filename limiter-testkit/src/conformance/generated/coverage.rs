@@ -56,7 +56,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                     .policies
                     .iter()
                     .take(plan.policies.len() - 1)
-                    .flat_map(|policy| policy.limits())
+                    .flat_map(limiter_core::Policy::limits)
                     .map(|limit| limit.window().as_micros())
                     .collect();
                 note(
@@ -102,7 +102,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
             }
             (_, CallResult::Failed(ErrorKind::InvalidCost, _)) => note(true, "cost of 0"),
             (_, CallResult::Failed(ErrorKind::NeedsExactLimit, _)) => {
-                note(true, "an id that needs an exact limit")
+                note(true, "an id that needs an exact limit");
             }
             (_, CallResult::Failed(..)) => note(true, "cost above the maximum"),
             (Operation::Settle { cost, .. }, CallResult::Settled(settled)) => {

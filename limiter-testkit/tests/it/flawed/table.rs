@@ -129,12 +129,12 @@ pub(crate) static RIGHT: &[Flaw] = &[(Cases, L1, "None", Code), (Cancel, C1, "No
 pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
     vec![
         flaw(Cases, T1, "TruncatesToMilliseconds", Before, |c| {
-            c.shift(|at| at / 1_000 * 1_000)
+            c.shift(|at| at / 1_000 * 1_000);
         }),
         flaw(Cases, T1, "CutsAgesTo32Bits", Before, |c| {
             let now = c.now();
             c.log.iter_mut().for_each(|entry| {
-                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32))
+                entry.at = time(now.as_micros() - u64::from(age(entry, now) as u32));
             });
         }),
         (StoreClock, T2, "ReadsTheClockTwice", Code),
@@ -145,16 +145,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         flaw(StoreClock, T4, "IsAnHourAhead", Clock, |at| at + HOUR),
         flaw(Cases, T3, "LetsTimeRunBack", Before, |c| c.step_back(true)),
         flaw(Cases, T3, "LetsTimeRunBackOnceExpired", Before, |c| {
-            c.step_back(c.log.len() == 1 && c.window() == 1)
+            c.step_back(c.log.len() == 1 && c.window() == 1);
         }),
         flaw(Cases, T3, "SettlesBackInTime", SettledFacts, |c| {
-            c.facts.log.now = time(c.given())
+            c.facts.log.now = time(c.given());
         }),
         flaw(Cases, T3, "WaitsFromTheGivenTime", Facts, |c| {
-            c.facts.log.clock = time(c.given())
+            c.facts.log.clock = time(c.given());
         }),
         flaw(StoreClock, T3, "WaitsFromTheNewestEntry", Facts, |c| {
-            c.facts.log.clock = c.facts.log.now
+            c.facts.log.clock = c.facts.log.now;
         }),
         flaw(
             StoreClock,
@@ -164,7 +164,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             |c| c.facts.log.clock = c.facts.log.now,
         ),
         flaw(Cases, T3, "LetsPeeksHoldTime", Before, |c| {
-            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 })
+            c.hold(if c.is(Mode::Peek) { c.given() } else { 0 });
         }),
         flaw(Cases, T3, "KeepsTheTimeOfRemovedEntries", Before, |c| {
             c.hold(c.before.last().map_or(0, |e| e.at.as_micros()));
@@ -185,16 +185,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.within(e, receipt_window(c).saturating_sub(clamped_by))
         }),
         flaw(Cases, T3, "TrimsAtTheGivenTime", Entries, |c| {
-            c.drop(c.window() + c.clamped_by(), c.max())
+            c.drop(c.window() + c.clamped_by(), c.max());
         }),
         flaw(Cases, T3, "SettlesAtTheGivenTime", Settles, |c| {
-            c.valid_for(c.valid() + c.clamped_by())
+            c.valid_for(c.valid() + c.clamped_by());
         }),
         flaw(Cases, T3, "SettlesAtTheReceiptsTime", SettledFacts, |c| {
             c.facts.log = c.described(&c.log, c.log.last().map_or(c.now(), |entry| entry.at));
         }),
         flaw(StoreClock, T3, "LetsTheStoresClockRunBack", Before, |c| {
-            c.step_back(c.on_clock())
+            c.step_back(c.on_clock());
         }),
         (Cancel, T5, "BlocksItsThread", Code),
         flaw(Cases, L1, "MixesUpKeys", Log, |name, key| {
@@ -245,7 +245,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             })
         }),
         flaw(Cases, L3, "CutsCostsTo32Bits", Before, |c| {
-            c.op.cost = u64::from(c.op.cost as u32)
+            c.op.cost = u64::from(c.op.cost as u32);
         }),
         flaw(Cases, L3, "FreesTheOldestFirst", Facts, |c| {
             let policy = limits(c.op.policy, |_, _, window| (MAX_COST, window));
@@ -257,13 +257,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L4, "TrimsWhenItPeeks", Entries, |c| {
-            c.drop_if(c.is(Mode::Peek))
+            c.drop_if(c.is(Mode::Peek));
         }),
         flaw(Cases, L4, "AppendsDenied", Limits, |p| {
             p.clone().with_counting(Counting::Attempts)
         }),
         flaw(Cases, L4, "PeekAppends", Entries, |c| {
-            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()))
+            c.log.extend(c.is(Mode::Peek).then(|| c.fresh()));
         }),
         flaw(Cases, L4, "RecordAppendsOnlyIfItFits", Before, |c| {
             let fits = c.fits(c.op.policy, c.op.cost);
@@ -285,25 +285,25 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             });
         }),
         flaw(Cases, L7, "NeverTrims", Entries, |c| {
-            c.drop(u64::MAX, u64::MAX)
+            c.drop(u64::MAX, u64::MAX);
         }),
         flaw(Cases, L7, "NeverCaps", Entries, |c| {
-            c.drop(c.window(), u64::MAX)
+            c.drop(c.window(), u64::MAX);
         }),
         flaw(Cases, L7, "CapsOneTooMany", Entries, |c| {
-            c.drop(c.window(), c.max() - 1)
+            c.drop(c.window(), c.max() - 1);
         }),
         flaw(Cases, L7, "CapsOneTooFew", Entries, |c| {
-            c.drop(c.window(), c.max() + 1)
+            c.drop(c.window(), c.max() + 1);
         }),
         flaw(Cases, L7, "CapsByTheFirstMaximum", Entries, |c| {
-            c.drop(c.window(), c.op.policy.limits()[0].max())
+            c.drop(c.window(), c.op.policy.limits()[0].max());
         }),
         flaw(Cases, L7, "CapsWithoutTheNewest", Entries, |c| {
-            c.drop(c.window(), c.max() + c.op.cost)
+            c.drop(c.window(), c.max() + c.op.cost);
         }),
         flaw(Cases, L7, "RetainsTheOwnMax", Entries, |c| {
-            c.drop(c.window(), c.op.policy.largest_max())
+            c.drop(c.window(), c.op.policy.largest_max());
         }),
         flaw(Cases, L7, "RetainsTheSmallerMax", Entries, |c| {
             c.drop(
@@ -312,47 +312,47 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, L6, "TrimsOneTooLate", Entries, |c| {
-            c.drop(c.window() + 1, c.max())
+            c.drop(c.window() + 1, c.max());
         }),
         flaw(Cases, L6, "TrimsByTheShortestWindow", Entries, |c| {
-            c.drop(shortest(c.op.policy), c.max())
+            c.drop(shortest(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "TrimsByTheFirstWindow", Entries, |c| {
-            c.drop(first_window(c.op.policy), c.max())
+            c.drop(first_window(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "RetainsForTheOwnPolicy", Entries, |c| {
-            c.drop(longest(c.op.policy), c.op.policy.largest_max())
+            c.drop(longest(c.op.policy), c.op.policy.largest_max());
         }),
         flaw(Cases, L6, "RetainsForTheDefaultPolicy", Entries, |c| {
             c.drop(longest(c.default()), c.default().largest_max());
         }),
         flaw(Cases, L6, "RetainsTheOwnWindow", Entries, |c| {
-            c.drop(longest(c.op.policy), c.max())
+            c.drop(longest(c.op.policy), c.max());
         }),
         flaw(Cases, L6, "TrimsOnlyWhatItAdmits", Entries, |c| {
             c.drop(if c.is_denied() { u64::MAX } else { c.window() }, c.max());
         }),
         flaw(Cases, L8, "TrimsWhenItDenies", Entries, |c| {
-            c.drop_if(c.is_denied())
+            c.drop_if(c.is_denied());
         }),
         flaw(Cases, L8, "TrimsWhenItRepeats", Entries, |c| {
-            c.drop_if(c.repeated())
+            c.drop_if(c.repeated());
         }),
         flaw(Cases, L8, "TrimsWhenItSettles", Settled, |c| {
-            c.drop_if(true)
+            c.drop_if(true);
         }),
         flaw(Cases, L9, "IgnoresIds", Before, |c| c.op.id = None),
         flaw(Cases, L9, "IgnoresTheIdZero", Before, |c| {
-            c.op.id = c.op.id.filter(|id| id.as_u128() != 0)
+            c.op.id = c.op.id.filter(|id| id.as_u128() != 0);
         }),
         flaw(StoreClock, L9, "IgnoresIdsAtTheStoresClock", Before, |c| {
-            c.op.id = c.op.id.filter(|_| !c.on_clock())
+            c.op.id = c.op.id.filter(|_| !c.on_clock());
         }),
         flaw(Cases, L9, "ComparesHalfOfIds", Before, |c| {
-            c.change_id(|id| u128::from(id as u64))
+            c.change_id(|id| u128::from(id as u64));
         }),
         flaw(Cases, L9, "ComparesAllButOneBitOfIds", Before, |c| {
-            c.change_id(|id| id << 1)
+            c.change_id(|id| id << 1);
         }),
         flaw(Cases, L9, "RepeatsTheVerdictOfNow", Facts, |c| {
             c.facts.admitted = if c.repeated() {
@@ -400,7 +400,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
                 .for_each(|e| e.id = c.op.id);
         }),
         flaw(Cases, L10, "LeavesIdsOfDenials", Facts, |c| {
-            c.remember_if(c.is_denied() && !c.appended())
+            c.remember_if(c.is_denied() && !c.appended());
         }),
         flaw(Cases, L11, "HidesTheNewestEntry", Facts, |c| {
             let counts = c.facts.log.usage.iter().any(|usage| usage.used > 0);
@@ -429,7 +429,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.facts.log.usage = PerLimit::from_slice(&usage).unwrap();
         }),
         flaw(Cases, L11, "DescribesTheLogBefore", Facts, |c| {
-            c.facts.log = c.described(&c.before, c.now())
+            c.facts.log = c.described(&c.before, c.now());
         }),
         (Contention, L12, "ChecksThenAdds", Code),
         (Contention, L12, "FindsThenSettles", Code),
@@ -444,26 +444,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         }),
         (Handles, L12, "OpeningClears", Code),
         flaw(Cases, L13, "NamesEntriesByTheirIds", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128))
+            c.rename(c.op.id.map(EntryId::as_u128));
         }),
         flaw(LongLog, L14, "CountsEntriesIn8Bits", Entries, |c| {
-            c.log = c.log.split_off(c.log.len() >> 8)
+            c.log = c.log.split_off(c.log.len() >> 8);
         }),
         (LongLog, L14, "CountsIn16Bits", Code),
         flaw(LongLog, L14, "ReadsAPage", Facts, |c| {
             c.facts.log = c.described(&c.log[..c.log.len().min(1_000)], c.now());
         }),
         flaw(Cases, L15, "GivesReceiptsForAll", Facts, |c| {
-            c.facts.refundable = true
+            c.facts.refundable = true;
         }),
         flaw(Cases, L15, "GivesReceiptsForRecords", Facts, |c| {
-            c.facts.refundable |= c.is(Mode::Record)
+            c.facts.refundable |= c.is(Mode::Record);
         }),
         flaw(Cases, L15, "GivesReceiptsForDenials", Facts, |c| {
-            c.facts.refundable |= c.is_denied()
+            c.facts.refundable |= c.is_denied();
         }),
         flaw(Cases, L15, "GivesReceiptsByTheOwnPolicy", Facts, |c| {
-            c.facts.refundable = c.facts.admitted
+            c.facts.refundable = c.facts.admitted;
         }),
         flaw(Cases, L15, "GivesReceiptsWhenItRepeats", Facts, |c| {
             c.facts.refundable |= c.repeated() && c.facts.admitted;
@@ -483,13 +483,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.drop_if(merges);
         }),
         flaw(Cases, M1, "MergesWhenItRepeats", Entries, |c| {
-            c.merge_if(c.repeated())
+            c.merge_if(c.repeated());
         }),
         flaw(Cases, M1, "MergesWhenItPeeks", Entries, |c| {
-            c.merge_if(c.is(Mode::Peek))
+            c.merge_if(c.is(Mode::Peek));
         }),
         flaw(Cases, M1, "MergesNoAttempts", Inputs, |op, a| {
-            a.r *= u64::from(op.policy.counting() == Counting::Admitted)
+            a.r *= u64::from(op.policy.counting() == Counting::Admitted);
         }),
         flaw(Cases, M1, "MergesOnlyWhatItAdmitted", Joins, |a, v, u| {
             v.admitted && u.admitted && joins(a, v, u, |e| cell(e, 1, a.r))
@@ -517,7 +517,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             |op, a| a.limits = op.policy.limits().to_vec(),
         ),
         flaw(Cases, M1, "TakesTheLargestResolution", Inputs, |_, a| {
-            a.r = resolutions(&a.limits).max().unwrap_or(0)
+            a.r = resolutions(&a.limits).max().unwrap_or(0);
         }),
         flaw(
             Cases,
@@ -554,10 +554,10 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             due(a, u) || a.e > 0 && age(u, a.now) >= a.e
         }),
         flaw(Cases, M2, "CrossesAMicrosecondEarly", Inputs, |_, a| {
-            a.e = a.e.saturating_sub(1).max(a.e.min(1))
+            a.e = a.e.saturating_sub(1).max(a.e.min(1));
         }),
         flaw(Cases, M2, "CrossesAMicrosecondLate", Inputs, |_, a| {
-            a.e += a.e.min(1)
+            a.e += a.e.min(1);
         }),
         flaw(Cases, M2, "CrossedAtTheNewestEntry", IsDue, |a, u| {
             due(a, u) || a.e > 0 && age(u, a.n) == a.e
@@ -570,10 +570,10 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
                 .unwrap_or(0);
         }),
         flaw(Cases, M2, "TakesTheOwnExactWindow", Inputs, |op, a| {
-            a.e = longest_exact(op.policy.limits())
+            a.e = longest_exact(op.policy.limits());
         }),
         flaw(Cases, M2, "TakesTheDefaultExactWindow", Inputs, |op, a| {
-            a.e = longest_exact(default(op).limits())
+            a.e = longest_exact(default(op).limits());
         }),
         flaw(Cases, M3, "TakesTheOlderTime", Merged, |v, u, name| Entry {
             at: v.at,
@@ -624,7 +624,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.within(e, longest_exact(c.op.policy.limits()))
         }),
         flaw(Cases, M4, "RefundsForTheLongerWindow", Settles, |c| {
-            c.valid_for(c.valid().max(longest(c.op.policy)))
+            c.valid_for(c.valid().max(longest(c.op.policy)));
         }),
         flaw(Several, A1, "SaysLogsGoTogetherAndCannot", Together, |_| {
             None
@@ -682,13 +682,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S1, "RefundsANeighbour", Settles, |c| {
-            c.find(c.named().and(c.before.first().copied()))
+            c.find(c.named().and(c.before.first().copied()));
         }),
         flaw(Cases, S1, "RefundsByTimeAlone", Settles, |c| {
             c.find(c.before.iter().copied().find(|e| e.at == c.receipt.at()));
         }),
         flaw(Cases, S1, "RefundsByIdAlone", Entries, |c| {
-            c.rename(c.op.id.map(EntryId::as_u128))
+            c.rename(c.op.id.map(EntryId::as_u128));
         }),
         (Cases, S1, "SettlesOnAnyKey", Code),
         flaw(Cases, S1, "SettlesUnderTheDefaultName", Settles, |c| {
@@ -709,14 +709,14 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             |c| c.find_nothing_if(c.on_clock()),
         ),
         flaw(Cases, S2, "IgnoresSettlements", Settled, |c| {
-            c.undo_if(c.cost > 0)
+            c.undo_if(c.cost > 0);
         }),
         flaw(Cases, S2, "SettlesAnew", Settled, |c| c.put_behind(c.now())),
         flaw(Cases, S2, "SettlesAtTheEnd", Settled, |c| {
-            c.put_behind(c.receipt.at())
+            c.put_behind(c.receipt.at());
         }),
         flaw(Cases, S2, "SettlesWithoutTheId", Settled, |c| {
-            c.change(|e, _| e.id = None)
+            c.change(|e, _| e.id = None);
         }),
         flaw(Cases, S2, "SettlesToTheDifference", Settles, |c| {
             c.cost += c.cost.min(1) * c.named().map_or(0, |e| e.cost - 1);
@@ -731,19 +731,19 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.change(|e, cost| e.cost = cost);
         }),
         flaw(Cases, S4, "RefundsTwice", Settles, |c| {
-            c.find(c.named().or(c.before.last().copied()))
+            c.find(c.named().or(c.before.last().copied()));
         }),
         flaw(Cases, S4, "RefundsWhatHasLeft", Settles, |c| {
-            c.valid_for(u64::MAX)
+            c.valid_for(u64::MAX);
         }),
         flaw(Cases, S4, "RefundsAtTheEndOfTheWindow", Settles, |c| {
-            c.valid_for(c.valid() + 1)
+            c.valid_for(c.valid() + 1);
         }),
         flaw(Cases, S4, "RefundsInTheSettlementsWindow", Settles, |c| {
-            c.valid_for(longest(c.op.policy))
+            c.valid_for(longest(c.op.policy));
         }),
         flaw(Cases, S4, "AlwaysApplies", SettledFacts, |c| {
-            c.facts.admitted = true
+            c.facts.admitted = true;
         }),
         flaw(Cases, S5, "SettlesWithoutCap", Settled, uncap),
         flaw(Cases, S5, "SettlesWithThePolicysCap", Settled, |c| {
@@ -757,13 +757,13 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Cases, S6, "RefusesLargeSettlements", SettledFacts, |c| {
-            c.fails = c.cost > c.op.policy.largest_max()
+            c.fails = c.cost > c.op.policy.largest_max();
         }),
         flaw(Cases, S6, "CutsLargeSettlements", Settles, |c| {
-            c.cost = c.cost.min(c.op.policy.largest_max())
+            c.cost = c.cost.min(c.op.policy.largest_max());
         }),
         flaw(Cases, S7, "SettlesWithTheUsageBefore", SettledFacts, |c| {
-            c.facts.log = c.described(&c.before, c.now())
+            c.facts.log = c.described(&c.before, c.now());
         }),
         flaw(
             Cases,
@@ -778,26 +778,26 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             c.find_nothing_if(c.named().is_some_and(|e| e.cost == c.cost));
         }),
         flaw(Cases, S8, "ResetLeavesAnEntry", ResetEntries, |c| {
-            c.log = c.before[..c.before.len() / 2].to_vec()
+            c.log = c.before[..c.before.len() / 2].to_vec();
         }),
         flaw(Cases, S8, "ResetKeepsIds", ResetFacts, |c| {
-            c.memory.ghosts = c.before.clone()
+            c.memory.ghosts = c.before.clone();
         }),
         flaw(Cases, S8, "ResetAlwaysFinds", ResetFacts, |c| {
-            c.facts.admitted = true
+            c.facts.admitted = true;
         }),
         flaw(Cases, S8, "ResetNeverFinds", ResetFacts, |c| {
-            c.facts.admitted = false
+            c.facts.admitted = false;
         }),
         (Cases, S8, "ResetsAllKeys", Code),
         flaw(Forgetting, F1, "ByTheFirstWindow", Facts, |c| {
-            c.expire(true, at(c) + first_window(c.op.policy))
+            c.expire(true, at(c) + first_window(c.op.policy));
         }),
         flaw(Forgetting, F1, "ByTheOwnWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.op.policy))
+            c.expire(true, at(c) + longest(c.op.policy));
         }),
         flaw(Forgetting, F1, "ByTheDefaultWindow", Facts, |c| {
-            c.expire(true, at(c) + longest(c.default()))
+            c.expire(true, at(c) + longest(c.default()));
         }),
         flaw(Forgetting, F1, "AfterWholeSeconds", Facts, |c| {
             c.expire(
@@ -806,7 +806,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterWholeMillis", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
         }),
         flaw(Forgetting, F1, "AfterTheFirstAppend", Facts, |c| {
             c.expire(
@@ -815,16 +815,16 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             );
         }),
         flaw(Forgetting, F1, "AfterTheLastOperation", Facts, |c| {
-            c.expire_if(true, c.op.policy)
+            c.expire_if(true, c.op.policy);
         }),
         flaw(Forgetting, F1, "AfterAPeek", Facts, |c| {
-            c.expire_if(c.is(Mode::Peek), c.op.policy)
+            c.expire_if(c.is(Mode::Peek), c.op.policy);
         }),
         flaw(Forgetting, F1, "AfterASettlement", SettledFacts, |c| {
-            c.expire_if(true, c.op.policy)
+            c.expire_if(true, c.op.policy);
         }),
         flaw(Forgetting, F1, "WindowAfterTheClock", Facts, |c| {
-            c.expire(true, c.clock + c.window())
+            c.expire(true, c.clock + c.window());
         }),
         flaw(
             Forgetting,
@@ -849,7 +849,7 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
             },
         ),
         flaw(Forgetting, F1, "ForgetsEarlyWithATimer", Facts, |c| {
-            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000)
+            c.expire(true, (at(c) + c.window()) / 1_000 * 1_000);
         }),
         (Forgetting, F1, "ForgetsWhenThereAreMany", Code),
         (Forgetting, F1, "SweepsInTwoSteps", Code),
@@ -858,20 +858,20 @@ pub(crate) static FLAWS: LazyLock<Vec<Flaw>> = LazyLock::new(|| {
         (Forgetting, L1, "ExpiresAllNames", Code),
         (Forgetting, L1, "SweepsAllNames", Code),
         flaw(Forgetting, F2, "GivenTimesAsItsOwn", Facts, |c| {
-            c.expire(false, at(c) + c.window())
+            c.expire(false, at(c) + c.window());
         }),
         flaw(Forgetting, F2, "GivenTimesAfterTheWindow", Facts, |c| {
-            c.expire(false, c.clock + c.window())
+            c.expire(false, c.clock + c.window());
         }),
         (Forgetting, F2, "SweepsGivenTimes", Code),
         flaw(Cases, E1, "DeniesByError", Facts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         flaw(Cases, E1, "SettlesNothingByError", SettledFacts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         flaw(Cases, E1, "ResetsNothingByError", ResetFacts, |c| {
-            c.fails = !c.facts.admitted
+            c.fails = !c.facts.admitted;
         }),
         (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce", Code),
         (Cases, E2, "DecidesAtOnceWithoutChecks", Code),
