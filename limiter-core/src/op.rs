@@ -123,6 +123,10 @@ pub struct Op<'a> {
     pub at: At,
     /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
+    /// Whether the caller may settle or refund the entry. Default: `false`.
+    ///
+    /// Stores ignore it. A wrapper that decides without its store leaves such operations to the store.
+    pub wants_receipt: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
     /// Stores ignore it. Observers can tell a status from a peek.
@@ -148,6 +152,7 @@ impl<'a> Op<'a> {
             mode,
             at,
             id,
+            wants_receipt: false,
             is_status: false,
             timeout: None,
         }

@@ -24,6 +24,7 @@ pub struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
+    pub(super) wants_receipt: bool,
     pub(super) is_status: bool,
     /// The longest wait until an acquire fits.
     pub(super) within: Duration,
@@ -64,6 +65,7 @@ impl<'a, S, B> Call<'a, S, B> {
             cost: 1,
             at,
             id,
+            wants_receipt: false,
             is_status: false,
             within,
             timeout,
@@ -83,6 +85,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             mode: self.mode,
             at: self.at,
             id: self.id,
+            wants_receipt: self.wants_receipt,
             is_status: self.is_status,
             timeout: self.timeout,
         }

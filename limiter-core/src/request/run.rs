@@ -189,7 +189,10 @@ impl<'a, S, B, const MAY_WAIT: bool> Request<'a, S, B, verb::Acquire, MAY_WAIT> 
     pub fn permit(self) -> Request<'a, S, B, verb::Permit, MAY_WAIT> {
         let Self { call, running, .. } = self;
         Request {
-            call,
+            call: Call {
+                wants_receipt: true,
+                ..call
+            },
             running,
             verb: PhantomData,
         }

@@ -127,7 +127,9 @@ mod tests {
                 .iter()
                 .filter_map(limiter_core::Limit::resolution);
             let resolution = resolutions.map(|r| r.as_micros() as u64).min().unwrap_or(1);
-            let exact = policy.longest_exact_window().map_or(0, limiter_core::Window::as_micros);
+            let exact = policy
+                .longest_exact_window()
+                .map_or(0, limiter_core::Window::as_micros);
             let cells = policy.longest_window().as_micros() / resolution;
             let mut now = 1_700_000_000_000_000;
             for (after, cost) in steps {
