@@ -195,8 +195,9 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     fn call(&self, place: usize, group: &[usize]) -> Call<'_, S, &[u8]> {
         let may_deny = |part: &Part<'_, S>| part.outcome.is_none() && !part.is_advisory;
         let is_later = |(i, part): &(usize, &Part<'_, S>)| !group.contains(i) && may_deny(part);
-        let keep = self.is_refundable || self.parts.iter().enumerate().any(|of| is_later(&of));
-        self.parts[place].call(self.is_denied(), keep)
+        let wants_receipt =
+            self.is_refundable || self.parts.iter().enumerate().any(|of| is_later(&of));
+        self.parts[place].call(self.is_denied(), wants_receipt)
     }
 
     /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.

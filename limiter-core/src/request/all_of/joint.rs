@@ -271,7 +271,7 @@ impl<'a, S> Part<'a, S> {
     }
 
     /// Returns the call to make. If another call denied, it only looks. A record never denies, so it then reads the usage.
-    pub(super) fn call(&self, looks: bool, keep: bool) -> Call<'_, S, &[u8]> {
+    pub(super) fn call(&self, looks: bool, wants_receipt: bool) -> Call<'_, S, &[u8]> {
         let looks = looks && !self.keeps_charge;
         let is_status = self.is_status || (looks && self.mode == Mode::Record);
         let mode = if looks { Mode::Peek } else { self.mode };
@@ -279,7 +279,7 @@ impl<'a, S> Part<'a, S> {
             cost: if is_status { 1 } else { self.cost },
             id: self.id,
             is_status,
-            keep: keep && mode != Mode::Peek,
+            wants_receipt: wants_receipt && mode != Mode::Peek,
             ..self.target.call(mode)
         }
     }
@@ -331,7 +331,7 @@ impl<S: WindowStore> Part<'_, S> {
     pub(super) fn turn(&self) -> impl Ord + use<S> {
         let (is_record, is_acquire) = (self.mode == Mode::Record, self.mode == Mode::Acquire);
         let call = self.call(false, false);
-        let is_final = call.op().limits().all(|limit| limit.resolution().is_some());
+        let is_final = call.op().receipt_window().is_none();
         let identity = self.store().identity();
         (
             self.is_advisory,
