@@ -2,6 +2,7 @@
 
 mod refusals;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,7 +12,7 @@ use anyhow::anyhow;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
-use limiter_core::{Limiter, SharedStore, policy};
+use limiter_core::{Limiter, Name, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::{RedisStore, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
@@ -188,6 +189,12 @@ impl Store {
                 tracing::warn!(left, "charges made during an outage are lost");
             }
         }
+    }
+
+    /// Returns the units that this process holds in blocks, by the name of the limiter.
+    pub(crate) fn held_in_blocks(&self) -> HashMap<Name, u64> {
+        let held = self.redis.as_ref().map(Guarded::held_in_blocks);
+        held.unwrap_or_default()
     }
 
     /// Sets the metrics of the store.

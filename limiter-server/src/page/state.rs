@@ -1,13 +1,13 @@
 //! The page's data on all rules.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
 use clap::ValueEnum;
-use limiter_core::{Counting, Limit, Limiter, Policy};
+use limiter_core::{Counting, Limit, Limiter, Name, Policy};
 use serde_json::{Value, json};
 
 use super::About;
@@ -60,10 +60,15 @@ fn whole(service: &Service, about: About) -> Value {
 
 /// Returns all rules with their limits and counts.
 pub(crate) fn rules(service: &Service) -> Vec<Value> {
-    service.rules().iter().map(|rule| shown(rule)).collect()
+    let held = service.store().held_in_blocks();
+    service
+        .rules()
+        .iter()
+        .map(|rule| shown(rule, &held))
+        .collect()
 }
 
-fn shown(rule: &Rule) -> Value {
+fn shown(rule: &Rule, held: &HashMap<Name, u64>) -> Value {
     let policy = rule.limiter().map(Limiter::policy);
     json!({
         "domain": rule.domain,
@@ -75,6 +80,7 @@ fn shown(rule: &Rule) -> Value {
         "quota": rule.quota,
         "attempts": policy.is_some_and(|policy| policy.counting() == Counting::Attempts),
         "limits": policy.map_or(&[][..], Policy::limits).iter().map(Limit::to_string).collect::<Vec<_>>(),
+        "held_in_blocks": rule.limiter().and_then(|limiter| held.get(&limiter.name())).unwrap_or(&0),
         "allowed": rule.counts.allowed.load(Relaxed),
         "denied": rule.counts.denied.load(Relaxed),
         "shadow_denied": rule.counts.shadow_denied.load(Relaxed),

@@ -70,6 +70,7 @@ const RATE_LIMIT: &[&str] = &[
     "replaces",
     "policy",
     "counting",
+    "lease",
 ];
 
 /// The path of overrides in lists. No rule has it: a `=` follows a key.
@@ -286,25 +287,36 @@ impl<'a> Reader<'a> {
             rule.replaces.push(other);
         }
         if self.flag(&fields, "unlimited") {
-            self.alone(&fields, "unlimited", &["unit", "policy", "counting"]);
+            self.alone(
+                &fields,
+                "unlimited",
+                &["unit", "policy", "counting", "lease"],
+            );
             rule.effect = Effect::Unlimited;
             return Some(());
         }
         let (field, policy) = if let Some(policy) = self.text(&fields, "policy") {
-            self.alone(&fields, "policy", &["unit", "requests_per_unit"]);
+            self.alone(&fields, "policy", &["unit", "requests_per_unit", "lease"]);
             ("policy", policy)
         } else {
             let (requests, window) = self.requests_per_unit(tree, &fields)?;
             if requests == 0 {
-                self.alone(&fields, "requests_per_unit: 0", &["counting"]);
+                self.alone(&fields, "requests_per_unit: 0", &["counting", "lease"]);
                 rule.effect = Effect::Deny;
                 return Some(());
             }
-            ("requests_per_unit", format!("{requests}/{window}"))
+            match self.text(&fields, "lease") {
+                Some(lease) => ("lease", format!("{requests}/{window}+{lease}")),
+                None => ("requests_per_unit", format!("{requests}/{window}")),
+            }
         };
         match policy.parse::<Policy>() {
             Ok(policy) => {
                 let counting = self.counting(&fields);
+                if counting == Some(Counting::Attempts) && policy.lease().is_some() {
+                    let text = "a lease cannot be combined with `counting: attempts`";
+                    self.problem(fields.get(field)?, text);
+                }
                 rule.keeps_charges = counting != Some(Counting::Admitted);
                 let policy = policy.with_counting(counting.unwrap_or_default());
                 let name = key::limiter_name(&rule.domain, &rule.path);

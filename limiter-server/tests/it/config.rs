@@ -343,7 +343,7 @@ fn every_error_of_a_file_has_a_place() {
             limit("unit: day, requestsperunit: 5"),
             &[
                 "f:4:27: expected one of the fields unit, requests_per_unit, unlimited, name, replaces, policy, counting, \
-             found \"requestsperunit\"",
+             lease, found \"requestsperunit\"",
             ],
         ),
         (
@@ -370,6 +370,20 @@ fn every_error_of_a_file_has_a_place() {
         (
             limit("policy: 5/10s, counting: both"),
             &["f:4:41: expected admitted or attempts, found \"both\""],
+        ),
+        (
+            limit("unit: minute, requests_per_unit: 5, lease: 5s"),
+            &[
+                "f:4:59: policy \"5/1m+5s\": lease of 5s is not supported; the nearest are 1s and 10s",
+            ],
+        ),
+        (
+            limit("policy: 5/10s+1s, lease: 1s"),
+            &["f:4:41: `lease` cannot be combined with `policy`"],
+        ),
+        (
+            limit("policy: 5/10s+1s, counting: attempts"),
+            &["f:4:24: a lease cannot be combined with `counting: attempts`"],
         ),
         (
             limit("unit: day, requests_per_unit: 0, counting: attempts"),

@@ -447,7 +447,7 @@ fn rules_are_listed_with_their_counts() {
     let place = format!("{}:4:5", server.config().display());
     let expected = json!({
         "domain": "d", "path": "user", "name": null, "where": place, "effect": "limit", "limits": ["3/1m"], "attempts": false,
-        "shadow": false, "quota": true, "allowed": 3, "denied": 1, "shadow_denied": 0,
+        "shadow": false, "quota": true, "held_in_blocks": 0, "allowed": 3, "denied": 1, "shadow_denied": 0,
     });
     assert_eq!(rules["rules"][0], expected);
 }

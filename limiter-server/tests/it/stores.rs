@@ -50,6 +50,26 @@ fn until_away(server: &Server, away: bool) {
 }
 
 #[test]
+fn a_rule_with_a_lease_decides_without_the_store() {
+    const LEASED: &str = "domain: d\ndescriptors:\n- key: user\n  rate_limit: { unit: hour, requests_per_unit: 1000, lease: 10m }\n";
+    let redis = Redis::start().unwrap();
+    let server = Server::start(LEASED, &["--store", &redis.url()]);
+    until_away(&server, false);
+    for _ in 0..12 {
+        assert_eq!(ask(&server, "ann"), 200);
+    }
+    let decided = |from: &str| {
+        server.metric(&format!(
+            r#"limiter_lease_decisions_total{{store="stack",from="{from}"}}"#
+        ))
+    };
+    assert_eq!((decided("store"), decided("block")), (Some(8.0), Some(4.0)));
+    let rules: Value = serde_json::from_str(&server.admin("/rules")).unwrap();
+    assert_eq!(rules["rules"][0]["held_in_blocks"], 4);
+    assert_eq!(rules["rules"][0]["limits"][0], "1000/1h+10m");
+}
+
+#[test]
 fn redis_may_come_late_go_and_come_back() {
     let mut redis = Redis::start().unwrap();
     redis.kill();
