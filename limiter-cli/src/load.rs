@@ -148,8 +148,10 @@ impl Figures {
                 .record(u64::try_from(call.latency.as_micros()).unwrap_or(u64::MAX));
             match &call.decision {
                 Ok(decision) if decision.allowed() => {
-                    // A repeated attempt is decided later than its entry was appended.
-                    let at = decision.appended_at().unwrap_or(decision.at());
+                    // A repeated attempt is decided later than its entry was appended. A unit of a block is admitted when it is spent.
+                    let entry = decision.appended_at();
+                    let entry = entry.filter(|_| decision.limit().lease().is_none());
+                    let at = entry.unwrap_or(decision.at());
                     self.allowed += 1;
                     self.admissions.add(call.key, at.as_micros());
                 }

@@ -10,7 +10,8 @@ use crate::usage_error::UsageError;
 #[derive(Args, Debug)]
 pub(crate) struct PolicyArgs {
     /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). MAX/WINDOW~RESOLUTION merges entries, and units become
-    /// available late, by less than RESOLUTION. Repeat it for a policy of several limits
+    /// available late, by less than RESOLUTION. MAX/WINDOW+LEASE counts windows longer by LEASE, within which `load --on-outage` decides
+    /// from blocks. Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
     limits: Vec<Limit>,
     /// Count only admitted acquires, or every attempt

@@ -138,6 +138,20 @@ fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     );
 }
 
+#[test]
+fn leases_admit_no_more_than_the_limit() {
+    let server = Server::start().unwrap();
+    let args = "--limit 1000/1s+100ms --rate 2000 --seconds 3 --on-outage error";
+    let (figures, _) = end(start_on(&server, args), 0);
+    let worst = &figures["worst_window"];
+    assert_eq!(
+        (&worst["within_limit"], &worst["limit"]),
+        (&json!(true), &json!("1000/1s+100ms")),
+        "{figures}"
+    );
+    assert!(number(&figures["allowed"]) > 1_000, "{figures}");
+}
+
 /// Lets a server hang under a load of 100 calls per second, and asserts what every recommended stack promises: bounded
 /// time, one report, no errors, and a worst window in this range.
 fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
