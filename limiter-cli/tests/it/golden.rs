@@ -18,7 +18,7 @@ fn golden_traces() {
     let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
     assert_eq!(
         (plain.len(), &*skipped),
-        (14, &["another policy and another limiter"][..])
+        (15, &["another policy and another limiter"][..])
     );
     let mut rows = 0;
     for trace in plain {

@@ -224,7 +224,7 @@ fn extreme_traces_can_be_plotted() {
                 "--limit",
                 "3/1h~1m",
                 "--limit",
-                "5/100d~1d",
+                "5/100d~1m",
             ],
         ] {
             for count in ["admitted", "attempts"] {
