@@ -10,13 +10,10 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
-use exact_limiter::MemoryStore;
 use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
-use limiter_core::store::LogKey;
-use limiter_core::{Limiter, WithClock, policy};
-use limiter_testkit::MockClock;
+use limiter_core::{Limiter, policy};
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 use tower::ServiceExt;
 
