@@ -248,7 +248,7 @@ mod tests {
         ] {
             let again = RedisError::clone(&source);
             for error in [
-                Failure::Redis(source).into_error(&[b"limiter:{a:b}"]),
+                Failure::Redis(source).into_error(&[b"limiter:1:{a:b}"]),
                 Failure::Redis(again).into_connect_error("redis://h"),
             ] {
                 let text = error.to_string();
@@ -262,11 +262,10 @@ mod tests {
 
     #[test]
     fn texts_that_quote_the_key_are_cut_or_withheld() {
-        let stored: &[&[u8]] = &[b"limiter:{login:203.0.113.7}"];
-        let unknown =
-            "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:{login:203.0";
+        let stored: &[&[u8]] = &[b"limiter:1:{login:203.0.113.7}"];
+        let unknown = "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:1:{login:203.0";
         assert_eq!(without_key(unknown, stored), "unknown command 'EVALSHA'");
-        assert!(!without_key("no such key: limiter:{login:203.0.113.7}", stored).contains("203"));
+        assert!(!without_key("no such key: limiter:1:{login:203.0.113.7}", stored).contains("203"));
         assert_eq!(
             without_key("OOM command not allowed", stored),
             "OOM command not allowed"

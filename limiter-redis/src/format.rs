@@ -46,8 +46,9 @@ numbers! {
     CALLER_ID_LEN: usize = 16;
     LIMIT_LEN: usize = 2 * 7;
     DEADLINE_PLACE: usize = 4;
-    OP_HEAD_LEN: usize = 3 + 7 + 7;
-    OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
+    /// Before the id: the ttl code is the last of it, and the first part of the store's id.
+    OP_HEAD_LEN: usize = 3 + 7 + 7 + 2;
+    OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN - 2;
     CALLER_HEAD_LEN: usize = OP_HEAD_LEN + CALLER_ID_LEN;
     SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
 
@@ -64,12 +65,15 @@ numbers! {
     // Bytes of entries, without the cost; places are counted from 1.
     SHORT_LEN: usize = 7 + 5 + 6 + 2 + OWN_ID_LEN;
     SHORT_COST_LEN: usize = SHORT_LEN + 7;
+    SHORT_AGE_PLACE: usize = 1 + 7 + 5;
+    SHORT_TTL_PLACE: usize = SHORT_LEN - 5;
     SHORT_FLAGS_PLACE: usize = SHORT_LEN - 3;
     LONG_LEN: usize = 7 + 2 + 7 + 1 + OWN_ID_LEN;
     LONG_COST_LEN: usize = LONG_LEN + 7;
-    LONG_CALLER_LEN: usize = LONG_LEN - OWN_ID_LEN + CALLER_ID_LEN;
+    LONG_CALLER_LEN: usize = LONG_LEN - OWN_ID_LEN + 2 + CALLER_ID_LEN;
     LONG_TOTAL_PLACE: usize = 1 + 7 + 2;
     LONG_FLAGS_PLACE: usize = LONG_TOTAL_PLACE + 7;
+    LONG_TTL_PLACE: usize = LONG_FLAGS_PLACE + 1;
     /// The member that finds a caller's id.
     ID_MEMBER_LEN: usize = 1 + CALLER_ID_LEN;
 

@@ -8,6 +8,8 @@ use limiter_core::{Error, ErrorKind, Name};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
+/// The version of the format of Redis keys and entries. A new one lets logs of the old one expire.
+const FORMAT: u32 = 1;
 /// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
 const MAX_VERBATIM_LEN: usize = 256;
 /// Starts a digest. No escaped key starts with it.
@@ -19,13 +21,13 @@ const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'/');
 
-/// The keys `prefix:{name:key}` of one prefix, or `prefix:{tag}name:key`.
+/// The keys `prefix:1:{name:key}` of one prefix, or `prefix:1:{tag}name:key`, where 1 is [`FORMAT`].
 ///
 /// The name, the key and the tag are escaped, so that no two logs share a Redis key and each can be read back: the prefix holds no
 /// `{`, the name no `:`, and none of them a `}`.
 #[derive(Clone, Debug)]
 pub(crate) struct KeySpace {
-    /// The prefix, `:` and `{`.
+    /// All up to the `{`.
     start: String,
     /// Finds the hash tag in a key.
     tag: Option<HashTag>,
@@ -45,7 +47,7 @@ impl KeySpace {
             return Err(Error::new(ErrorKind::Configuration, text));
         }
         Ok(Self {
-            start: format!("{prefix}:{{"),
+            start: format!("{prefix}:{FORMAT}:{{"),
             tag,
         })
     }
@@ -203,7 +205,7 @@ mod tests {
             ),
             ("Gr\u{f6}\u{df}e", b"k", b"Gr%C3%B6%C3%9Fe:k"),
         ] {
-            assert_eq!(stored(name, key), [b"limiter:{", tag, b"}"].concat());
+            assert_eq!(stored(name, key), [b"limiter:1:{", tag, b"}"].concat());
             assert_eq!(
                 decoded(&stored(name, key)),
                 Some((name.to_owned(), StoredKey::Known(key.into())))
@@ -263,7 +265,7 @@ mod tests {
                     StoredKey::Digest(_) => prop_assert!(key.len() > 85),
                 }
                 // One pair of braces, so that the tag is the hash tag.
-                prop_assert_eq!(stored.iter().position(|byte| *byte == b'{'), Some("limiter:".len()));
+                prop_assert_eq!(stored.iter().position(|byte| *byte == b'{'), Some("limiter:1:".len()));
                 let after = stored.split(|byte| *byte == b'}').skip(1).collect::<Vec<_>>();
                 prop_assert!(after.len() == 1 && (tag.is_some() || after[0].is_empty()));
             }
@@ -271,7 +273,7 @@ mod tests {
 
         #[test]
         fn what_is_read_is_what_would_be_written(tag in "[a:%23A57D*b]{0,12}") {
-            let written = format!("limiter:{{{tag}}}").into_bytes();
+            let written = format!("limiter:1:{{{tag}}}").into_bytes();
             if let Some((name, StoredKey::Known(key))) = decoded(&written) {
                 prop_assert_eq!(stored(&name, &key), written);
             }
@@ -290,16 +292,16 @@ mod tests {
             "s:%7d",
             "s:%sha256:abc",
         ];
-        let others = ["limiter:{search:k", "limiter:search:k", ""].map(str::to_owned);
+        let others = ["limiter:1:{search:k", "limiter:1:search:k", ""].map(str::to_owned);
         for other in tags
             .iter()
-            .map(|tag| format!("limiter:{{{tag}}}"))
+            .map(|tag| format!("limiter:1:{{{tag}}}"))
             .chain(others)
         {
             assert_eq!(decoded(other.as_bytes()), None, "{other}");
         }
-        let spaces =
-            ["a", "a:b", "a:", "b", "a/b"].map(|prefix| KeySpace::new(prefix, None).unwrap());
+        let spaces = ["a", "a:b", "a:", "b", "a/b", "a:1"]
+            .map(|prefix| KeySpace::new(prefix, None).unwrap());
         let keys = [&b""[..], b"b:{x", b":{", b"}", b"a:{b}"];
         let logs = ["", "a", "b:{x", "{"]
             .into_iter()
@@ -327,7 +329,7 @@ mod tests {
         ] {
             assert_eq!(
                 space.pattern(name.map(Name::new)),
-                format!("shop:eu:{{{pattern}")
+                format!("shop:eu:1:{{{pattern}")
             );
         }
     }

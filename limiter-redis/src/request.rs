@@ -8,7 +8,8 @@ use crate::format::{
     SETTLE_HEAD_LEN, TIME_END,
 };
 
-/// Returns an operation without a deadline as `lua/README.md` describes it. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `lua/README.md` describes it. `id` is the ttl code (2 bytes), and a caller's
+/// 16 bytes or the store's 4.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -19,7 +20,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let (default, own) = (default_limits(op), op.policy.limits());
     let merging = op.merging().filter(|_| op.mode != Mode::Peek);
     let pairs = default.len() + own.len() + usize::from(merging.is_some());
-    let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
+    let mut request = Vec::with_capacity(OP_HEAD_LEN - 2 + id.len() + LIMIT_LEN * pairs);
     let form = |is_set, form| if is_set { form } else { 0 };
     request.push(default.len() as u8);
     request.push(form(merging.is_some(), RESOLUTION) + form(op.id.is_some(), CALLER_ID));
@@ -158,10 +159,10 @@ mod tests {
         let coarse = policy!("9/60us~10us");
         let request = apply(&Op::acquire("k", &coarse), b"ttl id");
         assert_eq!((request[1], numbers(&request[37..])), (1, vec![10, 0]));
-        let request = apply(&acquire.with_id(7_u128), &[7; 16]);
+        let request = apply(&acquire.with_id(7_u128), &[7; 18]);
         assert_eq!(
             (request[1], request.len(), &request[17..33]),
-            (2, 17 + 16 + 28, &[7; 16][..])
+            (2, 17 + 18 + 28, &[7; 16][..])
         );
         let mut late = request.clone();
         set_deadline(&mut late, Some(5));

@@ -9,16 +9,21 @@ use crate::format::NUMBERS;
 const HEAD: &str = include_str!("lua/head.lua");
 const ENTRY: &str = include_str!("lua/entry.lua");
 const FAST: &str = include_str!("lua/fast.lua");
+const FAST_WRITE: &str = include_str!("lua/fast_write.lua");
 const LOG: &str = include_str!("lua/log.lua");
 const EVALUATE: &str = include_str!("lua/evaluate.lua");
+const MERGE: &str = include_str!("lua/merge.lua");
 const APPEND: &str = include_str!("lua/append.lua");
 const APPLY_END: &str = include_str!("lua/apply.lua");
 const SETTLE_END: &str = include_str!("lua/settle.lua");
 const INSPECT_END: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the files of the general one: making their functions takes as long as a command or two.
-pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, FAST, LOG, EVALUATE, APPEND, APPLY_END]));
+pub(crate) static APPLY: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(&[
+        HEAD, ENTRY, FAST, FAST_WRITE, LOG, EVALUATE, MERGE, APPEND, APPLY_END,
+    ])
+});
 pub(crate) static SETTLE: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, SETTLE_END]));
 pub(crate) static INSPECT: LazyLock<LuaScript> =
@@ -83,12 +88,14 @@ fn in_name(c: char) -> bool {
 mod tests {
     use super::*;
 
-    const FILES: [&str; 9] = [
+    const FILES: [&str; 11] = [
         HEAD,
         ENTRY,
         FAST,
+        FAST_WRITE,
         LOG,
         EVALUATE,
+        MERGE,
         APPEND,
         APPLY_END,
         SETTLE_END,

@@ -58,7 +58,7 @@ impl RedisStore {
         }
     }
 
-    /// Returns a log's Redis key, such as `limiter:{search:customer 7}`.
+    /// Returns a log's Redis key, such as `limiter:1:{search:customer 7}`.
     ///
     /// # Examples
     /// ```
@@ -66,7 +66,7 @@ impl RedisStore {
     /// # use limiter_core::store::LogKey;
     /// # async fn example(store: limiter_redis::RedisStore) {
     /// let log = LogKey::new(Name::new("search"), "customer 7");
-    /// assert_eq!(store.redis_key(log), b"limiter:{search:customer 7}");
+    /// assert_eq!(store.redis_key(log), b"limiter:1:{search:customer 7}");
     /// # }
     /// ```
     #[must_use]
@@ -76,18 +76,22 @@ impl RedisStore {
 
     /// Returns an operation as the scripts read it, and the id of its entry.
     fn encode(&self, op: &Op<'_>) -> (EntryId, EncodedOp) {
-        let own = self.ids.next(match op.at {
+        let ttl = match op.at {
             At::StoreClock => ttl_code(op.retention().window),
             At::Given(_) => 0,
-        });
+        };
+        let own = self.ids.next(ttl);
         let (id, bytes) = match op.id {
-            Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
+            Some(id) => (
+                id,
+                [&ttl.to_be_bytes()[..], &id.as_u128().to_be_bytes()].concat(),
+            ),
             None => (
                 EntryId::from_u128(own.into()),
-                &own.to_be_bytes()[8 - OWN_ID_LEN..],
+                own.to_be_bytes()[8 - OWN_ID_LEN..].to_vec(),
             ),
         };
-        let (stored, request) = (self.keys.encode(op.log), request::apply(op, bytes));
+        let (stored, request) = (self.keys.encode(op.log), request::apply(op, &bytes));
         (
             id,
             EncodedOp {

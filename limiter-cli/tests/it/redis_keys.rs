@@ -392,10 +392,10 @@ fn digests_and_foreign_redis_keys() {
     let long = "x".repeat(300);
     fill(&url, "limiter", &[(long.as_bytes(), 2), (b"fine", 2)]);
     server
-        .command::<()>(&["ZADD", "limiter:{search:broken}", "5", "foreign"])
+        .command::<()>(&["ZADD", "limiter:1:{search:broken}", "5", "foreign"])
         .unwrap();
     server
-        .command::<()>(&["SET", "limiter:{search:string}", "1"])
+        .command::<()>(&["SET", "limiter:1:{search:string}", "1"])
         .unwrap();
 
     let table = run(&url, &["list"]);

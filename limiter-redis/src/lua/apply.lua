@@ -1,5 +1,5 @@
 -- Applies one operation, or several as one: section "Several operations" of the contract. The last file of the script, after head.lua,
--- entry.lua, fast.lua, log.lua, evaluate.lua and append.lua.
+-- entry.lua, fast.lua, log.lua, evaluate.lua, merge.lua and append.lua.
 --
 -- ARGV[#KEYS + 3] has a byte for each of several operations, the sum of ADVISORY and KEPT. A single one has none.
 --
@@ -10,14 +10,10 @@ if now >= parse('>I7', args[1], DEADLINE_PLACE) then return string.char(LATE) en
 
 -- 1. Evaluate all, by reads alone.
 local operations, replies, denier = {}, {}, nil
-local function look(i) operations[i] = evaluate(keys[i], args[i], call('ZRANGE', keys[i], '0', '0', 'REV')[1]) end
-for i = 1, count do
-  local is_read, failure = true, nil
-  if is_single then
-    operations[i] = evaluate(keys[i], args[i], newest)
-  else
-    is_read, failure = pcall(look, i)
-  end
+if is_single then operations[1] = evaluate(keys[1], args[1], newest) end
+for i = 1, is_single and 0 or count do
+  local function look() operations[i] = evaluate(keys[i], args[i], call('ZRANGE', keys[i], '0', '0', 'REV')[1]) end
+  local is_read, failure = pcall(look)
   if not is_read then
     replies[i] = pack('>BI4', FAILED, i) .. (type(failure) == 'table' and failure.err or failure)
     if not has(byte(flags, i), ADVISORY) then return replies[i] end

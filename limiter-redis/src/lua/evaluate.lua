@@ -1,37 +1,24 @@
 -- Reads what an operation needs on the general path, after log.lua. It may have a default policy besides its own, a caller's id, or
 -- a resolution, or be a repetition.
 
--- The entry of an earlier attempt by the store's id, from the newest on, because others may lie between.
-local function find_earlier(op)
-  local from, to = '[' .. from_time(given and now or now - since - REPEAT_SLACK_MICROS), '+'
-  for read_before = 0, REPEAT_SEARCH_MAX - BATCH, BATCH do
-    local members = range_back(op, from, to, BATCH)
-    for i = 1, #members do
-      if id_of(members[i]) == op.id then return members[i] end
-    end
-    if #members < BATCH then return end
-    to = '(' .. members[BATCH]
-  end
-  error('UNKNOWN too many newer entries to find that of an earlier attempt', 0)
-end
-
 -- The operation with its log (see `open`), its limits with what counts in each, the default policy's first, and the verdict.
 local function evaluate(key, request, newest)
-  local op = open(key, newest)
-  local defaults, form, kind, _, cost = parse('>BBBI7I7', request)
+  local log = open(key, newest)
+  local defaults, form, kind, _, cost, ttl, number = parse('>BBBI7I7I2I4', request)
   local is_own = form < CALLER_ID
   local head_len, limits_end = is_own and OWN_HEAD_LEN or CALLER_HEAD_LEN, #request
-  op.kind, op.cost, op.id, op.is_own = kind, cost, sub(request, OP_HEAD_LEN + 1, head_len), is_own
+  local id = sub(request, is_own and OP_HEAD_LEN - 1 or OP_HEAD_LEN + 1, head_len)
+  local resolution, exact
   if form % CALLER_ID == RESOLUTION then
     limits_end = limits_end - LIMIT_LEN
-    op.resolution, op.exact = parse('>I7I7', request, limits_end + 1)
+    resolution, exact = parse('>I7I7', request, limits_end + 1)
   end
 
   -- `cap` is the largest maximum: the most that a log holds.
   local limits, longest, cap, fits, fits_default = {}, nil, 0, true, true
   for place = head_len + 1, limits_end, LIMIT_LEN do
     local window, max = parse('>I7I7', request, place)
-    local used, oldest, rest, first = count_in(op, window)
+    local used, oldest, rest, first = count_in(log, window, max - cost + 1)
     local limit = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
     limits[#limits + 1] = limit
     if not longest or window > longest.window then longest = limit end
@@ -40,22 +27,34 @@ local function evaluate(key, request, newest)
       if #limits > defaults then fits = false else fits_default = false end
     end
   end
-  op.limits, op.first_own, op.longest, op.cap = limits, defaults + 1, longest, cap
 
+  -- The entry that it repeats.
   local entry
   if not is_own then
-    local score = newest and has(flags_of(newest), HOLDS_IDS) and call('ZSCORE', key, 'i' .. op.id)
+    local score = newest and has(flags_of(newest), HOLDS_IDS) and call('ZSCORE', key, 'i' .. id)
     local at = score and score + TIME_BIAS
-    if at and op.t - at < (op.exact or longest.window) then entry = find_entry(op, at, op.id) end
+    if at and log.t - at < (exact or longest.window) then entry = find_entry(log, at, id) end
   elseif since and newest then
-    entry = find_earlier(op)
+    -- By the store's id, from the newest on, because others may lie between.
+    local from, to = '[' .. from_time(given and now or now - since - REPEAT_SLACK_MICROS), '+'
+    for seen = BATCH, REPEAT_SEARCH_MAX, BATCH do
+      local members = call('ZREVRANGEBYLEX', key, to, from, 'LIMIT', '0', BATCH)
+      for _, member in ipairs(members) do
+        if id_of(member) == id then entry = member end
+      end
+      if entry or #members < BATCH then break end
+      if seen == REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find that of an earlier attempt', 0) end
+      to = '(' .. members[BATCH]
+    end
   end
   if entry then
     local flags = flags_of(entry)
-    op.earlier, fits, fits_default = read(entry), not has(flags, DENIED), not has(flags, FINAL)
+    fits, fits_default = not has(flags, DENIED), not has(flags, FINAL)
   end
-  op.fits, op.is_refundable = fits, fits and fits_default
-  op.appends = not entry and (kind == ATTEMPT or kind == RECORD or fits and kind == ACQUIRE)
-  op.denies = kind ~= RECORD and not fits
-  return op
+  return {
+    log = log, kind = kind, cost = cost, ttl = ttl, number = number, id = id, is_own = is_own, resolution = resolution, exact = exact,
+    limits = limits, first_own = defaults + 1, longest = longest, cap = cap,
+    fits = fits, is_refundable = fits and fits_default, earlier = entry and read(entry),
+    appends = not entry and (kind == ATTEMPT or kind == RECORD or fits and kind == ACQUIRE), denies = kind ~= RECORD and not fits,
+  }
 end

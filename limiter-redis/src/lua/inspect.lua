@@ -5,4 +5,4 @@ local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 if not newest then return end
 local log, entries = open(key, newest), call('ZLEXCOUNT', key, '[\224', '+')
 local oldest, total, cost = read(head(log)[1])
-return { entries, cost + after(log, total), oldest, log.last, call('PTTL', key), call('MEMORY', 'USAGE', key) }
+return { entries, cost + (log.total - total) % TOTAL_END, oldest, log.last, call('PTTL', key), call('MEMORY', 'USAGE', key) }

@@ -8,42 +8,34 @@ local function flags_of(member)
 end
 local function has(flags, flag) return flags % (2 * flag) >= flag end
 
--- The number of laps of a running total; see README.md.
-local function lap_of(member) return byte(member, 8) >= LONG_BYTE and parse('>I2', member, 8) or LAP_START end
-
 -- The id of an entry: a caller's 16 bytes, or the store's 6. A merged one has none.
 local function id_of(member)
   if byte(member, 8) < LONG_BYTE then
     local third = string.char(byte(member, SHORT_FLAGS_PLACE) % FINAL)
     return sub(member, SHORT_FLAGS_PLACE - 2, SHORT_FLAGS_PLACE - 1) .. third .. sub(member, SHORT_FLAGS_PLACE + 1, SHORT_LEN)
   end
-  if flags_of(member) == MERGED then return '' end
-  return sub(member, LONG_FLAGS_PLACE + 1, #member > LONG_COST_LEN and LONG_CALLER_LEN or LONG_LEN)
-end
-
--- The ttl code by which an entry has set the key's expiry; 0 if it has not.
-local function ttl_of(member)
-  local id = id_of(member)
-  return #id == OWN_ID_LEN and not has(flags_of(member), NO_EXPIRY) and parse('>I2', id) or 0
+  if byte(member, LONG_FLAGS_PLACE) == MERGED then return '' end
+  if #member >= LONG_CALLER_LEN then return sub(member, LONG_FLAGS_PLACE + 3, LONG_CALLER_LEN) end
+  return sub(member, LONG_FLAGS_PLACE + 1, LONG_LEN)
 end
 
 -- The least member that an entry of this time can be.
 local function from_time(at) return pack('>i7', math.max(at, 0) - TIME_BIAS) end
 
--- The first members of a range by bytes, from the oldest on. A bound is '[' or '(' and a member, or '+'.
+-- The oldest entries between two bounds, which are '[' or '(' and a member, or '+'.
 local function range(log, from, to, most) return call('ZRANGEBYLEX', log.key, from, to, 'LIMIT', '0', most) end
 
--- The same from the newest on.
-local function range_back(log, from, to, most) return call('ZREVRANGEBYLEX', log.key, to, from, 'LIMIT', '0', most) end
-
--- Reads a log: its time, which is not before the newest entry's, that entry's time (nil if there is none) and running total.
+-- Reads a log: its time `t`, which is not before the newest entry's; that entry's time (nil if there is none) and running total; and
+-- if that entry is short, the time of the first entry and the sum of all costs.
 local function open(key, newest)
-  local log = { key = key, newest = newest, t = now, total = 0 }
-  if newest then
-    log.last, log.total = read(newest)
-    if log.last > now then log.t = log.last end
+  if not newest then return { key = key, t = now, total = 0 } end
+  local last, total = read(newest)
+  local first, sum
+  if total < SHORT_TOTAL_END and byte(newest, 8) < LONG_BYTE then
+    first, sum = parse('>I6I2', newest, SHORT_AGE_PLACE)
+    first = last - first
   end
-  return log
+  return { key = key, newest = newest, t = math.max(now, last), last = last, total = total, first = first, sum = sum, head = nil }
 end
 
 -- The two oldest entries, which answer most questions.
@@ -52,21 +44,26 @@ local function head(log)
   return log.head
 end
 
--- The sum of the costs appended after an entry with this running total.
-local function after(log, total) return (log.total - total) % TOTAL_END end
-
 -- What counts in a window: the sum, the time of the first entry that counts, the sum after that one (nil if none counts), and the
--- entry.
-local function count_in(log, window)
+-- entry. If all entries count and the sum is at most `enough`, the sum after the first is an upper bound, and the entry is nil.
+local function count_in(log, window, enough)
   local t = log.t
   if not log.newest or t - log.last >= window then return 0, t end
-  for _, member in ipairs(head(log)) do
-    local at, total, cost = read(member)
-    if t - at < window then return after(log, total) + cost, at, after(log, total), member end
-  end
-  local first = range(log, '[' .. from_time(t - window + 1), '+', '1')[1]
+  if log.sum and log.sum <= enough and log.sum < SUM_MAX and t - log.first < window then return log.sum, log.first, log.sum - 1 end
+  local members = head(log)
+  local first = members[1]
   local at, total, cost = read(first)
-  return after(log, total) + cost, at, after(log, total), first
+  if t - at >= window then
+    first = members[2]
+    at, total, cost = read(first)
+  end
+  if t - at >= window then
+    first = range(log, '[' .. from_time(t - window + 1), '+', '1')[1]
+    at, total, cost = read(first)
+  end
+  -- Running totals fall to 0 at TOTAL_END.
+  local rest = (log.total - total) % TOTAL_END
+  return rest + cost, at, rest, first
 end
 
 -- The first entry from a time on after which less than `bound` was appended: its time, the sum from it on, and the entry.
@@ -74,7 +71,8 @@ local function find(log, from, bound)
   local function first_of(members)
     for _, member in ipairs(members) do
       local at, total, cost = read(member)
-      if at >= from and after(log, total) < bound then return at, after(log, total) + cost, member end
+      local rest = (log.total - total) % TOTAL_END
+      if at >= from and rest < bound then return at, rest + cost, member end
     end
   end
   if bound <= 0 then return end
@@ -89,7 +87,7 @@ local function find(log, from, bound)
     local middle = math.floor((first + past) / 2)
     local member = call('ZRANGE', log.key, middle, middle)[1]
     local _, total = read(member)
-    if after(log, total) < bound then found, past = member, middle - 1 else first = middle + 1 end
+    if (log.total - total) % TOTAL_END < bound then found, past = member, middle - 1 else first = middle + 1 end
   end
   if found then return first_of({ found }) end
 end
@@ -100,9 +98,9 @@ local function find_entry(log, at, id, own_id, few)
   local from, past = '[' .. from_time(at), '(' .. from_time(at) .. '\255'
   repeat
     local members = range(log, from, past, BATCH)
-    for i = 1, #members do
-      local found = id_of(members[i])
-      if found == id or found == own_id then return members[i] end
+    for _, member in ipairs(members) do
+      local found = id_of(member)
+      if found == id or found == own_id then return member end
     end
     if few and #members == BATCH then return members[1] end
     from = '(' .. (members[#members] or '')

@@ -14,7 +14,7 @@ end
 -- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
 local function moved(member, by, flags, new_cost)
   local at, total, cost = read(member)
-  local lap = lap_of(member)
+  local lap = byte(member, 8) < LONG_BYTE and LAP_START or parse('>I2', member, 8)
   if by > 0 and total >= TOTAL_END - by then
     total, lap = total - (TOTAL_END - by), lap + 1
   elseif total + by < 0 then
@@ -23,8 +23,8 @@ local function moved(member, by, flags, new_cost)
     total = total + by
   end
   if lap < LONG_BIT or lap >= LAP_END then error('OVERFLOW more units at one time than a log can count', 0) end
+  local id = byte(member, 8) < LONG_BYTE and id_of(member) or sub(member, LONG_TTL_PLACE, #member - (cost > 1 and 7 or 0))
   cost = new_cost or cost
-  local id = flags == MERGED and string.rep('\0', OWN_ID_LEN) or id_of(member)
   return pack('>i7I2I7B', at - TIME_BIAS, lap, total, flags) .. id .. (cost > 1 and pack('>I7', cost) or '')
 end
 
@@ -82,7 +82,7 @@ if applied then
   -- No limit sees further back than the newest entries that hold 2^52. Usually that is the whole log.
   local _, total = nil, 0
   if log.newest then _, total = read(head(log)[1]) end
-  if log.newest and after(log, total) >= MAX_COST then
+  if log.newest and (log.total - total) % TOTAL_END >= MAX_COST then
     local _, _, first = find(log, 0, MAX_COST)
     call('ZREMRANGEBYLEX', key, '[\224', '(' .. first)
     log = open(key, log.newest)
@@ -92,7 +92,7 @@ end
 local reply = ''
 for place = SETTLE_HEAD_LEN + 1, #request, LIMIT_LEN do
   local window, max = parse('>I7I7', request, place)
-  local used, oldest, rest = count_in(log, window)
+  local used, oldest, rest = count_in(log, window, max)
   if used > max and rest >= max then oldest = find(log, now - window + 1, max) or now end
   reply = reply .. pack('>I7I7', used, oldest)
 end

@@ -15,12 +15,12 @@ use crate::scan::scanned;
 use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
-const BASIC_RULES: &str = "on >secret ~limiter:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
-     +zremrangebyrank +zrevrangebylex +pexpire +pexpireat +unlink";
+const BASIC_RULES: &str = "on >secret ~limiter:1:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
+     +zremrangebyrank +zrevrangebylex +zrem +pexpire +pexpireat +unlink";
 /// What counting attempts, records, ids, refunds and settlements need in addition.
-const GENERAL_RULES: &str = "+pttl +zcard +zcount +zlexcount +zrank +zrem +zscore";
+const GENERAL_RULES: &str = "+zcard +zcount +zlexcount +zrank +zscore";
 /// What looking at live keys needs in addition.
-const INSPECT_RULES: &str = "+scan +memory|usage";
+const INSPECT_RULES: &str = "+scan +pttl +memory|usage";
 
 fn allow(server: &Server, user: &str, rules: &str) {
     let command: Vec<&str> = ["ACL", "SETUSER", user]

@@ -131,7 +131,7 @@ async fn calls_with_several_keys_follow_a_slot_that_moves() {
     let move_key = |key: &str| {
         let (port, stored) = (
             cluster.nodes()[to].port().to_string(),
-            format!("limiter:{{tenant}}search:{key}"),
+            format!("limiter:1:{{tenant}}search:{key}"),
         );
         from.command::<()>(&["MIGRATE", "127.0.0.1", &port, &stored, "0", "5000"])
             .unwrap();

@@ -167,6 +167,34 @@ fn both_paths_decide_alike_on_attempts() {
     });
 }
 
+/// An append with its own policy keeps what the limiter's windows count, even if these are almost alike.
+#[test]
+fn windows_that_differ_by_a_microsecond_lose_no_charges() {
+    const SECOND: u64 = 1_000_000;
+    let neighbours = (1..=6_u64, 0..3_u64, 0..3_u64, 0..4_u64, 0..3_usize);
+    agree(
+        sequences(200, 1_000),
+        &neighbours,
+        |(units, a, b, after, own)| {
+            let limits = [limit(100, SECOND - 1 + a), limit(5, SECOND - 1 + b)];
+            let own = [limit(50, 1_000), limits[0], limit(4, SECOND)][own];
+            let step = |(after, policy)| Step {
+                after,
+                operation: run(Mode::Acquire, 1, policy, 1, None),
+            };
+            let charges = (0..units).map(|_| (0, 0));
+            let late = [(SECOND - 2 + after, 1), (0, 0), (1, 1), (1, 0)];
+            let late = late.map(|(after, policy)| (after as i64, policy));
+            vec![Case {
+                policies: vec![Policy::new(limits).unwrap(), own.into()],
+                limiters: limiters(1),
+                start: START,
+                steps: charges.chain(late).map(step).collect(),
+            }]
+        },
+    );
+}
+
 /// From this running total on an entry is long, and from this age of the first entry.
 const TOTAL: u64 = 1 << 39;
 const AGE: u64 = 1 << 48;

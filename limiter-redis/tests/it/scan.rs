@@ -173,11 +173,11 @@ async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_a
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     for other in [
-        "limiter:{no name}",
+        "limiter:1:{no name}",
         "limiter:search:k",
-        "limiter:{%73earch:k}",
+        "limiter:1:{%73earch:k}",
         "other:{search:k}",
-        "limiter:{a b:k}",
+        "limiter:1:{a b:k}",
     ] {
         server.command::<()>(&["SET", other, "text"]).unwrap();
     }

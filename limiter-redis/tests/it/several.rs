@@ -149,7 +149,7 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
         .reset(LogKey::new(limiter.name(), &keys[2]))
         .await;
     assert!(!search_key.unwrap());
-    let stored = [b"limiter:{search:".as_slice(), keys[2].as_bytes(), b"}"].concat();
+    let stored = [b"limiter:1:{search:".as_slice(), keys[2].as_bytes(), b"}"].concat();
     server
         .command::<()>(&[b"SET".as_slice(), &stored, b"text"])
         .unwrap();
@@ -227,6 +227,67 @@ async fn a_repetition_after_a_lost_reply_finds_all() {
         [used(&store, &keys[0]).await, used(&store, &keys[3]).await],
         [2, 3]
     );
+}
+
+/// Between the first attempt, which the second log denied, and the repetition, the first log becomes full.
+#[tokio::test]
+async fn a_repetition_counts_no_second_attempt() {
+    let server = Server::start().unwrap();
+    let policy = policy!("1/1h").with_counting(Counting::Attempts);
+    let keys = ["first".to_owned(), "second".to_owned()];
+    let others = Arc::new(connect(&server.url()).await);
+    let (loses, fills) = (Arc::new(AtomicBool::new(false)), others.clone());
+    let (lost, full) = (loses.clone(), policy.clone());
+    let connection = Hooked::connect(&server, move |inner, cmd| {
+        let (fills, full, loses) = (fills.clone(), full.clone(), lost.clone());
+        Box::pin(async move {
+            let reply = inner.req_packed_command(cmd).await?;
+            if loses.swap(false, Ordering::Relaxed) {
+                let _ = run(&fills, Op::acquire("first", &full)).await.unwrap();
+                return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+            }
+            Ok(reply)
+        })
+    });
+    let store = builder().with_connection(connection.await).unwrap();
+    let _ = run(&store, Op::acquire("second", &policy)).await.unwrap();
+    loses.store(true, Ordering::Relaxed);
+    let facts = store
+        .apply_all(&acquires(&keys, &policy))
+        .await
+        .unwrap()
+        .unwrap();
+    let outcomes: Vec<_> = facts
+        .iter()
+        .map(|facts| facts.as_ref().unwrap().outcome)
+        .collect();
+    assert!(
+        matches!(outcomes[..], [Outcome::Nothing, Outcome::Repeated(_)]),
+        "{outcomes:?}"
+    );
+    for (key, used) in [("first", 1), ("second", 1)] {
+        assert_eq!(self::used(&others, key).await, used, "{key}");
+    }
+}
+
+/// One script applies any number of operations.
+#[tokio::test]
+async fn hundreds_of_logs_change_together() {
+    let server = Server::start().unwrap();
+    let (store, policy) = (connect(&server.url()).await, policy!("1/1h"));
+    let keys: Vec<String> = (0..300).map(|rule| format!("rule {rule}")).collect();
+    for (end, used) in [(299, 1), (300, 1)] {
+        // The last log is new in the second call, and all others deny.
+        let facts = store
+            .apply_all(&acquires(&keys[..end], &policy))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(facts.len(), end);
+        assert!(facts.iter().all(|facts| facts.is_ok()));
+        assert_eq!(self::used(&store, &keys[298]).await, used);
+    }
+    assert_eq!(self::used(&store, &keys[299]).await, 0, "all or none");
 }
 
 #[tokio::test]

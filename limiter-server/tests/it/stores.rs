@@ -410,7 +410,7 @@ fn a_quota_of_a_month_is_exact_and_its_log_stays_small() {
     assert!((0..499).all(|_| call("record", 2_000)));
     // One entry for each hour that the test meets.
     let entries = redis
-        .command::<u64>(&["ZCARD", "limiter:{d/user:ann}"])
+        .command::<u64>(&["ZCARD", "limiter:1:{d/user:ann}"])
         .unwrap();
     assert!([1, 2].contains(&entries), "{entries} entries");
     let acquired = [2_001, 1_999, 1, 1].map(|cost| call("acquire", cost));
