@@ -77,7 +77,7 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
     let id = Op::record("k", &log.meter).with_id(1_u128);
     assert!(log.run(id, WINDOW).await.allowed());
     log.record(1, WINDOW + 1).await;
-    assert_eq!(log.forms(), [(true, 26), (false, 33), (false, 23)]);
+    assert_eq!(log.forms(), [(true, 26), (false, 35), (false, 23)]);
     // The one that drops the id finds it there.
     log.record(1, 2 * WINDOW).await;
     log.record(1, 2 * WINDOW + 1).await;

@@ -23,7 +23,7 @@ fn held(server: &Server, store: &RedisStore, log: LogKey<'_>) -> (Vec<(Timestamp
         let has_cost = if member[7] < 128 {
             member.len() > 26
         } else {
-            [30, 40].contains(&member.len())
+            [30, 42].contains(&member.len())
         };
         let cost = if has_cost {
             number(&member[member.len() - 7..])
