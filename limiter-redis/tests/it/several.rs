@@ -284,7 +284,7 @@ async fn hundreds_of_logs_change_together() {
             .unwrap()
             .unwrap();
         assert_eq!(facts.len(), end);
-        assert!(facts.iter().all(|facts| facts.is_ok()));
+        assert!(facts.iter().all(Result::is_ok));
         assert_eq!(self::used(&store, &keys[298]).await, used);
     }
     assert_eq!(self::used(&store, &keys[299]).await, 0, "all or none");
