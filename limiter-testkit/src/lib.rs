@@ -19,8 +19,7 @@ pub mod conformance;
 pub mod golden;
 #[cfg(feature = "conformance")]
 mod poll_times;
-#[doc(hidden)]
-pub mod reference;
+mod reference;
 
 pub use answer::Answer;
 pub use clock::MockClock;

@@ -1,7 +1,5 @@
 //! The reference implementation of the store contract.
 
-pub mod merging;
-
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -16,15 +14,12 @@ use limiter_core::{
     Timestamp, WindowStore,
 };
 
-use merging::{Append, Rules};
-
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
 /// other use.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReferenceStore {
     logs: Mutex<Logs>,
-    rules: Rules,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -57,17 +52,7 @@ impl ReferenceStore {
     /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_rules(Rules::CONTRACT)
-    }
-
-    /// Returns an empty store that merges by other rules.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_rules(rules: Rules) -> Self {
-        Self {
-            logs: Mutex::default(),
-            rules,
-        }
+        Self::default()
     }
 
     /// Returns a log's entries, oldest first.
@@ -80,20 +65,9 @@ impl ReferenceStore {
             .unwrap_or_default()
     }
 
-    /// Replaces the entries of a log.
-    #[doc(hidden)]
-    pub fn set_entries(&self, log: LogKey<'_>, entries: Vec<ReferenceEntry>) {
-        let logs = &mut self.logs().by_key;
-        _ = if entries.is_empty() {
-            logs.remove(&owned(log))
-        } else {
-            logs.insert(owned(log), entries)
-        };
-    }
-
     /// Stops the store's clock at this time.
-    #[doc(hidden)]
-    pub fn stop_clock(&self, at: Timestamp) {
+    #[cfg(feature = "conformance")]
+    pub(crate) fn stop_clock(&self, at: Timestamp) {
         self.logs().clock = Some(at);
     }
 
@@ -102,18 +76,11 @@ impl ReferenceStore {
     }
 }
 
-impl Default for ReferenceStore {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// Copies the logs.
 impl Clone for ReferenceStore {
     fn clone(&self) -> Self {
         Self {
             logs: Mutex::new(self.logs().clone()),
-            rules: self.rules,
         }
     }
 }
@@ -123,7 +90,7 @@ fn owned(log: LogKey<'_>) -> (Name, Vec<u8>) {
 }
 
 /// Returns an entry's age in microseconds.
-pub fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
+fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
     now.micros_since(entry.at)
 }
 
@@ -156,7 +123,7 @@ fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Us
 }
 
 /// Returns the state of a log at `now`. Waits count from `clock`.
-pub fn log_facts(
+fn log_facts(
     log: &[ReferenceEntry],
     policy: &Policy,
     cost: u64,
@@ -176,10 +143,46 @@ pub fn log_facts(
 }
 
 /// Drops the oldest entries while the remaining ones reach `most`.
-pub fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
+fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
     while !log.is_empty() && sum(&log[1..]) >= most {
         log.remove(0);
     }
+}
+
+/// Merges entries after the append of `new` at `now`. The newest entry was at `newest` before. `name` returns a new id.
+fn merge(
+    log: &mut Vec<ReferenceEntry>,
+    limits: &[Limit],
+    (newest, now): (Timestamp, Timestamp),
+    new: EntryId,
+    mut name: impl FnMut() -> EntryId,
+) {
+    let Some(resolution) = limits.iter().filter_map(Limit::resolution).min() else {
+        return;
+    };
+    let (r, exact) = (resolution.as_micros() as u64, longest_exact(limits));
+    let mut merged: Vec<ReferenceEntry> = Vec::new();
+    for mut u in log.drain(..) {
+        let is_due = match exact {
+            0 => u.name == new,
+            _ => age(&u, newest) < exact && age(&u, now) >= exact,
+        };
+        let counts =
+            |entry: &ReferenceEntry, limit: &Limit| age(entry, now) < limit.window().as_micros();
+        let joins = |v: &mut ReferenceEntry| {
+            is_due
+                && v.at.as_micros() / r == u.at.as_micros() / r
+                && limits
+                    .iter()
+                    .all(|limit| counts(v, limit) == counts(&u, limit))
+        };
+        if let Some(v) = merged.pop_if(joins) {
+            (u.name, u.id) = (name(), None);
+            u.cost = u.cost.saturating_add(v.cost).min(MAX_COST);
+        }
+        merged.push(u);
+    }
+    *log = merged;
 }
 
 /// Returns the time of an operation, and the time from which its waits count.
@@ -198,7 +201,7 @@ impl Logs {
     }
 
     /// Applies an operation when the store's clock shows `clock`.
-    fn apply(&mut self, op: &Op<'_>, clock: Timestamp, rules: &Rules) -> Facts {
+    fn apply(&mut self, op: &Op<'_>, clock: Timestamp) -> Facts {
         let mut named = self.named;
         let log = self.by_key.entry(owned(op.log)).or_default();
         let times = times(op.at, log, clock);
@@ -255,9 +258,7 @@ impl Logs {
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
             cap(log, largest);
-            let mut append = Append::new(limits, newest, now, entry.name);
-            (rules.inputs)(op, &mut append);
-            append.merge(rules, log, name);
+            merge(log, &limits, (newest, now), entry.name, name);
             outcome = Outcome::Appended(Entry {
                 id: entry.name,
                 at: entry.at,
@@ -278,7 +279,7 @@ impl Logs {
 }
 
 /// Returns the longest window of the limits that are exact, in microseconds. 0 if there is none.
-pub fn longest_exact(limits: &[Limit]) -> u64 {
+pub(crate) fn longest_exact(limits: &[Limit]) -> u64 {
     let exact = limits.iter().filter(|limit| limit.resolution().is_none());
     exact
         .map(|limit| limit.window().as_micros())
@@ -290,7 +291,7 @@ impl SyncStore for ReferenceStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let mut logs = self.logs();
         let clock = logs.clock();
-        logs.apply(op, clock, &self.rules)
+        logs.apply(op, clock)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
@@ -348,10 +349,7 @@ impl WindowStore for ReferenceStore {
         // Applies some operations to a copy.
         let apply = |ops: Vec<Op<'_>>| {
             let mut copy = logs.clone();
-            let facts: Vec<Facts> = ops
-                .iter()
-                .map(|op| copy.apply(op, clock, &self.rules))
-                .collect();
+            let facts: Vec<Facts> = ops.iter().map(|op| copy.apply(op, clock)).collect();
             (facts, copy)
         };
         let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
+use limiter_core::{BoxFuture, Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{Phase, Sizes, Suite, cases, replay_blocking};
 use limiter_testkit::conformance_tests;
@@ -26,26 +26,19 @@ fn sequences() -> u32 {
     }
 }
 
-conformance_tests!(the_store, Suite::new(), async |suite| {
-    let store = Arc::new(MemoryStore::new());
-    let sweeper = Arc::clone(&store);
-    let sweep = move || -> BoxFuture<'static, ()> {
-        sweeper.sweep();
-        Box::pin(async {})
-    };
-    suite.sweep(sweep).run(store).await
-});
-conformance_tests!(the_object_safe_twin, Suite::new(), async |suite| {
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    suite.run(store).await
-});
 conformance_tests!(
-    handles_of_one_store,
+    the_store,
     Suite::new(),
     async |suite| {
         let store = Arc::new(MemoryStore::new());
+        let sweeper = Arc::clone(&store);
+        let sweep = move || -> BoxFuture<'static, ()> {
+            sweeper.sweep();
+            Box::pin(async {})
+        };
         let handle = || Arc::new(Arc::clone(&store));
         suite
+            .sweep(sweep)
             .run_handles(vec![handle(), handle(), handle()], async { handle() })
             .await
     },

@@ -95,7 +95,13 @@ async fn once(
         .map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();
     let task = run.suite.spawner.start(Box::pin(async move {
-        let result = session.script(&script, dropped + 1..steps, 1_000).await;
+        // The log is one of two, and each peek shows which.
+        session.peeks = true;
+        let when = script.when(dropped, None);
+        let mut result = session.peek_all(dropped, when).await;
+        if result.is_ok() {
+            result = session.script(&script, dropped + 1..steps, 1_000).await;
+        }
         _ = send.send((session, result));
     }));
     let answered = async {

@@ -97,17 +97,8 @@ impl Script {
 
     /// Returns the mismatch with the script's name. It cites the sentences of the step.
     pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
-        let mut citations = self
-            .citations
-            .get(mismatch.step)
-            .cloned()
-            .unwrap_or_default();
-        // First those that agree with the wrong field.
-        citations.sort_by_key(|sentence| !mismatch.citations.contains(sentence));
-        mismatch
-            .citations
-            .retain(|sentence| !citations.contains(sentence));
-        mismatch.citations.splice(0..0, citations);
+        let of_step = self.citations.get(mismatch.step).into_iter().flatten();
+        mismatch.citations.extend(of_step);
         mismatch.titled(format!("script \"{}\"", self.name))
     }
 }

@@ -5,7 +5,7 @@
 //! check decides whether those times are right.
 
 pub(super) mod clock;
-mod possible_history;
+mod history;
 pub(super) mod run_script;
 
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{At, LogKey, Mode};
-use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
+use limiter_core::{BoxFuture, Name, SharedStore, Timestamp, WindowStore};
 
 use super::script::Script;
 use super::sentence::Sentence;
@@ -26,7 +26,7 @@ use super::sequence::{Call, Plan, transcript};
 use super::sleep::{DropAfter, sleep_on};
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
-use possible_history::PossibleHistory;
+use history::History;
 
 /// A function that makes the store sweep.
 pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -43,8 +43,7 @@ pub(crate) struct Session {
     pub(crate) sweep: Option<Sweep>,
     /// Whether it looks at all entries after every step.
     pub(crate) peeks: bool,
-    /// Every history that agrees with the results so far. Never empty.
-    histories: Vec<PossibleHistory>,
+    history: History,
     caller: Caller,
     clock: ClockCheck,
     /// The time of the first call.
@@ -60,7 +59,7 @@ impl Session {
             route: None,
             sweep: None,
             peeks: false,
-            histories: vec![PossibleHistory::new(Planner::new(case))],
+            history: History::new(Planner::new(case)),
             caller: Caller::new(store_keys),
             clock: ClockCheck::new(None, false),
             first: None,
@@ -79,8 +78,13 @@ impl Session {
         }
     }
 
+    /// Changes the names, and the first key.
+    pub(crate) fn name(&mut self, names: [Name; 2], first: Option<Vec<u8>>) {
+        self.caller.store_keys.change(names.to_vec(), first);
+    }
+
     fn planner(&self) -> &Planner {
-        &self.histories[0].planner
+        &self.history.planner
     }
 
     pub(crate) fn plan(&self) -> &Plan {
@@ -212,7 +216,7 @@ impl Session {
             return Ok(true);
         };
         let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = &self.histories[0].planner.plan;
+        let plan = &self.history.planner.plan;
         let future = self
             .caller
             .call(&store, plan, step, &call, when, Route::Facts);
@@ -226,9 +230,7 @@ impl Session {
             on_clock: when == At::StoreClock,
             ..call
         };
-        self.histories
-            .iter_mut()
-            .for_each(|history| history.drop_call(step, call, when));
+        self.history.drop_call(step, call, when);
         Ok(false)
     }
 
@@ -246,7 +248,7 @@ impl Session {
             sweep().await;
         }
         let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = &self.histories[0].planner.plan;
+        let plan = &self.history.planner.plan;
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
         let got = self
             .caller
@@ -267,9 +269,7 @@ impl Session {
         self.first = self.first.or(stated);
         let time = given(when).or(stated).unwrap_or(before.system);
         if self.plan().calls.is_empty() {
-            self.histories
-                .iter_mut()
-                .for_each(|history| history.planner.plan.start = time);
+            self.history.planner.plan.start = time;
         }
         let call = Call {
             at: time,
@@ -285,7 +285,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps the histories that agree with a result.
+    /// Compares a result with the expected one. The store may have forgotten the log, and a dropped call may have taken effect.
     fn compare(
         &mut self,
         step: usize,
@@ -293,47 +293,37 @@ impl Session {
         got: &CallResult,
     ) -> Result<(), Mismatch> {
         let (log, receipts) = (call.log, &self.caller.receipts);
+        let before = self.history.clone();
+        let agree = |history: &mut History| history.compare(step, (call, when), receipts, got);
+        let Err(mut mismatch) = agree(&mut self.history) else {
+            return Ok(());
+        };
         // If the result states no time, the session cannot know whether the store had forgotten the log.
         let now = if got.clock().is_some() {
             call.at
         } else {
             Moment::now().system
         };
-        let effects: Vec<PossibleHistory> = self
-            .histories
-            .iter()
-            .filter_map(|history| history.with_dropped_call(got.newest()))
-            .collect();
-        self.histories.extend(effects);
-        let forgotten = self
-            .histories
-            .iter()
-            .filter(|history| history.may_forget(log, now));
-        let mut possible: Vec<PossibleHistory> = forgotten
-            .filter_map(|history| history.forgotten(log))
-            .collect();
-        let too_early = self.histories[0].forgotten(log);
-        possible.splice(0..0, self.histories.drain(..));
-        let (mut agreeing, mut wrong) = (Vec::<PossibleHistory>::new(), None);
-        for mut history in possible {
-            match history.compare(step, (call, when), receipts, got) {
-                // Without merging equal histories, their number would double with every call.
-                Ok(()) if agreeing.iter().any(|other| history.has_the_logs_of(other)) => {}
-                Ok(()) => agreeing.push(history),
-                Err(mismatch) => wrong = wrong.or(Some((history, mismatch))),
+        let forgotten = |history: &History| {
+            let may_forget = history.may_forget(log, now);
+            history.forgotten(log).filter(|_| may_forget)
+        };
+        let changed = before.with_dropped_call(got.newest());
+        let both = changed.as_ref().and_then(forgotten);
+        let others = [changed, forgotten(&before), both];
+        for mut other in others.into_iter().flatten() {
+            if agree(&mut other).is_ok() {
+                self.history = other;
+                return Ok(());
             }
         }
-        self.histories = agreeing;
-        let Some((history, mut mismatch)) = wrong.filter(|_| self.histories.is_empty()) else {
-            return Ok(());
-        };
-        if let Some(mut forgotten) = too_early
-            && forgotten.compare(step, (call, when), receipts, got).is_ok()
+        if before
+            .forgotten(log)
+            .is_some_and(|mut forgotten| agree(&mut forgotten).is_ok())
         {
-            mismatch.citations = vec![history.keeps(log)];
+            mismatch.citations = vec![before.keeps(log)];
             mismatch.transcript += "\nthe store has forgotten the log too early";
         }
-        self.histories.push(history);
         Err(mismatch)
     }
 

@@ -1,12 +1,15 @@
 //! Several operations as one: compared with the reference store, and seen by others at the same time.
 
-use limiter_core::store::{Facts, JointFacts, JointOp, Mode, Outcome, decide};
+use std::time::Duration;
+
+use limiter_core::store::{At, Facts, JointFacts, JointOp, Mode, Op, Outcome, decide};
 use limiter_core::{Counting, Policy, SharedStore, Timestamp, WindowStore as _, policy};
 
 use super::sentence::Sentence;
-use super::sentence::Sentence::{A1, A2, A4, A5, A6};
+use super::sentence::Sentence::{A1, A2, A4, A5, A6, F1, F2};
 use super::sequence::call_result::RawFacts;
 use super::sequence::mismatch::Mismatch;
+use super::sleep::sleep_on;
 use super::strategy::START;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
@@ -44,6 +47,9 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     }
     if !run.mismatches.is_empty() {
         return;
+    }
+    if let Err((citation, text)) = kept(run, &store).await {
+        run.fail(Mismatch::new("logs after joint appends", &[citation], text));
     }
     if let Err(text) = at_the_same_time(run, &store).await {
         run.fail(Mismatch::new("concurrent tasks on two logs", &[A2], text));
@@ -100,7 +106,8 @@ async fn sequence(
     let (reference, gives_time, mut now) = (ReferenceStore::new(), random.below(3) > 0, START);
     let mut transcript = String::new();
     for _ in 0..CALLS {
-        now += [0, 1, 400_000, 2_500_000, 6_000_000][random.below(5)];
+        now += [0, 1, 400_000, 2_500_000, 6_000_000, 0][random.below(6)];
+        now -= [0, 0, 0, 1, 3_000_000][random.below(5)];
         let at = Timestamp::from_micros_saturating(now);
         let mut places: Vec<usize> = (0..LOGS).collect();
         (0..LOGS).for_each(|place| places.swap(place, random.below(LOGS)));
@@ -291,6 +298,48 @@ async fn at_the_same_time(run: &mut Run<'_>, store: &SharedStore) -> Result<(), 
             used(&end)
         ))
     }
+}
+
+/// Checks that a joint append renews the expiry of its logs, and that the store keeps given times for a minute.
+async fn kept(run: &mut Run<'_>, store: &SharedStore) -> Result<(), Wrong> {
+    fn call<'a>(mode: Mode, key: &'a [u8], policy: &'a Policy, at: At) -> Op<'a> {
+        let mut call = op(mode, key, policy);
+        call.at = at;
+        call
+    }
+    let (short, long) = (policy!("9/50ms"), policy!("9/1h"));
+    let start = Timestamp::from_micros_saturating(START);
+    for (at, citation) in [(At::StoreClock, F1), (At::Given(start), F2)] {
+        let failed = |error: limiter_core::Error| (citation, error.to_string());
+        let keys = keys(&run.new_key());
+        let policy = if citation == F1 { &long } else { &short };
+        for key in &keys {
+            let first = store.apply(call(Mode::Record, key, &short, at)).await;
+            first.map_err(failed)?;
+        }
+        let appends: Vec<_> = keys
+            .iter()
+            .map(|key| call(Mode::Record, key, policy, at).into())
+            .collect();
+        let appended = store.apply_all(&appends).await.map_err(failed)?;
+        let slept = sleep_on(store, Duration::from_millis(60)).await;
+        slept.map_err(|text| (citation, text))?;
+        run.sweep_now().await;
+        for (key, facts) in keys.iter().zip(appended.unwrap_or_default()) {
+            let peek = store.apply(call(Mode::Peek, key, policy, at)).await;
+            let [before, after] =
+                [facts, peek].map(|facts| facts.map(|facts| facts.log.usage[0].used));
+            let (before, after) = (before.map_err(failed)?, after.map_err(failed)?);
+            if before != after {
+                let text =
+                    format!("after a joint record, a log had {before} units, and later {after}");
+                return Err((citation, text));
+            }
+        }
+        reset_all(store, &keys.each_ref().map(log)).await;
+        run.count(4 * LOGS as u64);
+    }
+    Ok(())
 }
 
 /// Makes random numbers from a seed.

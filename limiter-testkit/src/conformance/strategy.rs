@@ -73,13 +73,14 @@ fn raw_policies() -> impl Strategy<Value = RawPolicy, Tree: Send> {
 
 /// Returns policies with limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
 /// reachable maximum. Many windows differ from the one before, in the same policy or in the policy before, by a
-/// microsecond. A few have a lease.
+/// microsecond, some maxima by a unit. A few have a lease.
 fn built(raw: Vec<RawPolicy>) -> Vec<Policy> {
-    let mut previous = None;
+    let (mut previous, mut previous_max) = (None, None::<u64>);
     let mut built = |(kind, max, window, near, is_coarse): RawLimit| {
-        let max = match kind {
-            14 => 8 + max * 11,
-            15 => MAX_COST,
+        let max = match (kind, previous_max) {
+            (12, Some(previous)) => (previous + max % 3).saturating_sub(1).max(1),
+            (14, _) => 8 + max * 11,
+            (15, _) => MAX_COST,
             _ => max,
         };
         let window = match (previous, near) {
@@ -88,7 +89,7 @@ fn built(raw: Vec<RawPolicy>) -> Vec<Policy> {
             (Some(previous), 2) => previous,
             _ => WINDOWS[window],
         };
-        previous = Some(window);
+        (previous, previous_max) = (Some(window), Some(max).filter(|max| *max < MAX_COST));
         let limit = if kind == 13 {
             leased(max, window)
         } else {

@@ -13,12 +13,12 @@ use std::time::Duration;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
-use super::sentence::Sentence::E2;
+use super::sentence::Sentence::C2;
 use super::sequence::caller::salt;
 use super::sequence::mismatch::Mismatch;
 use super::session::Sweep;
 use super::spawn::{Spawner, Task};
-use super::watched::{Hung, watched};
+use super::watched::{Watch, watched};
 use super::{
     cancel, cases, contention, forgetting, generated, golden, handles, long_log, several,
     store_clock,
@@ -149,7 +149,7 @@ impl Suite {
     ///
     /// # Errors
     /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run also
-    /// fails, and so does a call that does not return within 10 s.
+    /// fails, and so does a call that takes longer than [`Sizes::call`].
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
         self.run_all(vec![store], None).await
     }
@@ -174,14 +174,14 @@ impl Suite {
         handles: Vec<Arc<S>>,
         late: Option<BoxFuture<'_, SharedStore>>,
     ) -> Result<Report, Failure> {
-        let hung = Hung::default();
+        let watch = Watch::new(self.sizes.call);
         let handles: Vec<SharedStore> = handles
             .into_iter()
-            .map(|handle| watched(Arc::new(handle), &hung))
+            .map(|handle| watched(Arc::new(handle), &watch))
             .collect();
         let late = late.map(|late| -> BoxFuture<'_, SharedStore> {
-            let hung = Arc::clone(&hung);
-            Box::pin(async move { watched(late.await, &hung) })
+            let watch = Arc::clone(&watch);
+            Box::pin(async move { watched(late.await, &watch) })
         });
         let several = handles.len() > 1;
         let all = Phase::ALL
@@ -197,8 +197,8 @@ impl Suite {
             };
             run.handles = handles.iter().take(count).cloned().collect();
             run_phase(&mut run, phase).await;
-            if let Some(text) = hung.get() {
-                run.mismatches = vec![Mismatch::new("a call that does not return", &[E2], text)];
+            if let Some(text) = watch.hung() {
+                run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
             }
             if !run.mismatches.is_empty() {
                 return Err(Failure::new(phase, run.mismatches, self.seed));
@@ -257,7 +257,7 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) {
         Phase::Cancel => cancel::run(run).await,
         Phase::Handles => handles::run(run).await,
         Phase::Exhaustive => generated::exhaustive(run).await,
-        Phase::Random | Phase::Guarantee => generated::random(run).await,
+        Phase::Random => generated::random(run).await,
         Phase::Contention => contention::run(run).await,
         Phase::Several => several::run(run).await,
     }

@@ -1,8 +1,8 @@
 //! Ends calls that do not return.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
@@ -10,44 +10,75 @@ use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore};
 
 use super::sleep::within;
 
-/// How long a call may take. The phase `Cancel` has a shorter limit.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// How long the calls of a run take.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// How long a call may take. The phase `Cancel` has a shorter limit.
+    most: Duration,
+    /// The first call that did not return.
+    hung: OnceLock<String>,
+    /// The longest call that returned.
+    slowest: Mutex<(Duration, String)>,
+}
 
-/// The first call of a run that did not return.
-pub(crate) type Hung = Arc<OnceLock<String>>;
+impl Watch {
+    pub(crate) fn new(most: Duration) -> Arc<Self> {
+        let (hung, slowest) = (OnceLock::new(), Mutex::default());
+        Arc::new(Self {
+            most,
+            hung,
+            slowest,
+        })
+    }
+
+    /// Returns a text about the call that did not return, if there is one.
+    pub(crate) fn hung(&self) -> Option<String> {
+        let (time, call) = &*self.slowest();
+        let hung = self.hung.get()?;
+        Some(format!(
+            "{hung}\n\nthe slowest call that returned took {time:?}:\n{call}\n\nif the machine is busy, set a longer `Sizes::call`"
+        ))
+    }
+
+    fn slowest(&self) -> MutexGuard<'_, (Duration, String)> {
+        self.slowest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A handle under test. Once a call has not returned, all later calls fail immediately.
 #[derive(Debug)]
 struct Watched {
     store: SharedStore,
-    hung: Hung,
+    watch: Arc<Watch>,
 }
 
 /// Watches the calls of a handle.
-pub(crate) fn watched(store: SharedStore, hung: &Hung) -> SharedStore {
-    Arc::new(Watched {
-        store,
-        hung: Arc::clone(hung),
-    })
+pub(crate) fn watched(store: SharedStore, watch: &Arc<Watch>) -> SharedStore {
+    let watch = Arc::clone(watch);
+    Arc::new(Watched { store, watch })
 }
 
 impl Watched {
-    fn fail(&self, text: impl FnOnce() -> String) -> Error {
-        Error::new(ErrorKind::Unavailable, self.hung.get_or_init(text).clone())
-    }
-
     async fn ends<T>(
         &self,
         call: impl fmt::Debug,
         result: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if self.hung.get().is_some() {
-            return Err(self.fail(String::new));
+        let Watch { most, hung, .. } = &*self.watch;
+        let fail = |text: &String| Err(Error::new(ErrorKind::Unavailable, text.clone()));
+        if let Some(text) = hung.get() {
+            return fail(text);
         }
-        let result = within(DEADLINE, result).await;
-        result.unwrap_or_else(|| {
-            Err(self.fail(|| format!("this call did not return within {DEADLINE:?}:\n{call:?}")))
-        })
+        let start = Instant::now();
+        let Some(result) = within(*most, result).await else {
+            let text = || format!("this call did not return within {most:?}:\n{call:?}");
+            return fail(hung.get_or_init(text));
+        };
+        let (time, mut slowest) = (start.elapsed(), self.watch.slowest());
+        if time > slowest.0 {
+            *slowest = (time, format!("{call:?}"));
+        }
+        result
     }
 }
 

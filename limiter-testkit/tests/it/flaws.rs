@@ -3,12 +3,11 @@
 //! With the environment variable `LIMITER_TEST_ALL`, every flaw must be found ten times, each time with another seed, and the
 //! stores without a flaw run the largest suite.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::executor::block_on;
 use limiter_testkit::conformance::Phase::{Cases, Contention, Golden, Handles, Random};
-use limiter_testkit::conformance::{Failure, Phase, Report, Sentence, Suite};
+use limiter_testkit::conformance::{Failure, Phase, Report, Suite};
 
 use crate::flawed::{FLAWS, Flaw, RIGHT, StoreUnderTest};
 
@@ -88,17 +87,6 @@ fn every_flaw_is_found_and_the_failure_names_the_sentence() {
 }
 
 #[test]
-fn every_sentence_has_a_flaw() {
-    let broken: HashSet<Sentence> = FLAWS.iter().map(|flaw| flaw.1).collect();
-    let missing: Vec<&Sentence> = Sentence::ALL
-        .iter()
-        .filter(|sentence| !broken.contains(sentence))
-        .collect();
-    // A4 and A5 break without A3, and the suite causes no errors.
-    assert_eq!(missing, [&Sentence::A3, &Sentence::A7, &Sentence::A8]);
-}
-
-#[test]
 fn the_stores_pass_without_their_flaws() {
     for store in RIGHT {
         let suite = if is_long() {
@@ -111,43 +99,14 @@ fn the_stores_pass_without_their_flaws() {
     }
 }
 
-/// Judged from outside, a store with one of these flaws admits too much or holds units for too long.
-#[test]
-fn the_guarantee_needs_each_condition() {
-    use Sentence::{L3, M1};
-    for (flaw, sentence) in [
-        ("GivesReceiptsForAll", L3),
-        ("GivesReceiptsByTheOwnPolicy", L3),
-        ("TakesTheNewerCost", L3),
-        ("TakesTheOlderTime", L3),
-        ("TakesCellsFromTheEntry", M1),
-        ("TakesCellsFromNow", M1),
-        ("TakesTheLargestResolution", M1),
-        ("TakesTheOwnExactWindow", M1),
-        ("MergesTheNewEntryToo", M1),
-    ] {
-        let suite = Suite::new()
-            .seed(1)
-            .sizes(|sizes| sizes.sequences = 4_000)
-            .phases(&[Phase::Guarantee]);
-        let failure = run(suite, named(flaw)).unwrap_err();
-        assert!(failure.sentences().contains(&sentence), "{flaw}: {failure}");
-    }
-}
-
 /// A failure shows the preceding calls, both answers, and the differences.
 #[test]
 fn a_failure_shows_the_golden_trace() {
-    let text = found(named("CountsWhatIsAgedTheWindow"), Golden)
-        .unwrap()
-        .to_string();
+    let text = found(named("IgnoresWeights"), Golden).unwrap().to_string();
     let first = text
         .split("\n\n")
-        .find(|part| part.contains("usage counter"))
+        .find(|part| part.contains("golden trace"))
         .unwrap();
-    let first = first.split_once(") ").unwrap().1;
-    let start = "golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
-    assert!(first.starts_with(start), "{text}");
     assert!(
         first.contains("\n> ") && first.contains("expected"),
         "{text}"
@@ -162,11 +121,7 @@ fn a_failure_shows_the_golden_trace() {
 
 #[test]
 fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
-    for (flaw, steps) in [
-        ("NeverCaps", 2),
-        ("RefundsWhatHasLeft", 2),
-        ("SettlesWithoutTheId", 3),
-    ] {
+    for (flaw, steps) in [("IgnoresWeights", 1), ("RefundsWhatHasLeft", 2)] {
         for seed in 0..3 {
             let suite = Suite::new()
                 .seed(seed)

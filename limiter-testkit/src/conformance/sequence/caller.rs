@@ -35,6 +35,12 @@ impl StoreKeys {
         self
     }
 
+    /// Changes the names, and the first key.
+    pub(crate) fn change(&mut self, names: Vec<Name>, first: Option<Vec<u8>>) {
+        self.names = names;
+        self.keys.extend(first.map(|key| (0, key)));
+    }
+
     pub(crate) fn log(&self, log: Log) -> LogKey<'_> {
         let name = self
             .names

@@ -2,14 +2,10 @@
 
 use std::fmt;
 
-use limiter_core::{ErrorKind, Timestamp};
-
 use super::Plan;
 use super::call_result::CallResult;
 use super::transcript;
-use crate::conformance::sentence::Sentence::{
-    self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3,
-};
+use crate::conformance::sentence::Sentence::{self, E1, E2};
 
 /// A wrong result from a store, or another failed check. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
@@ -20,7 +16,7 @@ pub struct Mismatch {
     pub call: usize,
     /// The step of the case that the call belongs to.
     pub(crate) step: usize,
-    /// The sentences that the result suggests, or that the case checks.
+    /// The sentences that the case checks.
     pub(crate) citations: Vec<Sentence>,
     pub(crate) transcript: String,
 }
@@ -76,61 +72,14 @@ pub(crate) fn mismatch(plan: &Plan, got: &CallResult) -> Mismatch {
     let Some(last) = plan.calls.last() else {
         return Mismatch::new("", &[], "there is no call");
     };
-    let (call, citations) = (plan.calls.len() - 1, suggested(&last.expected, got));
+    let citations: &[Sentence] = match (&last.expected, got) {
+        (CallResult::Failed(..), _) => &[E2],
+        (_, CallResult::Failed(..)) => &[E1],
+        _ => &[],
+    };
     Mismatch {
-        call,
+        call: plan.calls.len() - 1,
         step: last.step,
-        ..Mismatch::new("", &citations, transcript::of_last(plan, got))
+        ..Mismatch::new("", citations, transcript::of_last(plan, got))
     }
-}
-
-/// Fields of a decision, most telling first.
-const DECIDED: &[(&str, &[Sentence])] = &[
-    ("at", &[T3]),
-    ("outcome", &[L4, L9]),
-    ("entry", &[L9]),
-    ("allowed", &[L3]),
-    ("receipt", &[L5, L15]),
-    ("newest entry", &[L11]),
-    ("used", &[L2, L11]),
-    ("", &[L2]),
-];
-
-/// Fields of a settlement, most telling first.
-const SETTLED: &[(&str, &[Sentence])] = &[
-    ("at", &[T3]),
-    ("applied", &[S1, S4]),
-    ("newest entry", &[L11]),
-    ("used", &[S2, S7]),
-    ("", &[S7]),
-];
-
-/// Returns the sentences that the most telling wrong field suggests.
-fn suggested(expected: &CallResult, got: &CallResult) -> Vec<Sentence> {
-    let table = match (expected, got) {
-        (_, CallResult::Failed(ErrorKind::Inconsistent, _)) => return vec![L11],
-        (CallResult::Failed(..), _) => return vec![E2],
-        (CallResult::Settled(_), CallResult::Failed(..)) => return vec![E1, S6],
-        (_, CallResult::Failed(..)) => return vec![E1],
-        (CallResult::Reset(_) | CallResult::Dropped, _) => return vec![S8],
-        (CallResult::Settled(_), _) => SETTLED,
-        (CallResult::Decided(_), _) => DECIDED,
-    };
-    let [right, wrong] = [expected, got].map(|result| result.fields(Timestamp::EPOCH));
-    let differs = |field: &str| {
-        // If there are several limits, the limit precedes the name of the field.
-        let is_it =
-            |name: &str| field.is_empty() || name == field || name.ends_with(&format!(": {field}"));
-        right.iter().any(|(name, value)| {
-            is_it(name)
-                && wrong
-                    .iter()
-                    .any(|(other, got)| other == name && got != value)
-        })
-    };
-    table
-        .iter()
-        .find(|(field, _)| differs(field))
-        .map(|(_, citations)| citations.to_vec())
-        .unwrap_or_default()
 }

@@ -80,7 +80,8 @@ impl fmt::Display for Failure {
         } else {
             &format!("{} failing cases", mismatches.len())
         };
-        writeln!(f, "{phase:?}: {cases}, citing {}", labels.join(", "))?;
+        let citing = if labels.is_empty() { "" } else { ", citing " };
+        writeln!(f, "{phase:?}: {cases}{citing}{}", labels.join(", "))?;
         for (number, mismatch) in mismatches.iter().take(MAX_SHOWN).enumerate() {
             writeln!(f, "\n{}) {mismatch}", number + 1)?;
         }

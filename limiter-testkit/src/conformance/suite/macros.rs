@@ -58,48 +58,44 @@ pub async fn check(
 #[macro_export]
 macro_rules! conformance_tests {
     ($name:ident, tokio, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
-        mod $name {
-            use super::*;
-
-            #[cfg(test)]
-            fn check(phase: $crate::conformance::Phase) {
-                let suite = $suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
-                let check = $crate::conformance::__private::check(suite, phase, $run);
-                ::tokio::runtime::Runtime::new().unwrap().block_on(check);
-            }
-
-            $crate::__conformance_tests! { [$($handles)?] }
-        }
+        $crate::__conformance_tests! { $name [$($handles)?] |phase| {
+            let suite = $suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
+            let check = $crate::conformance::__private::check(suite, phase, $run);
+            ::tokio::runtime::Runtime::new().unwrap().block_on(check);
+        } }
     };
     ($name:ident, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
-        mod $name {
-            use super::*;
-
-            #[cfg(test)]
-            fn check(phase: $crate::conformance::Phase) {
-                $crate::conformance::__private::block_on($crate::conformance::__private::check($suite, phase, $run));
-            }
-
-            $crate::__conformance_tests! { [$($handles)?] }
-        }
+        $crate::__conformance_tests! { $name [$($handles)?] |phase| {
+            $crate::conformance::__private::block_on($crate::conformance::__private::check($suite, phase, $run));
+        } }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ([$($handles:ident)?]) => {
-        $crate::__conformance_tests! {
-            golden Golden, cases Cases, long_log LongLog, store_clock StoreClock, forgetting Forgetting, cancel Cancel,
-            exhaustive Exhaustive, random Random, guarantee Guarantee, contention Contention, several Several,
-            $($handles Handles,)?
+    ($name:ident [$($handles:ident)?] |$phase:ident| $body:block) => {
+        #[cfg(test)]
+        mod $name {
+            // Beside the tests, the suite's and the closure's names could mean a test.
+            mod __scope {
+                #[allow(unused_imports)]
+                use super::super::*;
+
+                pub(super) fn __conformance_phase($phase: $crate::conformance::Phase) $body
+            }
+
+            $crate::__conformance_tests! {
+                golden Golden, cases Cases, long_log LongLog, store_clock StoreClock, forgetting Forgetting, cancel Cancel,
+                exhaustive Exhaustive, random Random, contention Contention, several Several, $($handles Handles,)?
+            }
         }
     };
     ($($test:ident $phase:ident,)+) => {
         $(
             #[test]
             fn $test() {
-                check($crate::conformance::Phase::$phase);
+                __scope::__conformance_phase($crate::conformance::Phase::$phase);
             }
         )+
     };

@@ -23,9 +23,6 @@ pub enum Phase {
     Exhaustive,
     /// Random sequences, which are shrunk if they fail.
     Random,
-    /// Random sequences, judged from outside: no window admits more than its maximum, and no unit is held longer than its window
-    /// and the resolution.
-    Guarantee,
     /// Many concurrent tasks on one key.
     Contention,
     /// Several operations as one, if the store says that logs go together: random calls, and concurrent tasks.
@@ -34,7 +31,7 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order in which they run. The golden traces run last: a failure of any other phase says more.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::Cases,
         Self::LongLog,
         Self::StoreClock,
@@ -43,7 +40,6 @@ impl Phase {
         Self::Handles,
         Self::Exhaustive,
         Self::Random,
-        Self::Guarantee,
         Self::Contention,
         Self::Several,
         Self::Golden,
@@ -51,10 +47,7 @@ impl Phase {
 
     /// Returns whether the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
-        matches!(
-            self,
-            Self::Exhaustive | Self::Random | Self::Guarantee | Self::Several
-        )
+        matches!(self, Self::Exhaustive | Self::Random | Self::Several)
     }
 }
 

@@ -24,11 +24,14 @@ pub struct Sizes {
     /// How long a call may block its thread before it breaks sentence T5. A store that first leaves its runtime's thread, as with
     /// tokio's `block_in_place`, may use any duration.
     pub blocking: Duration,
+    /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows 5 s for the calls
+    /// after a dropped one.
+    pub call: Duration,
     /// The length of the exhaustive sequences. There are 3,234 of length 2 and 246,856 of length 3.
     pub depth: usize,
     /// One in this many exhaustive sequences runs; the seed selects which.
     pub one_in: u64,
-    /// The number of random sequences.
+    /// The number of random sequences, of which three in twenty are traffic that keeps limits nearly full.
     pub sequences: u64,
     /// The maximum number of runs to shrink a failing sequence.
     pub shrinking: usize,
@@ -50,9 +53,10 @@ impl Sizes {
         wait: Duration::from_secs(2),
         other_keys: 2_000,
         blocking: Duration::from_millis(2),
+        call: Duration::from_secs(10),
         depth: 2,
         one_in: 1,
-        sequences: 600,
+        sequences: 750,
         shrinking: 5_000,
         tasks: 8,
         tries: 50,
@@ -66,7 +70,7 @@ impl Sizes {
         other_keys: 50,
         blocking: Duration::from_millis(20),
         one_in: 6,
-        sequences: 120,
+        sequences: 150,
         shrinking: 1_000,
         tries: 20,
         rounds: 1,
@@ -79,7 +83,7 @@ impl Sizes {
         in_a_row: 50,
         other_keys: 10,
         one_in: 24,
-        sequences: 40,
+        sequences: 50,
         shrinking: 500,
         tasks: 4,
         tries: 10,

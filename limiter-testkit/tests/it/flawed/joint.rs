@@ -2,78 +2,102 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
-use limiter_core::store::{Facts, JointFacts, JointOp, Outcome};
-use limiter_core::{SyncStore, WindowStore};
-use limiter_testkit::ReferenceStore;
+use limiter_core::Timestamp;
+use limiter_core::store::{Facts, JointFacts, JointOp, Log, Op, Outcome};
 
-/// Several operations on a store.
-pub(crate) struct Joint<'a> {
-    pub(super) store: &'a ReferenceStore,
-    pub(super) ops: &'a [JointOp<'a>],
-}
+use super::Flawed;
+use super::store::Kept;
 
-impl Joint<'_> {
-    /// Applies the operations rightly, after a change to each.
-    pub(super) fn change(&self, change: fn(&mut JointOp<'_>)) -> Option<JointFacts> {
-        let mut ops = self.ops.to_vec();
+impl Flawed {
+    /// Applies operations as one, after a change to each.
+    pub(super) fn together(&self, ops: &[JointOp<'_>], change: fn(&mut JointOp<'_>)) -> Vec<Facts> {
+        let mut ops = ops.to_vec();
         ops.iter_mut().for_each(change);
-        self.store.apply_all(&ops).now_or_never().unwrap().unwrap()
-    }
-
-    fn peek(&self, joint: &JointOp<'_>) -> Facts {
-        self.store.apply_now(&joint.op.to_peek())
-    }
-
-    fn is_denied(&self) -> bool {
-        self.ops
+        let logs = &mut *self.shared.logs.lock().unwrap();
+        let ids: Vec<_> = ops.iter().map(|joint| self.id(joint.op.log)).collect();
+        let kept: Vec<Kept> = ids
             .iter()
-            .any(|joint| joint.denies(self.peek(joint).admitted))
+            .map(|id| logs.remove(id).unwrap_or_default())
+            .collect();
+        let mut own: Vec<Log> = kept.iter().map(|kept| kept.log.clone()).collect();
+        let facts = Log::apply_all(&mut own, &ops, self.clock_now());
+        for ((id, kept), log) in ids.into_iter().zip(kept).zip(own) {
+            let right = log.expires_at().map_or(0, Timestamp::as_micros);
+            let until = if self.is("KeepsTheExpiryOfJointAppends") {
+                kept.until
+            } else {
+                right
+            };
+            logs.insert(id, Kept { log, until, ..kept });
+        }
+        facts
+    }
+
+    fn alone(&self, op: Op<'_>) -> Facts {
+        self.with(&self.id(op.log), |kept| {
+            kept.log.apply(&op, self.clock_now())
+        })
+    }
+
+    fn denies(&self, ops: &[JointOp<'_>]) -> bool {
+        ops.iter()
+            .any(|joint| joint.denies(self.alone(joint.op.to_peek()).admitted))
     }
 }
 
-pub(super) fn first_alone(joint: &Joint<'_>) -> Option<JointFacts> {
-    joint.store.apply_now(&joint.ops[0].op);
+fn all(facts: impl IntoIterator<Item = Facts>) -> Option<JointFacts> {
+    Some(facts.into_iter().map(Ok).collect())
+}
+
+pub(super) fn unchanged(flawed: &Flawed, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    changed(flawed, ops, |_| ())
+}
+
+pub(super) fn changed(
+    flawed: &Flawed,
+    ops: &[JointOp<'_>],
+    change: fn(&mut JointOp<'_>),
+) -> Option<JointFacts> {
+    all(flawed.together(ops, change))
+}
+
+pub(super) fn first_alone(flawed: &Flawed, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    flawed.alone(ops[0].op);
     None
 }
 
-pub(super) fn one_by_one(joint: &Joint<'_>) -> Option<JointFacts> {
-    let apply = |of: &JointOp<'_>| {
+pub(super) fn one_by_one(flawed: &Flawed, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    all(ops.iter().map(|joint| {
         // On a busy machine, the others run only if this thread sleeps.
         std::thread::sleep(Duration::from_micros(50));
-        Ok(joint.store.apply_now(&of.op))
-    };
-    Some(joint.ops.iter().map(apply).collect())
+        flawed.alone(joint.op)
+    }))
 }
 
-pub(super) fn one_by_one_if_admitted(joint: &Joint<'_>) -> Option<JointFacts> {
-    let is_plain = !joint.is_denied() && joint.ops.iter().all(|of| of.op.id.is_none());
-    if is_plain {
-        one_by_one(joint)
+pub(super) fn one_by_one_if_admitted(flawed: &Flawed, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    if !flawed.denies(ops) && ops.iter().all(|joint| joint.op.id.is_none()) {
+        one_by_one(flawed, ops)
     } else {
-        joint.change(|_| ())
+        unchanged(flawed, ops)
     }
 }
 
-pub(super) fn nothing_if_denied(joint: &Joint<'_>) -> Option<JointFacts> {
-    let peeks = || joint.ops.iter().map(|of| Ok(joint.peek(of))).collect();
-    if joint.is_denied() {
-        Some(peeks())
+pub(super) fn nothing_if_denied(flawed: &Flawed, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    if flawed.denies(ops) {
+        all(ops.iter().map(|joint| flawed.alone(joint.op.to_peek())))
     } else {
-        joint.change(|_| ())
+        unchanged(flawed, ops)
     }
 }
 
-pub(super) fn repeats_nothing_if_denied(joint: &Joint<'_>) -> Option<JointFacts> {
-    let denied = joint.is_denied();
-    let mut results = joint.change(|_| ())?;
-    for (of, result) in joint.ops.iter().zip(&mut results).filter(|_| denied) {
-        if result
-            .as_ref()
-            .is_ok_and(|facts| matches!(facts.outcome, Outcome::Repeated(_)))
-        {
-            *result = Ok(joint.peek(of));
-        }
-    }
-    Some(results)
+pub(super) fn repeats_nothing_if_denied(
+    flawed: &Flawed,
+    ops: &[JointOp<'_>],
+) -> Option<JointFacts> {
+    let is_denied = flawed.denies(ops);
+    let facts = flawed.together(ops, |_| ()).into_iter().zip(ops);
+    all(facts.map(|(facts, joint)| match facts.outcome {
+        Outcome::Repeated(_) if is_denied => flawed.alone(joint.op.to_peek()),
+        _ => facts,
+    }))
 }

@@ -1,64 +1,55 @@
-//! Stores with exactly one flaw each.
+//! Stores with one flaw each, of kinds that no mutation of a log makes: keys, clocks, expiry, handles, concurrency and cancellation.
+//!
+//! `scripts/mutants` checks that the suite finds wrong logs.
 
-mod call;
-mod counting;
+mod concurrent;
 mod joint;
-mod mutant;
+mod store;
 mod table;
 
-use std::sync::Arc;
 use std::task::Poll;
 
-use limiter_core::store::{JointFacts, Op};
-use limiter_core::{BoxFuture, EntryId, Policy, SharedStore};
-use limiter_testkit::ReferenceEntry;
+use limiter_core::store::{Facts, JointFacts, JointOp, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind};
 use limiter_testkit::conformance::{Phase, Sentence};
-use limiter_testkit::reference::merging::Append;
 
-use call::FlawedCall;
-use joint::Joint;
+pub(crate) use store::{Flawed, StoreUnderTest};
 pub(crate) use table::{FLAWS, RIGHT};
 
 /// A phase that always finds the flaw, a sentence that the failure cites, the flaw's name, and what it changes.
 pub(crate) type Flaw = (Phase, Sentence, &'static str, Change);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Apply,
-    Settle,
-    Reset,
-}
-
 /// What a flaw changes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// Code that asks for the name of the flaw.
     Code,
-    /// The log of a call, by its name and its key.
+    /// The name and the key of a log.
     Log(fn(&str, &[u8]) -> (String, Vec<u8>)),
-    /// The policies of a call.
-    Limits(fn(&Policy) -> Policy),
     /// The store's clock.
     Clock(fn(u64) -> u64),
-    /// An operation before it is applied, the entries afterwards, or the facts.
-    Before(fn(&mut FlawedCall<'_>)),
-    Entries(fn(&mut FlawedCall<'_>)),
-    Facts(fn(&mut FlawedCall<'_>)),
-    /// The same of a settlement, and of a reset.
-    Settles(fn(&mut FlawedCall<'_>)),
-    Settled(fn(&mut FlawedCall<'_>)),
-    SettledFacts(fn(&mut FlawedCall<'_>)),
-    ResetEntries(fn(&mut FlawedCall<'_>)),
-    ResetFacts(fn(&mut FlawedCall<'_>)),
-    /// Which entry an operation with an id repeats.
-    Finds(fn(&FlawedCall<'_>, &ReferenceEntry) -> bool),
-    /// The rules of merging.
-    Inputs(fn(&Op<'_>, &mut Append)),
-    IsDue(fn(&Append, &ReferenceEntry) -> bool),
-    Joins(fn(&Append, &ReferenceEntry, &ReferenceEntry) -> bool),
-    Merged(fn(&ReferenceEntry, &ReferenceEntry, EntryId) -> ReferenceEntry),
+    /// An operation, on a handle with this number.
+    Op(fn(&mut Op<'_>, u32)),
+    Facts(fn(&mut Facts)),
+    Settlement(fn(&mut Settlement<'_>)),
+    SettlementFacts(fn(&mut SettlementFacts)),
+    /// When a log expires after an operation at the store's clock, or at a given time.
+    Expiry(fn(&Expiry<'_>) -> u64),
+    GivenExpiry(fn(&Expiry<'_>) -> u64),
     /// Several operations as one.
-    Together(fn(&Joint<'_>) -> Option<JointFacts>),
+    Together(fn(&Flawed, &[JointOp<'_>]) -> Option<JointFacts>),
+}
+
+/// An operation, and when its log expires. Times are in microseconds.
+pub(crate) struct Expiry<'a> {
+    op: &'a Op<'a>,
+    appended: bool,
+    /// The time of the operation, and the store's clock.
+    now: u64,
+    clock: u64,
+    /// When the log expired before the operation (0 if there was none), and when the contract lets it expire now.
+    before: u64,
+    right: u64,
 }
 
 /// Is pending once.
@@ -75,35 +66,12 @@ async fn wait() {
     .await;
 }
 
-/// A store under test: its handles, one that is opened late, and its sweep.
-pub(crate) struct StoreUnderTest {
-    pub(crate) handles: Vec<SharedStore>,
-    pub(crate) late: Box<dyn FnOnce() -> SharedStore + Send>,
-    pub(crate) sweep: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+/// Returns the operation in another mode.
+fn in_mode(mut op: Op<'_>, mode: Mode) -> Op<'_> {
+    op.mode = mode;
+    op
 }
 
-impl StoreUnderTest {
-    pub(crate) fn new(flaw: &'static Flaw) -> Self {
-        if flaw.2 == "CountsIn16Bits" {
-            let store = || -> SharedStore { Arc::new(counting::CountsIn16Bits::default()) };
-            return Self {
-                handles: vec![store()],
-                late: Box::new(store),
-                sweep: Arc::new(|| Box::pin(async {})),
-            };
-        }
-        let store = Arc::new(mutant::Mutant::new(flaw));
-        let (sweeper, opener) = (Arc::clone(&store), Arc::clone(&store));
-        let sweep = move || -> BoxFuture<'static, ()> {
-            let sweeper = Arc::clone(&sweeper);
-            Box::pin(async move { sweeper.sweep().await })
-        };
-        let another: SharedStore = Arc::new(store.another(1));
-        let late = move || -> SharedStore { Arc::new(opener.another(2)) };
-        Self {
-            handles: vec![store, another],
-            late: Box::new(late),
-            sweep: Arc::new(sweep),
-        }
-    }
+fn fail<T>() -> Result<T, Error> {
+    Err(Error::new(ErrorKind::Unavailable, "a flaw"))
 }

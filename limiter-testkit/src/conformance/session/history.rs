@@ -1,5 +1,5 @@
-//! Possible contents of a store's logs. A store may forget a log at a time that callers cannot observe, and a dropped
-//! call may take effect late or never.
+//! The expected contents of a store's logs. A store may forget a log at a time that callers cannot observe, and a dropped call may
+//! take effect or not.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,9 +13,9 @@ use crate::conformance::sequence::mismatch::{Mismatch, mismatch};
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
 
-/// One possible history of a store.
+/// The history of a store, as far as its results show it.
 #[derive(Clone, Debug)]
-pub(crate) struct PossibleHistory {
+pub(crate) struct History {
     pub(crate) planner: Planner,
     /// How long each log is kept after its newest entry; `None` if its last append was at a given time.
     kept: HashMap<Log, Option<Window>>,
@@ -23,7 +23,7 @@ pub(crate) struct PossibleHistory {
     dropped: Option<(usize, At)>,
 }
 
-impl PossibleHistory {
+impl History {
     pub(crate) fn new(planner: Planner) -> Self {
         Self {
             planner,
@@ -48,29 +48,6 @@ impl PossibleHistory {
         let mut other = self.clone();
         other.planner.forget(log);
         Some(other)
-    }
-
-    /// Returns whether the logs are the same in both histories, so that their difference has no effect.
-    pub(crate) fn has_the_logs_of(&self, other: &Self) -> bool {
-        let entries = |history: &Self, log: Log| {
-            let entries = history.planner.entries(log);
-            entries
-                .iter()
-                .map(|entry| {
-                    (
-                        entry.at,
-                        entry.cost,
-                        entry.id,
-                        entry.admitted,
-                        entry.refundable,
-                    )
-                })
-                .collect::<Vec<_>>()
-        };
-        let same = |log: &Log| {
-            self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log)
-        };
-        self.dropped.is_some() == other.dropped.is_some() && self.planner.logs.iter().all(same)
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
