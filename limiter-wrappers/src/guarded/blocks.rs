@@ -24,7 +24,7 @@ use foldhash::fast::RandomState;
 use limiter_core::store::{
     At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
 };
-use limiter_core::{Counting, EntryId, Name, Policy, Timestamp};
+use limiter_core::{Counting, EntryId, Name, Policy};
 use tokio::time::Instant;
 
 /// The acquires of the smallest block that is taken.
@@ -127,11 +127,8 @@ impl Block {
     /// Returns the facts of a spent acquire: the log as it was granted, at the time that has passed since.
     fn facts(&self, now: Instant) -> Facts {
         let log = &self.log;
-        let passed = u64::try_from(now.duration_since(self.received).as_micros());
-        let at = log
-            .now
-            .as_micros()
-            .saturating_add(passed.unwrap_or(u64::MAX));
+        let passed = now.duration_since(self.received);
+        let clock = log.clock.saturating_add(passed);
         Facts {
             admitted: true,
             refundable: false,
@@ -141,7 +138,8 @@ impl Block {
                 at: log.now,
             }),
             log: LogFacts {
-                now: Timestamp::from_micros_saturating(at),
+                now: log.now.max(clock),
+                clock,
                 ..without(log, self.left)
             },
         }
