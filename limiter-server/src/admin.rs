@@ -17,13 +17,15 @@ use tokio::sync::Semaphore;
 use crate::http::Refusal;
 use crate::metrics::install;
 use crate::page::{self, About};
+use crate::rules::Rule;
 use crate::service::Service;
 
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     let routes = Router::new()
         .route("/metrics", get(metrics))
-        .route("/rules", get(rules));
+        .route("/rules", get(rules))
+        .route("/rlconfig", get(rlconfig));
     routes
         .with_state(Arc::clone(&service))
         .merge(page::routes(service, about))
@@ -53,6 +55,24 @@ async fn metrics(State(service): State<Arc<Service>>) -> Result<impl IntoRespons
 async fn rules(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
     let list = |service: &Service| json!({ "rules": page::rules(service) }).to_string();
     Ok(page::json(render(service, list).await?))
+}
+
+/// Returns the rules as lines of text, at the path that Envoy's service has for them.
+async fn rlconfig(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
+    let lines = |service: &Service| {
+        let line = |rule: &Arc<Rule>| {
+            let limits = rule.limiter().map(|limiter| limiter.policy().to_string());
+            let limits = limits.unwrap_or_else(|| rule.effect.name().to_owned());
+            let shadow = if rule.shadow {
+                ", shadow_mode: true"
+            } else {
+                ""
+            };
+            format!("{}.{}: {limits}{shadow}\n", rule.domain, rule.path)
+        };
+        service.rules().iter().map(line).collect()
+    };
+    render(service, lines).await
 }
 
 /// Returns the metrics that are read from the service: those of the current rules, so a removed rule has none.

@@ -15,7 +15,9 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 pub(crate) use self::body::{MAX_MESSAGE, Refusal, read, require_json};
+use crate::health::Health;
 use crate::interface::Interface;
+use crate::options::Unhealthy;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::Service;
 
@@ -25,19 +27,22 @@ struct Http {
     service: Arc<Service>,
     json: Interface,
     v1: Interface,
+    health: Health,
 }
 
 /// Returns the routes of the HTTP listener.
-pub fn routes(service: Arc<Service>) -> Router {
+pub fn routes(service: Arc<Service>, unhealthy_when: &[Unhealthy]) -> Router {
+    let health = Health::new(Arc::clone(&service), unhealthy_when);
     let shared = Http {
         service,
         json: Interface::new("json"),
         v1: Interface::new("v1"),
+        health,
     };
     let routes = Router::new()
         .route("/json", post(json))
-        .route("/healthz", get(health))
-        .route("/healthcheck", get(health));
+        .route("/healthz", get(healthz))
+        .route("/healthcheck", get(healthz));
     routes
         .route("/v1/{op}", post(v1::answer))
         .with_state(Arc::new(shared))
@@ -66,11 +71,10 @@ async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Ref
     Ok((status, Json(answer)).into_response())
 }
 
-/// Responds with 200 even while the store is down, because the outage choice decides then.
-async fn health(State(http): State<Arc<Http>>) -> &'static str {
-    if http.service.store().is_away() {
-        "OK, store down\n"
-    } else {
-        "OK\n"
+/// Responds with 200 even while the store is down, unless an option says otherwise, because the outage choice decides then.
+async fn healthz(State(http): State<Arc<Http>>) -> (StatusCode, &'static str) {
+    match http.health.state() {
+        (true, text) => (StatusCode::OK, text),
+        (false, text) => (StatusCode::SERVICE_UNAVAILABLE, text),
     }
 }

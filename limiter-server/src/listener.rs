@@ -3,20 +3,24 @@
 mod bounds;
 
 use std::convert::Infallible;
+use std::future::pending;
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use foldhash::fast::RandomState;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -38,13 +42,19 @@ const STREAMS: u32 = 100;
 /// The bytes that a connection over HTTP/2 may send before they are read, and a request of it.
 const WINDOWS: (u32, u32) = (256 << 10, 64 << 10);
 
-/// Opens a listener at a host and a port. Returns its address.
-pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+/// Opens a listener at a host and a port, which `option` names in errors. Returns its address.
+pub(crate) async fn open(option: &str, address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let socket = TcpListener::bind(address)
         .await
-        .with_context(|| format!("cannot listen on {address}"))?;
+        .with_context(|| format!("{option}: cannot listen on {address}"))?;
     let address = socket.local_addr()?;
     Ok((socket, address))
+}
+
+/// Returns a duration that differs by up to a tenth, so that connections that began together do not end together.
+fn spread(duration: Duration) -> Duration {
+    let part = RandomState::default().hash_one(0) % 1_000;
+    duration.mul_f64(0.9 + 0.2 * (part as f64 / 1_000.0))
 }
 
 /// The routes and settings of a listener.
@@ -53,6 +63,8 @@ pub(crate) struct Listener<S, B> {
     tls: Option<Tls>,
     routes: S,
     refuse: fn() -> Response<B>,
+    /// The age at which a connection is told to end, and how long it may take then.
+    age: Option<(Duration, Duration)>,
 }
 
 impl<S, B> Listener<S, B>
@@ -87,7 +99,14 @@ where
             tls,
             routes,
             refuse,
+            age: None,
         }
+    }
+
+    /// Ends connections of this age, within `grace`.
+    pub(crate) fn max_age(self, age: Option<Duration>, grace: Duration) -> Self {
+        let age = age.map(|age| (age, grace));
+        Self { age, ..self }
     }
 
     /// Refuses HTTP/1.
@@ -101,7 +120,7 @@ where
     /// Serves until `stop`.
     pub(crate) async fn serve(self, socket: TcpListener, seats: Seats, stop: CancellationToken) {
         let listener = Arc::new(self);
-        let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+        let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -109,21 +128,20 @@ where
                 accepted = socket.accept() => accepted,
             };
             let Ok((stream, client)) = accepted else {
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
                 continue;
             };
             let Some(seat) = seats.take(client.ip()).map(Arc::new) else {
                 continue;
             };
-            let (listener, watcher) = (Arc::clone(&listener), graceful.watcher());
-            let stopped = stop.clone().cancelled_owned();
+            let (listener, stop) = (Arc::clone(&listener), stop.clone());
             connections.spawn(async move {
                 let quiet = async {
-                    stopped.await;
+                    stop.cancelled().await;
                     seat.quiet().await;
                 };
                 tokio::select! {
-                    _ = listener.connect(stream, &seat, watcher) => {}
+                    _ = listener.connect(stream, &seat, &stop) => {}
                     () = seat.ended() => {}
                     () = quiet => {}
                 }
@@ -131,7 +149,8 @@ where
         }
         // New connections are refused instead of left waiting.
         drop(socket);
-        let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
+        let ended = async { while connections.join_next().await.is_some() {} };
+        let _ = timeout(GRACE, ended).await;
     }
 
     /// Serves a connection until its client or the listener ends it.
@@ -139,7 +158,7 @@ where
         &self,
         stream: TcpStream,
         seat: &Arc<Seat>,
-        watcher: Watcher,
+        stop: &CancellationToken,
     ) -> Result<(), BoxError> {
         stream.set_nodelay(true)?;
         let mut stream = TimeoutWriter::new(stream);
@@ -170,8 +189,20 @@ where
             stream,
             seat: Arc::clone(seat),
         };
-        watcher
-            .watch(self.http.serve_connection(TokioIo::new(stream), service))
-            .await
+        let connection = self.http.serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let aged = async {
+            match self.age {
+                Some((age, _)) => sleep(spread(age)).await,
+                None => pending().await,
+            }
+        };
+        let grace = tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = stop.cancelled() => GRACE,
+            () = aged => self.age.map_or(GRACE, |(_, grace)| grace),
+        };
+        connection.as_mut().graceful_shutdown();
+        timeout(grace, connection).await?
     }
 }

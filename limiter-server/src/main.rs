@@ -3,11 +3,12 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-use limiter_server::check;
-use limiter_server::options::{Command, Options};
+use anyhow::Context;
+use limiter_server::options::{Command, LogFormat, Options};
+use limiter_server::{check, migration};
 use mimalloc::MiMalloc;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// A request allocates some sixty times.
 #[global_allocator]
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<ExitCode> {
-    let options = Options::parse();
+    let options = Options::read();
     match (options.command, options.serve) {
         (Some(Command::Check { path }), _) => {
             let clean = check::check(&path, &mut io::stdout().lock(), &mut io::stderr().lock())?;
@@ -33,15 +34,23 @@ fn run() -> anyhow::Result<ExitCode> {
             })
         }
         (None, Some(serve)) => {
-            let filter =
-                EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+            let filter = EnvFilter::builder()
+                .with_default_directive(LevelFilter::INFO.into())
+                .from_env()
+                .context("the variable RUST_LOG")?;
             let log = tracing_subscriber::fmt()
                 .with_env_filter(filter)
-                .with_writer(io::stderr);
-            // A line that cannot be written is lost; reporting that would panic.
-            log.with_ansi(io::stderr().is_terminal())
-                .log_internal_errors(false)
-                .init();
+                .with_writer(io::stderr)
+                // A line that cannot be written is lost; reporting that would panic.
+                .log_internal_errors(false);
+            match serve.log_format {
+                LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
+                LogFormat::Json => log.json().flatten_event(true).init(),
+            }
+            let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            for line in migration::replaced(variables) {
+                tracing::warn!("{line}");
+            }
             let runtime = tokio::runtime::Runtime::new()?;
             let ended = runtime.block_on(limiter_server::run::run(&serve));
             // A reading of a folder over the network may hang.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limiter_core::Window;
 
 use crate::service::{Headers, Unmatched};
@@ -28,6 +28,47 @@ pub struct Options {
     pub serve: Option<Serve>,
 }
 
+impl Options {
+    /// Returns the command, in which each option is also a variable: `--max-keys` is `LIMITER_MAX_KEYS`.
+    #[must_use]
+    pub fn with_variables() -> clap::Command {
+        Self::command().mut_args(|argument| match argument.get_long().map(variable) {
+            Some(name) => argument.env(name).hide_env(true),
+            None => argument,
+        })
+    }
+
+    /// Reads the command line and the environment. Ends the program if they make no sense.
+    #[must_use]
+    pub fn read() -> Self {
+        let matches = Self::with_variables().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+fn variable(option: &str) -> String {
+    format!("LIMITER_{}", option.replace('-', "_").to_uppercase())
+}
+
+/// The format of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines of text.
+    #[default]
+    Text,
+    /// A JSON object on each line.
+    Json,
+}
+
+/// What makes health checks fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Unhealthy {
+    /// The store is down.
+    StoreDown,
+    /// No rule is loaded.
+    NoRules,
+}
+
 /// The program's other commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -41,38 +82,46 @@ pub enum Command {
 /// The options of the server.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
-    /// The configuration: a file, or a folder of *.yaml and *.yml files. It is reloaded when it changes, and on SIGHUP
-    #[arg(long, value_name = "PATH", env = "LIMITER_CONFIG")]
+    /// The configuration: a file, or a folder of `*.yaml` and `*.yml`; the log lists other files in the folder. Reloaded 200 ms
+    /// after the last change, or after 2 s of changes, and on SIGHUP
+    #[arg(long, value_name = "PATH")]
     pub config: PathBuf,
-    /// The store: memory, or a URL that starts with redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://,
-    /// redis+sentinel:// or rediss+sentinel://
-    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
-        value_parser = LocationParser)]
+    /// The store: `memory`, or a URL with `redis://`, `rediss://`, `redis+unix://`, `redis+cluster://`, `rediss+cluster://`,
+    /// `redis+sentinel://` or `rediss+sentinel://`. A variable keeps its password off the command line
+    #[arg(long, value_name = "URL", default_value = "memory", value_parser = LocationParser)]
     pub store: Location,
-    /// The maximum number of keys in memory, including the fallback's. Beyond it, expired keys are evicted first, then those
-    /// with the fewest entries
+    /// The first part of the keys in Redis. Servers with different prefixes share no limits
+    #[arg(long, value_name = "TEXT", default_value = "limiter")]
+    pub prefix: String,
+    /// The timeout of a call to the store. `--on-outage` decides if a call fails or takes longer, and without a call after five
+    /// failures in a row
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "300ms")]
+    pub store_timeout: Duration,
+    /// The maximum number of keys in memory, including the fallback's; see [Memory](#memory)
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,
-    /// How to decide while the store is down
+    /// How to decide while the store is down: in memory, always open, always closed, or by an error
     #[arg(long, alias = "outage", value_enum, default_value_t)]
     pub on_outage: OnOutage,
-    /// What to do with descriptors that match no rule: allow or deny them, or refuse the request
+    /// How to treat descriptors that match no rule: allow them, deny them, or refuse the request. The metric
+    /// `limiter_server_unmatched_total` counts them
     #[arg(long, value_enum, default_value_t)]
     pub unmatched: Unmatched,
-    /// The timeout of callers that send no grpc-timeout, such as 20ms. If the store has not responded after three quarters of
-    /// it, --on-outage decides [default: no bound]
+    /// The timeout of callers that send no `grpc-timeout`, such as users of `/json`; for example `20ms`. If the store has not
+    /// responded after three quarters of it, `--on-outage` decides. Unspecified, there is no bound
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub caller_timeout: Option<Duration>,
-    /// The header fields of responses
+    /// The header fields of responses: the IETF's `ratelimit` and `ratelimit-policy`, the older `ratelimit-limit`,
+    /// `ratelimit-remaining` and `ratelimit-reset`, or none
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,
-    /// The address of the gRPC listener. Port 0 chooses a free port
+    /// The gRPC listener: Envoy's protocol, health checking, reflection. Port 0 chooses a free port
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8081")]
     pub grpc: String,
-    /// The address of the HTTP listener
+    /// The HTTP listener: `/json`, `/v1/…`, `/healthz`, `/healthcheck`
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8080")]
     pub http: String,
-    /// The address of the admin listener: metrics, rules, resets and the page
+    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:6070")]
     pub admin: String,
     /// The maximum number of connections per listener. Excess ones are closed after a second, long enough for a health check
@@ -81,23 +130,43 @@ pub struct Serve {
     /// The maximum number of these connections from one address, or from one /64 of IPv6
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub max_connections_per_address: usize,
-    /// Another host name of the admin listener, besides IP addresses and localhost. Repeatable
-    #[arg(long, value_name = "NAME")]
+    /// The age at which a connection is told to end, give or take a tenth. Its client connects again, perhaps to a new server.
+    /// Unspecified, connections may last
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_connection_age: Option<Duration>,
+    /// How long requests of such a connection may take before it is closed
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    pub max_connection_age_grace: Duration,
+    /// What makes the health checks fail. By default they succeed, because `--on-outage` decides while the store is down
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub unhealthy_when: Vec<Unhealthy>,
+    /// The format of the log, on stderr. The variable `RUST_LOG` sets its level, such as `warn`
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// Other host names of the admin listener. IP addresses and `localhost` are always accepted. Repeatable
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
-    /// A file with the token for resets; beyond loopback, the whole admin listener requires it. Without a token, an admin
-    /// listener beyond loopback refuses resets
+    /// The token for resets; beyond loopback, the whole admin listener requires it: `authorization: Bearer TOKEN`, or the password
+    /// in the browser's dialog. Without a token, an admin listener beyond loopback refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// The certificate chain in PEM, for TLS on the gRPC and HTTP listeners. TLS files are reloaded when they change, and on
-    /// SIGHUP
+    /// The certificate chain in PEM, for TLS on the gRPC and HTTP listeners. Changed files are reloaded, as on SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// The certificates in PEM that must have signed the clients' certificates, for mutual TLS
+    /// The authorities in PEM that must have signed the clients' certificates, for mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+    /// The host names of which a client's certificate must contain one. Repeatable
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        requires = "tls_client_ca"
+    )]
+    pub tls_client_name: Vec<String>,
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! Starts and stops the server.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,11 +12,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
+use tracing::info;
 
 use crate::grpc::Grpc;
 use crate::guard::Guard;
+use crate::health::Health;
 use crate::listener::{self, Listener, Seats};
-use crate::options::Serve;
+use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
 use crate::service::Service;
@@ -45,8 +48,7 @@ pub struct Server {
     service: Arc<Service>,
     health: HealthReporter,
     listeners: JoinSet<()>,
-    /// Stops with the server.
-    _background: JoinSet<()>,
+    background: JoinSet<()>,
 }
 
 impl Server {
@@ -56,7 +58,13 @@ impl Server {
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
         metrics::install();
-        let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
+        let store = Store::open(
+            &options.store,
+            &options.prefix,
+            options.store_timeout,
+            options.max_keys,
+            options.on_outage,
+        )?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
         rules
             .warnings()
@@ -71,20 +79,23 @@ impl Server {
             .transpose()?;
 
         let (health, health_service) = health_reporter();
+        let reporter = health.clone();
         for name in HEALTH {
+            // The state follows.
             health
                 .set_service_status(name, ServingStatus::Serving)
                 .await;
         }
         let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
-        let for_http = http::routes(Arc::clone(&service));
+        let checks = Health::new(Arc::clone(&service), &options.unhealthy_when);
+        let for_http = http::routes(Arc::clone(&service), &options.unhealthy_when);
         let for_admin = admin::routes(Arc::clone(&service), about);
 
         let (tls, stop) = (Tls::read(options)?, service.stopped());
         let seats = || Seats::new(options.max_connections, options.max_connections_per_address);
-        let (grpc_socket, grpc) = listener::open(&options.grpc).await?;
-        let (http_socket, http) = listener::open(&options.http).await?;
-        let (admin_socket, admin) = listener::open(&options.admin).await?;
+        let (grpc_socket, grpc) = listener::open("--grpc", &options.grpc).await?;
+        let (http_socket, http) = listener::open("--http", &options.http).await?;
+        let (admin_socket, admin) = listener::open("--admin", &options.admin).await?;
         let guard = Guard::new(
             token.as_deref(),
             admin.ip().is_loopback(),
@@ -93,7 +104,9 @@ impl Server {
         let for_admin = guard::guarded(for_admin, guard);
         let mut listeners = JoinSet::new();
         let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
-        let for_http = Listener::new(for_http, tls.clone(), http::refuse);
+        let (age, grace) = (options.max_connection_age, options.max_connection_age_grace);
+        let for_grpc = for_grpc.max_age(age, grace);
+        let for_http = Listener::new(for_http, tls.clone(), http::refuse).max_age(age, grace);
         let for_admin = Listener::new(for_admin, None, http::refuse);
         listeners.spawn(for_grpc.serve(grpc_socket, seats(), stop.clone()));
         listeners.spawn(for_http.serve(http_socket, seats(), stop.clone()));
@@ -104,6 +117,7 @@ impl Server {
             background.spawn(reload::watch_tls(tls)?);
         }
         background.spawn(metrics::upkeep());
+        background.spawn(async move { checks.follow(reporter, &HEALTH).await });
         Ok(Self {
             grpc,
             http,
@@ -111,7 +125,7 @@ impl Server {
             service,
             health,
             listeners,
-            _background: background,
+            background,
         })
     }
 
@@ -123,6 +137,7 @@ impl Server {
 
     /// Stops. Health turns to `NOT_SERVING`, and requests in progress have eight seconds to finish.
     pub async fn stop(mut self) {
+        self.background.shutdown().await;
         for name in HEALTH {
             self.health
                 .set_service_status(name, ServingStatus::NotServing)
@@ -163,12 +178,25 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
         signal(SignalKind::interrupt())?,
     );
     let server = Server::start(options).await?;
+    info!("limiter-server {}", env!("CARGO_PKG_VERSION"));
+    info!("store {}", options.store.shown());
+    let rules = server.service.rules();
+    let domains: HashSet<_> = rules.with_overrides().map(|rule| &rule.domain).collect();
+    let (config, domains) = (options.config.display(), domains.len());
+    info!(
+        "configuration {config}: {} rules in {domains} domains",
+        rules.iter().count()
+    );
+    info!("outage choice {}", options.on_outage.name());
     for (name, address) in [
         ("grpc", server.grpc),
         ("http", server.http),
         ("admin", server.admin),
     ] {
-        let _ = writeln!(io::stderr(), "limiter-server: {name} {address}");
+        match options.log_format {
+            LogFormat::Text => _ = writeln!(io::stderr(), "limiter-server: {name} {address}"),
+            LogFormat::Json => info!("{name} {address}"),
+        }
     }
     tokio::select! {
         _ = terminate.recv() => {}

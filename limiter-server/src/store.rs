@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
-use clap::{Arg, Command};
+use clap::{Arg, Command, ValueEnum};
 use limiter_core::{Limiter, Name, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::{RedisStore, RedisUrl};
@@ -32,6 +32,15 @@ pub enum OnOutage {
     Closed,
     /// Fail requests: UNAVAILABLE on gRPC, status 500 on /json, 503 on /v1.
     Error,
+}
+
+impl OnOutage {
+    /// Returns the name of the choice, as in the option.
+    #[must_use]
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// The location of the logs.
@@ -76,6 +85,15 @@ impl Location {
         }
     }
 
+    /// Returns the location without credentials.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Memory => "memory".to_owned(),
+            Self::Redis(url) => url.to_string(),
+        }
+    }
+
     /// Returns the name of this kind of store.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -109,17 +127,26 @@ impl Store {
     /// Opens the store. Redis is connected to in the background, so it may be down.
     ///
     /// # Errors
-    /// If the URL is malformed.
-    pub fn open(location: &Location, max_keys: usize, on_outage: OnOutage) -> anyhow::Result<Self> {
+    /// If the URL or the prefix is malformed.
+    pub fn open(
+        location: &Location,
+        prefix: &str,
+        timeout: Duration,
+        max_keys: usize,
+        on_outage: OnOutage,
+    ) -> anyhow::Result<Self> {
         let memory = MemoryStore::with_max_keys(max_keys);
         let url = match location {
             Location::Memory => return Ok(Self::in_memory(memory)),
             Location::Redis(url) => url,
         };
+        // An attempt ends before the call, so that the error names its cause.
         let redis = RedisStore::builder()
+            .prefix(prefix)
+            .response_timeout(timeout - timeout / 6)
             .connect_lazy(url.with_credentials())
             .map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Stack::new(Refusals::new(observed(redis, "redis")));
+        let stack = Stack::new(Refusals::new(observed(redis, "redis"))).timeout(timeout);
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),

@@ -10,11 +10,12 @@ use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use webpki::EndEntityCert;
 
 use crate::options::Serve;
 
@@ -46,9 +47,18 @@ impl Tls {
         &self,
         stream: I,
     ) -> io::Result<TlsStream<I>> {
-        TlsAcceptor::from(self.config.load_full())
-            .accept(stream)
-            .await
+        let acceptor = TlsAcceptor::from(self.config.load_full());
+        let stream = acceptor.accept(stream).await?;
+        let certificates = stream.get_ref().1.peer_certificates();
+        let names = &self.options.tls_client_name;
+        if names.is_empty()
+            || certificates.is_some_and(|certificates| has_name(certificates, names))
+        {
+            Ok(stream)
+        } else {
+            let text = "the client's certificate has no name of --tls-client-name";
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
     }
 
     /// Returns the files.
@@ -106,6 +116,19 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
         .with_context(|| cert.display().to_string())?;
     config.alpn_protocols = ["h2", "http/1.1"].map(Into::into).into();
     Ok(Some(config))
+}
+
+/// Returns whether the first of these certificates is valid for one of these names.
+fn has_name(certificates: &[CertificateDer<'_>], names: &[String]) -> bool {
+    let certificate = certificates
+        .first()
+        .and_then(|first| EndEntityCert::try_from(first).ok());
+    certificate.is_some_and(|certificate| {
+        let mut names = names
+            .iter()
+            .filter_map(|name| ServerName::try_from(&**name).ok());
+        names.any(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
+    })
 }
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use clap::ValueEnum;
 use limiter_core::{Counting, Limit, Limiter, Name, Policy};
 use serde_json::{Value, json};
 
@@ -29,10 +28,6 @@ pub(super) async fn state(
 }
 
 fn whole(service: &Service, about: About) -> Value {
-    let outage = about
-        .outage
-        .to_possible_value()
-        .map(|outage| outage.get_name().to_owned());
     let rules = service.rules();
     // The denied keys of removed rules are of no use.
     let current: HashSet<_> = rules
@@ -48,7 +43,7 @@ fn whole(service: &Service, about: About) -> Value {
             "kind": about.store,
             "away": service.store().is_away(),
             "nodes_away": service.store().nodes_away().iter().map(|node| &**node).collect::<Vec<_>>(),
-            "outage": outage,
+            "outage": about.outage.name(),
         },
         "error": service.errors().map(|errors| errors.to_string()),
         "rules": self::rules(service),

@@ -1,11 +1,15 @@
 //! A store that refuses this server's decisions is down.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, async_trait,
 };
 use limiter_core::{Error, ErrorKind, WindowStore};
+
+/// How many causes are not logged again.
+const KNOWN_CAUSES: usize = 16;
 
 /// Turns refusals into outages, and logs why calls fail. For stores that always wait.
 ///
@@ -14,15 +18,15 @@ use limiter_core::{Error, ErrorKind, WindowStore};
 #[derive(Debug)]
 pub(super) struct Refusals<S> {
     store: S,
-    /// Why the last call failed that did.
-    cause: Mutex<String>,
+    /// The latest different causes of failures. The nodes of a Cluster alternate.
+    causes: Mutex<VecDeque<String>>,
 }
 
 impl<S> Refusals<S> {
     pub(super) fn new(store: S) -> Self {
         Self {
             store,
-            cause: Mutex::default(),
+            causes: Mutex::default(),
         }
     }
 
@@ -38,14 +42,15 @@ impl<S> Refusals<S> {
         if !is_refusal && !error.is_retryable() {
             return error;
         }
-        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != cause {
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !causes.contains(&cause) {
             if is_refusal {
                 tracing::error!("refused by Redis, not an outage: {cause}");
             } else {
                 tracing::warn!("a store call failed: {cause}");
             }
-            last.clone_from(&cause);
+            causes.truncate(KNOWN_CAUSES - 1);
+            causes.push_front(cause.clone());
         }
         if is_refusal && is_decision {
             Error::new(ErrorKind::Unavailable, cause)

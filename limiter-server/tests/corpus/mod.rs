@@ -217,7 +217,7 @@ pub(crate) fn requests(input: &[u8]) {
         {
             assert_eq!(answer.statuses.len(), request.descriptors.len());
         }
-        let routes = routes(service);
+        let routes = routes(service, &[]);
         for path in [
             "/json",
             "/v1/acquire",

@@ -320,7 +320,10 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
     let (cert, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
     let tls = ["--tls-cert", &*cert, "--tls-key", &*key];
     let one_sided = Server::start(CONFIG, &tls);
-    let mutual = Server::start(CONFIG, &[&tls[..], &["--tls-client-ca", &*ca]].concat());
+    let ask = [&tls[..], &["--tls-client-ca", &*ca]].concat();
+    let mutual = Server::start(CONFIG, &ask);
+    let [named, other] = ["other.example,localhost", "other.example"]
+        .map(|names| Server::start(CONFIG, &[&ask[..], &["--tls-client-name", names]].concat()));
 
     let plain = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(read("ca.pem")))
@@ -333,6 +336,8 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
         (&one_sided, None, false),
         (&mutual, Some(&plain), false),
         (&mutual, Some(&known), true),
+        (&named, Some(&known), true),
+        (&other, Some(&known), false),
     ] {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::try_from(format!("{scheme}://{}", server.grpc)).unwrap();

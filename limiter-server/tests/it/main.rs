@@ -12,6 +12,7 @@ mod guard;
 mod http;
 mod lifecycle;
 mod operation;
+mod options;
 mod own_limits;
 mod python;
 mod readme;

@@ -1,6 +1,6 @@
 //! What the README and `examples/envoy` say, as it is written there.
 
-use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use clap::CommandFactory;
+use limiter_server::migration;
 use limiter_server::options::Options;
 
 use crate::envoy::{Envoy, get};
@@ -88,51 +89,6 @@ fn the_python_of_the_readme_survives_every_response() {
     }
 }
 
-#[test]
-fn the_readme_lists_the_options_with_their_defaults() {
-    let section = README
-        .split("## Options")
-        .nth(1)
-        .unwrap()
-        .split("## ")
-        .next()
-        .unwrap();
-    let rows = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `--")?.split_once(" | "));
-    let listed = rows.flat_map(|(options, rest)| {
-        let default = rest
-            .split('|')
-            .next()
-            .unwrap()
-            .trim()
-            .replace([',', '`'], "");
-        let name = |option: &str| {
-            option
-                .trim_start_matches(['`', '-'])
-                .split([' ', '`'])
-                .next()
-                .unwrap()
-                .to_owned()
-        };
-        options
-            .split(", ")
-            .map(|option| (name(option), default.clone()))
-            .collect::<Vec<_>>()
-    });
-    let command = Options::command();
-    let offered = command.get_arguments().filter_map(|argument| {
-        let default: String = argument
-            .get_default_values()
-            .iter()
-            .map(|value| value.to_string_lossy())
-            .collect();
-        Some((argument.get_long()?.to_owned(), default))
-            .filter(|(name, _)| name != "help" && name != "version")
-    });
-    assert_eq!(listed.collect::<BTreeMap<_, _>>(), offered.collect());
-}
-
 /// Sends a request that consumes so many tokens, and returns whether it is admitted.
 fn consumes(envoy: &Envoy, customer: &str, tokens: u64) -> bool {
     let fields = format!("host: service\r\nx-customer: {customer}\r\nx-asked: {tokens}");
@@ -140,6 +96,55 @@ fn consumes(envoy: &Envoy, customer: &str, tokens: u64) -> bool {
     let (status, head, _) = exchange(envoy.address, &request);
     assert!([200, 429].contains(&status), "{head}");
     status == 200
+}
+
+/// Returns the reference of the options as a table.
+fn reference() -> String {
+    let mut table = "| option | default | |\n|---|---|---|\n".to_owned();
+    for argument in Options::command().get_arguments() {
+        let Some(name) = argument
+            .get_long()
+            .filter(|name| !["help", "version"].contains(name))
+        else {
+            continue;
+        };
+        let values: Vec<_> = argument
+            .get_possible_values()
+            .iter()
+            .map(|value| value.get_name().to_owned())
+            .collect();
+        let value = match &*values.join("|") {
+            "" => argument.get_value_names().unwrap()[0].to_string(),
+            values => values.replace('|', "\\|"),
+        };
+        let default: Vec<_> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| format!("`{}`", value.display()))
+            .collect();
+        let (default, help) = (default.concat(), argument.get_help().unwrap());
+        writeln!(table, "| `--{name} {value}` | {default} | {help} |").unwrap();
+    }
+    table
+}
+
+#[test]
+fn the_readme_lists_the_options_with_their_defaults() {
+    for (variable, _) in migration::REPLACED {
+        let listed = variable.replace('*', "…");
+        assert!(README.contains(&format!("`{listed}`")), "{listed}");
+    }
+    let reference = reference();
+    if !README.contains(&reference) {
+        let (start, rest) = README.split_once("| option | default | |\n").unwrap();
+        let rest = rest.trim_start_matches(|char| char != '\n').trim_start();
+        let after = rest.split_once("\n\n").unwrap().1;
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+        if std::env::var_os("LIMITER_RENDER").is_some() {
+            fs::write(path, format!("{start}{reference}\n{after}")).unwrap();
+        }
+        panic!("README.md lacks this: run again with LIMITER_RENDER=1\n{reference}");
+    }
 }
 
 #[test]

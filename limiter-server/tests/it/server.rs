@@ -43,7 +43,13 @@ impl Server {
                 command.args([listener, "127.0.0.1:0"]);
             }
         }
-        let mut process = command.args(args).stderr(Stdio::piped()).spawn().unwrap();
+        command.args(args);
+        Self::run(command, folder)
+    }
+
+    /// Runs a command that starts a server, whose configuration is in `folder`.
+    pub(crate) fn run(mut command: Command, folder: TempDir) -> Self {
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&log);

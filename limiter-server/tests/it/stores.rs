@@ -9,7 +9,7 @@ use limiter_server::store::{Location, OnOutage, Store};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Server as Redis};
 
-use crate::server::{Server, until};
+use crate::server::{PATIENCE, Server, until};
 
 const CONFIG: &str = "
 domain: d
@@ -106,6 +106,19 @@ fn redis_may_come_late_go_and_come_back() {
     redis.restart().unwrap();
     until_away(&server, false);
     assert_eq!(asked(&server, "after"), [200, 200, 200, 429]);
+
+    // A Redis that hangs: the failures have one text, so the log has one line.
+    redis.pause().unwrap();
+    for i in 0..30 {
+        assert_eq!(ask(&server, &format!("hangs {i}")), 200);
+    }
+    until_away(&server, true);
+    redis.resume().unwrap();
+    until_away(&server, false);
+    assert_eq!(
+        server.logged("a store call failed: Redis failed: timed out"),
+        1
+    );
 }
 
 #[test]
@@ -279,6 +292,18 @@ fn wrong_options_end_the_program() {
             "--store: ",
         ),
         (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "redis://x",
+                "--prefix",
+                "a b",
+            ],
+            1,
+            "prefix",
+        ),
+        (
             vec!["--config", config, "--store", "redis://[x"],
             1,
             "--store: ",
@@ -296,7 +321,7 @@ fn wrong_options_end_the_program() {
         (
             vec!["--config", config, "--grpc", "192.0.2.1:1"],
             1,
-            "cannot listen on 192.0.2.1:1",
+            "--grpc: cannot listen on 192.0.2.1:1",
         ),
         (
             vec![
@@ -308,7 +333,7 @@ fn wrong_options_end_the_program() {
                 &taken,
             ],
             1,
-            "Address already in use",
+            "--http: cannot listen on",
         ),
         (
             vec!["--config", config, "--tls-cert", config],
@@ -390,7 +415,13 @@ async fn every_kind_of_url_is_a_store() {
         "redis+cluster://a",
         "rediss+sentinel://a/m",
     ] {
-        let store = Store::open(&Location::parse(url).unwrap(), 9, OnOutage::Closed);
+        let store = Store::open(
+            &Location::parse(url).unwrap(),
+            "limiter",
+            PATIENCE,
+            9,
+            OnOutage::Closed,
+        );
         assert!(store.is_ok(), "{url}: {:?}", store.err());
     }
 }

@@ -1,0 +1,67 @@
+//! The variables of Envoy's service, and the options that replace them.
+
+/// Variables, and what to use instead. A name that ends in `*` stands for all that begin like it.
+pub const REPLACED: &[(&str, &str)] = &[
+    ("RUNTIME_ROOT", "--config"),
+    ("RUNTIME_SUBDIRECTORY", "--config"),
+    ("RUNTIME_APPDIRECTORY", "--config"),
+    ("REDIS_URL", "--store"),
+    ("REDIS_TYPE", "--store"),
+    ("REDIS_SOCKET_TYPE", "--store"),
+    ("REDIS_AUTH", "--store"),
+    ("REDIS_TLS", "--store with rediss://"),
+    ("REDIS_TIMEOUT", "--store-timeout"),
+    (
+        "REDIS_PERSECOND*",
+        "nothing: one decision covers all windows",
+    ),
+    ("REDIS_POOL_SIZE", "nothing"),
+    ("REDIS_PIPELINE*", "nothing"),
+    ("CACHE_KEY_PREFIX", "--prefix"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "nothing"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "nothing: denials are cached"),
+    ("GRPC_HOST", "--grpc"),
+    ("GRPC_PORT", "--grpc"),
+    ("HOST", "--http"),
+    ("PORT", "--http"),
+    ("DEBUG_HOST", "--admin"),
+    ("DEBUG_PORT", "--admin"),
+    ("GRPC_MAX_CONNECTION_AGE", "--max-connection-age"),
+    (
+        "GRPC_MAX_CONNECTION_AGE_GRACE",
+        "--max-connection-age-grace",
+    ),
+    ("GRPC_SERVER_TLS_CERT", "--tls-cert"),
+    ("GRPC_SERVER_TLS_KEY", "--tls-key"),
+    ("GRPC_CLIENT_TLS_CACERT", "--tls-client-ca"),
+    ("GRPC_CLIENT_TLS_SAN", "--tls-client-name"),
+    ("LIMIT_RESPONSE_HEADERS_ENABLED", "--headers legacy"),
+    (
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+        "--unhealthy-when no-rules",
+    ),
+    (
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+        "--unhealthy-when store-down",
+    ),
+    ("USE_PROMETHEUS", "nothing: /metrics"),
+    ("USE_STATSD", "nothing: /metrics"),
+    ("LOG_LEVEL", "RUST_LOG"),
+    ("LOG_FORMAT", "--log-format"),
+    ("SHADOW_MODE", "shadow_mode of each rule"),
+    ("QUOTA_MODE", "quota_mode of each rule"),
+];
+
+/// Returns a line for each of these variables of Envoy's service, which are not read here.
+pub fn replaced(variables: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known = |variable: String| {
+        let (_, instead) = REPLACED
+            .iter()
+            .find(|(name, _)| match name.strip_suffix('*') {
+                Some(start) => variable.starts_with(start),
+                None => variable == *name,
+            })?;
+        Some(format!("{variable} has no effect; instead use {instead}"))
+    };
+    variables.into_iter().filter_map(known).collect()
+}

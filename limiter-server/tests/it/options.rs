@@ -1,0 +1,210 @@
+//! The options: a row each of what Envoy's service lets its operators set.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use limiter_server::options::Options;
+use serde_json::{Value, json};
+use testbed::server::Server as Redis;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::server::{PATIENCE, Server, http, until};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: blocked, rate_limit: { unit: hour, requests_per_unit: 0 }, shadow_mode: true }
+";
+const PORTS: [(&str, &str); 3] = [
+    ("LIMITER_GRPC", "127.0.0.1:0"),
+    ("LIMITER_HTTP", "127.0.0.1:0"),
+    ("LIMITER_ADMIN", "127.0.0.1:0"),
+];
+
+fn acquire(server: &Server) -> u16 {
+    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] });
+    server.post("/json", &body.to_string()).0
+}
+
+fn health(server: &Server) -> (u16, String) {
+    http(
+        server.http,
+        "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    )
+}
+
+/// Returns a command with a configuration, and with variables in place of options.
+fn command(variables: &[(&str, &str)]) -> (Command, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("limits.yaml");
+    std::fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    command
+        .env("LIMITER_CONFIG", config)
+        .envs(PORTS)
+        .envs(variables.iter().copied());
+    (command, folder)
+}
+
+#[tokio::test]
+async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
+    for argument in Options::with_variables().get_arguments() {
+        if let Some(name) = argument
+            .get_long()
+            .filter(|name| !["help", "version"].contains(name))
+        {
+            let variable = format!("LIMITER_{}", name.replace('-', "_").to_uppercase());
+            assert_eq!(argument.get_env().unwrap(), &*variable);
+        }
+    }
+    let (mut wrong, _folder) = command(&[("RUST_LOG", "a=b=c")]);
+    let output = wrong.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("RUST_LOG"),
+        "{errors}"
+    );
+    let (command, folder) = command(&[
+        ("LIMITER_UNHEALTHY_WHEN", "store-down,no-rules"),
+        ("REDIS_URL", "redis:6379"),
+        ("REDIS_PERSECOND_URL", "redis:6379"),
+        ("GRPC_PORT", "8081"),
+        ("XDG_HOME", "/"),
+    ]);
+    let server = Server::run(command, folder);
+    for (line, times) in [
+        ("REDIS_URL has no effect; instead use --store", 1),
+        ("REDIS_PERSECOND_URL has no effect", 1),
+        ("GRPC_PORT has no effect; instead use --grpc", 1),
+        (" has no effect", 3),
+        (&format!("limiter-server {}", env!("CARGO_PKG_VERSION")), 1),
+        ("store memory", 1),
+        ("limits.yaml: 2 rules in 1 domains", 1),
+        ("outage choice fallback", 1),
+    ] {
+        assert_eq!(server.logged(line), times, "{line}");
+    }
+    assert_eq!(
+        server.admin("/rlconfig"),
+        "d.user: 1/1h\nd.blocked: deny, shadow_mode: true\n"
+    );
+    let channel = Endpoint::try_from(format!("http://{}", server.grpc))
+        .unwrap()
+        .connect_lazy();
+    let mut checks = HealthClient::new(channel);
+    let mut serving = async || {
+        let request = HealthCheckRequest {
+            service: String::new(),
+        };
+        let answer = checks.check(request).await.unwrap().into_inner();
+        answer.status() == ServingStatus::Serving
+    };
+    assert_eq!(
+        (health(&server), serving().await),
+        ((200, "OK\n".to_owned()), true)
+    );
+    std::fs::write(server.config(), "domain: d").unwrap();
+    until("there are no rules", || {
+        (health(&server) == (503, "no rules\n".to_owned())).then_some(())
+    });
+    let not_serving = async { while serving().await {} };
+    timeout(PATIENCE, not_serving).await.unwrap();
+}
+
+#[test]
+fn a_prefix_separates_servers_and_the_timeout_of_the_store_is_a_choice() {
+    let redis = Redis::start().unwrap();
+    let url = redis.url();
+    let start = |more: &[&str]| Server::start(CONFIG, &[&["--store", &*url], more].concat());
+    let [a, b] = ["a", "b"].map(|prefix| start(&["--prefix", prefix]));
+    assert_eq!([acquire(&a), acquire(&a), acquire(&b)], [200, 429, 200]);
+    let keys: Vec<String> = redis.command(&["KEYS", "[ab]:*"]).unwrap();
+    assert_eq!(keys.len(), 2, "{keys:?}");
+
+    let patient = start(&[
+        "--store-timeout",
+        "20s",
+        "--on-outage",
+        "closed",
+        "--prefix",
+        "patient",
+    ]);
+    until("the store is up", || {
+        (health(&patient).1 == "OK\n").then_some(())
+    });
+    redis.pause().unwrap();
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| acquire(&patient));
+        // Longer than the default.
+        thread::sleep(Duration::from_secs(1));
+        redis.resume().unwrap();
+        assert_eq!(asked.join().unwrap(), 200);
+    });
+    let away = [
+        "--store",
+        "redis://ann:secret@127.0.0.1:1/0",
+        "--unhealthy-when",
+        "store-down",
+    ];
+    let away = Server::start(CONFIG, &away);
+    until("it is unhealthy", || {
+        (health(&away) == (503, "store down\n".to_owned())).then_some(())
+    });
+    assert_eq!(
+        (
+            away.logged("store redis://127.0.0.1:1/0"),
+            away.logged("secret")
+        ),
+        (1, 0)
+    );
+}
+
+#[test]
+fn each_line_of_a_log_in_json_is_an_object() {
+    let (mut command, _folder) = command(&[("LIMITER_LOG_FORMAT", "json"), ("HOST", "x")]);
+    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let mut messages = Vec::new();
+    while !messages
+        .iter()
+        .any(|message: &String| message.starts_with("admin 127.0.0.1:"))
+    {
+        let line: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        assert!(
+            line["timestamp"].is_string() && line["target"].is_string(),
+            "{line}"
+        );
+        messages.push(line["message"].as_str().unwrap().to_owned());
+        let level = if messages.len() == 1 { "WARN" } else { "INFO" };
+        assert_eq!(line["level"], level, "{line}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(messages[0], "HOST has no effect; instead use --http");
+}
+
+#[tokio::test]
+async fn an_old_connection_ends() {
+    let age = [
+        "--max-connection-age",
+        "1s",
+        "--max-connection-age-grace",
+        "1s",
+    ];
+    let server = Server::start(CONFIG, &age);
+    for to in [server.grpc, server.http] {
+        let stream = tokio::net::TcpStream::connect(to).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        timeout(PATIENCE, connection).await.unwrap().unwrap();
+        drop(client);
+    }
+}
