@@ -94,7 +94,7 @@ impl<S: WindowStore> Inner<S> {
         log: LogKey<'_>,
     ) -> Result<bool, Error> {
         // Before the primary store's clock is read: an entry may count for longer than it should, but not shorter.
-        let clock = local.store.apply_now(&Op::peek("", &CLOCK)).log.now;
+        let clock = local.store.apply_now(&Op::peek("", &CLOCK)).log.clock;
         let Some(cell) = local.locked(|carried| carried.oldest(number, clock)) else {
             return Ok(false);
         };

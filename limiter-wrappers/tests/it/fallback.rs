@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use limiter_core::store::Op;
-use limiter_core::{Clock, Limiter, SyncStore, WithClock, policy};
+use limiter_core::{Clock, Limiter, SyncStore, WindowStore, WithClock, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Guarded;
 use tokio::runtime::{Builder, Handle};
@@ -192,6 +192,28 @@ async fn a_dead_node_holds_up_no_other() {
         asked() - before
     );
     flush(&scene.server, scene.limiter.store()).await;
+}
+
+/// Sentence 4: the sweep reads the local clock. The newest entry of the log with the default name and an empty key is no clock.
+#[tokio::test(start_paused = true)]
+async fn a_log_with_a_future_time_does_not_age_the_others() {
+    let scene = scene("5/1h", 0);
+    scene.server.set(Does::Refuse);
+    let policy = policy!("9/1h");
+    let tomorrow = scene
+        .clock
+        .now()
+        .saturating_add(Duration::from_secs(86_400));
+    let store = scene.limiter.store();
+    assert!(
+        store
+            .apply(Op::record("", &policy).at(tomorrow))
+            .await
+            .is_ok()
+    );
+    assert!(scene.limiter.acquire("key").await.unwrap().allowed());
+    flush(&scene.server, store).await;
+    assert_eq!(scene.used("key", scene.clock.now()), 1);
 }
 
 /// Sentence 2: an ended runtime ends the sweep, the next call starts it, and it ends with the store.
