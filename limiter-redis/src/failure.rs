@@ -3,6 +3,7 @@
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
 
+use crate::script;
 use crate::url::{malformed, shown};
 
 /// A command that failed.
@@ -48,7 +49,6 @@ const MISCONFIGURED_TEXTS: [&str; 7] = [
 const HINTS: [(&str, &str); 5] = [
     ("ACL failure in script", PERMISSIONS),
     ("has no permissions", PERMISSIONS),
-    // Up to Redis 7.0, which does not name the command.
     ("can't run this command", PERMISSIONS),
     (
         "cluster support disabled",
@@ -160,9 +160,13 @@ impl Failure {
 /// Without the time that was left, so that a log can drop repetitions.
 const TIMED_OUT: &str = "timed out";
 
-fn hint(text: &str) -> &'static str {
+fn hint(text: &str) -> String {
     let hint = HINTS.iter().find(|(part, _)| text.contains(part));
-    hint.map_or("", |(_, hint)| hint)
+    let hint = hint.map_or("", |(_, hint)| hint);
+    match script::commands_at(text).filter(|_| hint == PERMISSIONS) {
+        Some(commands) => format!("; the refused command is {commands}{hint}"),
+        None => hint.to_owned(),
+    }
 }
 
 /// Returns a server's text, or the part of it that shows nothing of the key.

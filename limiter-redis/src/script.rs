@@ -64,6 +64,26 @@ impl LuaScript {
     }
 }
 
+/// Returns the commands in the line of a script that a server's error points to. Up to Redis 7.0, an error does not identify the
+/// command that the user must not run.
+pub(crate) fn commands_at(error: &str) -> Option<String> {
+    let (_, after) = error.split_once("@user_script:")?;
+    let digits = after.split(|c: char| !c.is_ascii_digit()).next()?;
+    let before: usize = digits.parse::<usize>().ok()?.checked_sub(1)?;
+    let script = [&*APPLY, &*SETTLE, &*INSPECT]
+        .into_iter()
+        .find(|script| error.contains(&script.sha1))?;
+    let line = script.text.lines().nth(before)?;
+    let mut commands: Vec<_> = line
+        .split("call('")
+        .skip(1)
+        .filter_map(|call| call.split('\'').next())
+        .collect();
+    commands.sort_unstable();
+    commands.dedup();
+    (!commands.is_empty()).then(|| commands.join(" or "))
+}
+
 /// Replaces the names of numbers. Reading a local variable would take the server longer.
 fn fill_in(file: &str) -> String {
     let (mut text, mut rest) = (String::with_capacity(file.len()), file);

@@ -107,6 +107,20 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     assert_eq!((page.keys.len(), page.next.is_none()), (2, true));
 }
 
+/// Up to Redis 7.0, the server's text does not contain the command.
+#[tokio::test]
+async fn a_refused_command_is_in_the_error() {
+    let server = Server::start().unwrap();
+    for command in ["zadd", "zrange", "time"] {
+        allow(&server, command, BASIC_RULES);
+        allow(&server, command, &format!("-{command}"));
+        let store = Arc::new(connect(&as_user(&server.url(), command)).await);
+        let limiter = search(policy!("3/1h"), store);
+        let error = limiter.acquire("k").await.unwrap_err().to_string();
+        assert!(error.to_lowercase().contains(command), "{error}");
+    }
+}
+
 /// The name is part of the pattern: a user may be given the keys of one limiter alone.
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
