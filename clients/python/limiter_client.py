@@ -135,7 +135,8 @@ class Limiter:
     def acquire(self, descriptor: Descriptor, cost: int = 1, *, id: Optional[str] = None, wait: float = 0.0) -> Response:
         """Takes units if they fit, or as soon as they do within ``wait`` seconds, at most 60.
 
-        ``id`` is the idempotency key. Give one if the caller itself may be repeated; the default is a new one for each call.
+        ``id`` is the idempotency key. Give one if the caller itself may be repeated; the default is a new one for each call. So the
+        rule needs an exact limit, such as ``60000/10m`` in addition to ``1000000/30d~1h``.
         """
         if not 0 <= wait <= MAX_WAIT:
             raise ValueError(f"wait is {wait}, expected 0 to {MAX_WAIT} seconds")

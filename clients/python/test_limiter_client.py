@@ -22,7 +22,7 @@ CONFIG = """
 domain: d
 descriptors:
   - { key: user, rate_limit: { policy: "20/1h" } }
-  - { key: meter, rate_limit: { policy: "1000000/30d~1h" } }
+  - { key: meter, rate_limit: { policy: "60000/10m, 1000000/30d~1h" } }
   - { key: soon, rate_limit: { policy: "1/300ms" } }
   - { key: free, rate_limit: { unlimited: true } }
 """

@@ -75,9 +75,10 @@ pub(crate) fn commands_at(error: &str) -> Option<String> {
         .find(|script| error.contains(&script.sha1))?;
     let line = script.text.lines().nth(before)?;
     let mut commands: Vec<_> = line
-        .split("call('")
-        .skip(1)
-        .filter_map(|call| call.split('\'').next())
+        .split("('")
+        .filter_map(|call| call.split_once('\''))
+        .map(|(word, _)| word)
+        .filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()))
         .collect();
     commands.sort_unstable();
     commands.dedup();

@@ -235,7 +235,10 @@ fn a_refused_refund_is_no_outage() {
         .command::<()>(&["ACL", "SETUSER", "default", "-zrem"])
         .unwrap();
     assert_eq!(call("refund", receipt).0, 503);
-    assert_eq!(server.logged("refused by Redis, not an outage: "), 1);
+    // The log is written after the response.
+    let refused = || server.logged("refused by Redis, not an outage: ");
+    until("the refusal is logged", || (refused() > 0).then_some(()));
+    assert_eq!(refused(), 1);
     assert_eq!(server.logged("the store is down"), 0);
     assert_eq!(server.metric("limiter_server_store_up "), Some(1.0));
 }

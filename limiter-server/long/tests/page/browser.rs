@@ -33,7 +33,14 @@ struct Driver {
 }
 
 impl Driver {
+    /// It ends at once if the port that it chose is taken for the other version of IP, so there are several attempts.
     fn start() -> Self {
+        (0..5)
+            .find_map(|_| Self::try_start())
+            .expect("chromedriver says which port it listens on")
+    }
+
+    fn try_start() -> Option<Self> {
         let program =
             env::var("LIMITER_CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
         let spawned = Command::new(&program)
@@ -55,11 +62,11 @@ impl Driver {
             )
         });
         thread::spawn(move || lines.for_each(drop));
-        let port = port.expect("chromedriver names its port");
-        Self {
-            process,
-            url: format!("http://127.0.0.1:{}", port.trim_end_matches('.')),
+        let url = port.map(|port| format!("http://127.0.0.1:{}", port.trim_end_matches('.')));
+        if url.is_none() {
+            let _ = process.wait();
         }
+        Some(Self { process, url: url? })
     }
 }
 
