@@ -165,7 +165,7 @@ impl Connection {
         };
         kind()
             .map(Self)
-            .map_err(|error| url::malformed(url, &error))
+            .map_err(|error: RedisError| url::malformed(url, &error))
     }
 
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
