@@ -46,9 +46,10 @@ const MISCONFIGURED_TEXTS: [&str; 7] = [
     "cluster support disabled",
 ];
 /// What to do about some texts, for the messages of errors.
-const HINTS: [(&str, &str); 5] = [
+const HINTS: [(&str, &str); 6] = [
     ("ACL failure in script", PERMISSIONS),
     ("has no permissions", PERMISSIONS),
+    ("No permissions to access", PERMISSIONS),
     ("can't run this command", PERMISSIONS),
     (
         "cluster support disabled",
