@@ -136,8 +136,10 @@ fn a_prefix_separates_servers_and_the_timeout_of_the_store_is_a_choice() {
         "--prefix",
         "patient",
     ]);
+    // It connects, which takes a paused server longer than a client waits.
+    let ann = json!({ "domain": "d", "descriptor": [["user", "ann"]] });
     until("the store is up", || {
-        (health(&patient).1 == "OK\n").then_some(())
+        (patient.post("/v1/status", &ann.to_string()).0 == 200).then_some(())
     });
     redis.pause().unwrap();
     thread::scope(|scope| {
