@@ -33,7 +33,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// It ends at once if the port that it chose is taken for the other version of IP, so there are several attempts.
+    /// Starts chromedriver. It exits if its port is taken on IPv4 or IPv6, so this tries several times.
     fn start() -> Self {
         (0..5)
             .find_map(|_| Self::try_start())
