@@ -2,7 +2,6 @@
 
 mod common;
 mod merge;
-#[cfg(feature = "serde")]
 mod saved;
 
 use std::collections::hash_map::RandomState;
@@ -28,15 +27,15 @@ use crate::time::Timestamp;
 /// # use limiter_core::Timestamp;
 /// # use limiter_core::store::{Facts, Log, Op, Outcome};
 /// # fn example(op: &Op<'_>, saved: Option<Vec<u8>>, save: impl FnOnce(Vec<u8>), now: Timestamp) -> Result<Facts, Box<dyn std::error::Error>> {
-/// let mut log = saved.map_or(Ok(Log::new()), |bytes| serde_json::from_slice(&bytes))?;
+/// let mut log = saved.map_or(Ok(Log::new()), |bytes| Log::from_bytes(&bytes))?;
 /// let facts = log.apply(op, now);
 /// if let Outcome::Appended(_) = facts.outcome {
-///     save(serde_json::to_vec(&log)?); // may be deleted from `log.expires_at()` on
+///     save(log.to_bytes()); // may be deleted from `log.expires_at()` on
 /// }
 /// # Ok(facts) }
 /// ```
 ///
-/// The feature `serde` saves and loads a log in any format. A log that contradicts itself does not load.
+/// `limiter-log` contains such a loop, as a store over two functions that load and swap bytes.
 ///
 /// # Performance
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
