@@ -1,4 +1,4 @@
-//! A gateway to language models, with a policy for each customer, in memory or over Redis. It loads its limits again when their file
+//! A gateway to language models, with a policy for each customer, in memory or on Redis. It loads its limits again when their file
 //! changes. Run it with
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges the streamed tokens, even if the
 //!   client disconnects.
 //! - `POST /embed/{model}` charges the customer and the model, or neither.
-//! - `GET /image/{subject}` waits for up to two seconds until it fits, and costs nothing if it fails.
+//! - `GET /image/{subject}` waits for up to two seconds until it fits, and is refunded if it fails.
 //! - `GET /usage` is the customer's usage as JSON.
 //! - `POST /login` counts the failures of an account and all attempts from an address.
 //! - `GET /metrics` is Prometheus text.
@@ -273,7 +273,7 @@ fn parsed(text: &str, store: &SharedStore) -> Result<Router> {
     routes(serde_json::from_str(text)?, store)
 }
 
-/// Loads the limits again whenever their file has changed. A file with an error changes nothing.
+/// Loads the limits again whenever their file has changed. A file with an error leaves the limits unchanged.
 async fn reload(file: String, store: SharedStore, current: watch::Sender<Router>) {
     let mut seen = None;
     loop {

@@ -22,7 +22,7 @@ fn main() -> Result<(), exact_limiter::Error> {
 
     let status = search.status("customer 7").now()?;
     println!(
-        "status, which consumes nothing: {} of {} used",
+        "status, which consumes no unit: {} of {} used",
         status.used(),
         status.limit()
     );

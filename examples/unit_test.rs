@@ -71,7 +71,7 @@ mod tests {
             );
         }
         clock.advance(Duration::from_secs(200));
-        // The account is locked even for the right password, and this attempt counts too.
+        // The account is locked even for the right password, and this attempt also counts.
         assert_eq!(
             login.attempt("ann", "open sesame").await.unwrap(),
             "locked, try again later"

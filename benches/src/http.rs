@@ -50,7 +50,7 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
         .try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
-/// Measures all apps in turns. The overhead is the time beyond the bare app's.
+/// Measures all apps in turns. The overhead is the time above the bare app's.
 fn compare(
     &Scenario {
         limit,

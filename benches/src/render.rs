@@ -50,7 +50,7 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// Returns the paths and texts of all pages, rendered from the committed records.
 ///
 /// # Errors
-/// If a record or a page cannot be read, or their sections are not those that are rendered.
+/// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
 pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
     let load = |group: Group| Record::load_all(&group.name(), workspace);
     let [memory, surface, redis] = [

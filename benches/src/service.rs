@@ -1,4 +1,4 @@
-//! `limiter-server` compared with tonic services that repeat one response: its own, and one that says OK and no more. Each is a program
+//! `limiter-server` compared with tonic services that repeat one response: its own, and a bare OK. Each is a program
 //! on the first CPU; they share a client.
 
 use std::env::current_exe;

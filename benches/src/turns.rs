@@ -41,7 +41,7 @@ impl<'a> Run<'a> {
 /// The figures of one turn, by measure.
 pub(crate) type Turn = Vec<(&'static str, f64)>;
 
-/// Who takes turns in a scenario.
+/// The contestants of a scenario.
 pub(crate) struct Contestant<'a> {
     /// Its name in the tables.
     pub(crate) name: &'a str,

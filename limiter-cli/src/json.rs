@@ -17,7 +17,7 @@ pub(crate) struct DecisionFields {
     pub(crate) used: u64,
     /// The units left of the maximum.
     pub(crate) remaining: u64,
-    /// How long to wait; `None` if the request was allowed.
+    /// How long to wait. `None` if the request was allowed.
     pub(crate) retry_after_us: Option<u64>,
     /// The time until the next unit becomes available.
     pub(crate) refill_after_us: u64,

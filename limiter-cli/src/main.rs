@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether the reader of the output has closed it, as `head` does.
+/// Returns `true` if the reader of the output has closed it, as `head` does.
 fn reader_left(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

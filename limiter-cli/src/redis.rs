@@ -44,7 +44,7 @@ pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
         .prefix(prefix)
         .connect_timeout(TIMEOUT)
         .response_timeout(TIMEOUT);
-    // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
+    // A lazy connection does not connect, so an error here means a malformed URL or prefix.
     drop(
         builder
             .clone()

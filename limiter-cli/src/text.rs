@@ -70,7 +70,7 @@ fn span(micros: u64, smallest: Unit) -> String {
     )
 }
 
-/// Returns whether a time is relative to 0 rather than a date.
+/// Returns `true` if a time is relative to 0 rather than a date.
 pub(crate) fn is_relative(at: Timestamp) -> bool {
     at.as_micros() < FIRST_DATE
 }

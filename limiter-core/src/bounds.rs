@@ -107,7 +107,7 @@ impl fmt::Display for OutOfRange {
                     [first, found as usize].map(|code| resolution::RESOLUTIONS[code].1);
                 write!(
                     f,
-                    "a policy with the resolutions {first} and {second}, expected the same one for all limits that have one"
+                    "resolutions {first} and {second} differ, expected one resolution for the whole policy"
                 )
             }
             Quantity::Limits => {

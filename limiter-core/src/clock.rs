@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 pub trait Clock: Debug + Send + Sync + 'static {
     /// Returns the current time.
     ///
-    /// The clock may step back. An operation then happens at the time of its log's newest entry, so a step back releases nothing.
+    /// The clock may step back. An operation then happens at the time of its log's newest entry, so a step back releases no unit.
     fn now(&self) -> Timestamp;
 
     /// Returns a future that completes once `duration` has passed by this clock, never earlier.

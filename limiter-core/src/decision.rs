@@ -17,7 +17,7 @@ use crate::time::{Timestamp, Window};
 /// All durations start at [`at`](Status::at) and are whole microseconds. A decision holds the store's facts and computes its
 /// values on demand. It allocates only for a policy of more than four limits.
 #[derive(Clone)]
-#[must_use = "a decision says whether to proceed"]
+#[must_use = "a decision may be a denial"]
 pub struct Decision {
     status: Status,
     outcome: Outcome,
@@ -26,14 +26,14 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns whether the operation fitted every limit. For a record, which is never denied: whether it would have fitted.
+    /// Returns `true` if the operation fitted every limit. A record is never denied: `true` if it would have fitted.
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.status.verdict.fits
     }
 
-    /// Returns whether the operation was denied, so that [`into_result`](Self::into_result) is an error. Never for a record.
+    /// Returns `true` if the operation was denied, so that [`into_result`](Self::into_result) is an error. Never for a record.
     #[inline]
     #[must_use]
     pub const fn is_denied(&self) -> bool {
@@ -85,7 +85,7 @@ impl Decision {
         }
     }
 
-    /// Returns whether the operation has an entry in the log: it appended one, or repeats the call that did.
+    /// Returns `true` if the operation has an entry in the log: it appended one, or repeats the call that did.
     #[inline]
     #[must_use]
     pub const fn appended(&self) -> bool {
@@ -98,12 +98,12 @@ impl Decision {
         self.entry().map(|entry| entry.at)
     }
 
-    /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
+    /// Returns `true` if this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
         self.is_denied() && self.is_repeated()
     }
 
-    /// Returns whether the log held the operation's entry already.
+    /// Returns `true` if the log held the operation's entry already.
     pub(crate) const fn is_repeated(&self) -> bool {
         matches!(self.outcome, Outcome::Repeated(_))
     }
@@ -260,7 +260,7 @@ fn receipt_micros(op: &Op<'_>, is_refundable: bool) -> u64 {
     }
 }
 
-/// Returns whether the operation is denied, and by which limits.
+/// Returns the verdict: whether the operation is denied, and by which limits.
 #[inline(always)]
 fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Verdict {
     if admitted || op.mode == Mode::Record {

@@ -80,7 +80,7 @@ impl fmt::Display for ErrorKind {
 impl Error {
     /// Returns an error of this kind.
     ///
-    /// The message should name the failure, its location, its cause and the expectation. It must not contain a key.
+    /// The message should state what failed, where and why, and what was expected. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -120,8 +120,8 @@ impl Error {
         self.0.log.as_ref().map(|(name, _)| *name)
     }
 
-    /// Returns whether the same call may succeed later: `true` for [`ErrorKind::Unavailable`] and
-    /// [`ErrorKind::Timeout`], `false` for every other kind.
+    /// Returns `true` if the same call may succeed later, that is, for [`ErrorKind::Unavailable`] and
+    /// [`ErrorKind::Timeout`].
     ///
     /// A repeated call may count twice unless it carries the same idempotency key.
     #[must_use]

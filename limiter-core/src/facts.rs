@@ -136,7 +136,7 @@ impl Facts {
             Outcome::Nothing if log.fits(op.policy, op.cost) != admitted => {
                 "the verdict contradicts the usage"
             }
-            // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known to reach it.
+            // Retention may drop entries above the maximum, so after a denied attempt usage is only known to reach it.
             Outcome::Appended(_) if log.fits(op.policy, u64::from(!admitted)) != admitted => {
                 "the verdict contradicts the usage"
             }
@@ -166,7 +166,7 @@ impl SettlementFacts {
 }
 
 impl LogFacts {
-    /// Returns whether `more` units fit every limit on top of its usage.
+    /// Returns `true` if `more` units fit every limit on top of its usage.
     #[inline(always)]
     fn fits(&self, policy: &Policy, more: u64) -> bool {
         let pairs = self.usage.iter().zip(policy.limits());

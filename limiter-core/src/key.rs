@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// | `uuid::Uuid` (feature `uuid`) | the hyphenated text |
 /// | tuples of two to four of these | the parts, separated by `,`; a `,` or `\` inside a part is escaped with `\` |
 ///
-/// Keys are readable text wherever possible, so operators can type them. References to these types are keys too. Borrowed
+/// Keys are readable text wherever possible, so operators can type them. So are references to these types. Borrowed
 /// strings and slices are never copied, and other keys of up to 32 bytes are built without an allocation.
 ///
 /// ```

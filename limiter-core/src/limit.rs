@@ -63,10 +63,10 @@ impl Limit {
         }
     }
 
-    /// Returns the limit with a resolution, which keeps its logs small: entries that no limit can tell apart merge.
+    /// Returns the limit with a resolution, which keeps its logs small: entries merge once no limit can distinguish them.
     ///
     /// No window ever admits more than the maximum. The price: a unit becomes available late, by less than `resolution`. A log holds
-    /// about `window / resolution` entries, whatever the maximum. [Permits](crate::Request::permit) and
+    /// about `window / resolution` entries, regardless of the maximum. [Permits](crate::Request::permit) and
     /// [idempotency keys](crate::Request::idempotency_key) need an exact limit in the same policy, and last as long as its window. All
     /// limits of a policy that have a resolution have the same one.
     ///
@@ -102,7 +102,7 @@ impl Limit {
     /// becomes available that much later. Acquires have no receipts, apart from [permits](crate::Request::permit) and calls with an
     /// [idempotency key](crate::Request::idempotency_key).
     ///
-    /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The largest one that is at
+    /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The longest one that is at
     /// most a sixtieth of the window is a good start. Default: no lease.
     ///
     /// ```

@@ -53,7 +53,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// resource its own name.
 ///
 /// # Cancel safety
-/// A future dropped before its first poll does nothing. A future dropped later may or may not have changed the store, but
+/// A future dropped before its first poll has no effect. A future dropped later may or may not have changed the store, but
 /// never in part. On a synchronous store, a future that does not wait completes in its first poll.
 #[derive(Clone, Debug)]
 pub struct Limiter<S = SharedStore> {

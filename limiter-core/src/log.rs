@@ -269,19 +269,19 @@ impl Log {
         (!self.is_empty()).then_some(self.expires_at)
     }
 
-    /// Returns the number of entries, including expired ones that no append has dropped yet.
+    /// Returns the number of entries, including expired entries that no append has dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether the log has no entries. A store need not keep an empty log.
+    /// Returns `true` if the log has no entries. A store need not keep an empty log.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the total cost of the entries, including expired ones that no append has dropped yet.
+    /// Returns the total cost of the entries, including expired entries that no append has dropped yet.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost_from(0)

@@ -8,7 +8,7 @@ use std::{fmt, ptr};
 ///
 /// Limiters with different names never see each other's entries, even on one store. Limiters with the same name share
 /// their logs. Choose a short word for *what* is limited, such as `search` or `login`; it also labels metrics and header
-/// fields. The key says *who* is limited.
+/// fields. The key identifies *who* is limited.
 ///
 /// Names are interned for the life of the process, so a name is `Copy` and comparing two takes constant time. Do not make
 /// names from user input: every new name uses memory that is never freed.

@@ -395,8 +395,8 @@ mod tests {
             ),
             (
                 "1/1s, 5/1m~1s, 9/1h~1m",
-                "policy \"1/1s, 5/1m~1s, 9/1h~1m\": a policy with the resolutions 1s and 1m, expected the same one for all limits \
-                 that have one",
+                "policy \"1/1s, 5/1m~1s, 9/1h~1m\": resolutions 1s and 1m differ, expected one \
+                 resolution for the whole policy",
             ),
         ] {
             let error = text.parse::<Policy>().unwrap_err();

@@ -129,11 +129,11 @@ pub struct Op<'a> {
     pub wants_receipt: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
-    /// Stores ignore it. Observers can tell a status from a peek.
+    /// Stores ignore it. It lets observers distinguish a status from a peek.
     pub is_status: bool,
     /// How long the caller waits for the store's response. Default: `None`, for as long as the store takes.
     ///
-    /// A store that can measure this appends nothing after that time, because the caller has decided otherwise by then.
+    /// A store that can measure this does not append after that time, because the caller has decided otherwise by then.
     pub timeout: Option<Duration>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Op<'a> {
     /// Sets the idempotency key. Default: none.
     ///
     /// If the log holds an entry with the same id that is younger than the [receipt window](Self::receipt_window), the
-    /// operation appends nothing. It returns the original verdict with the current usage.
+    /// operation does not append. It returns the original verdict with the current usage.
     #[inline]
     #[must_use]
     pub fn with_id(mut self, id: impl Into<EntryId>) -> Self {
@@ -230,7 +230,7 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the peek of the same cost, which appends nothing. A record's cost may be above a maximum: then no wait helps,
+    /// Returns the peek of the same cost, which does not append. A record's cost may be above a maximum: then no wait helps,
     /// and [`Usage::blocker`](crate::store::Usage::blocker) is unspecified.
     #[must_use]
     pub fn to_peek(self) -> Self {
@@ -282,12 +282,12 @@ impl<'a> Op<'a> {
         if self.receipt_window().is_some() {
             return Ok(());
         }
-        let text = "a limit with a resolution keeps no single entries: add an exact limit whose window is as long as the call \
-                    takes, such as `60000/10m`";
+        let text = "permits and idempotency keys need an exact limit: add one whose window is as long as the call takes, such as \
+                    `60000/10m`";
         Err(Error::new(ErrorKind::NeedsExactLimit, text).with_log(self.log))
     }
 
-    /// Returns whether [`checked`](Self::checked) would return the operation unchanged.
+    /// Returns `true` if [`checked`](Self::checked) would return the operation unchanged.
     ///
     /// For hot paths: once inlined, the compiler can often evaluate this at compile time.
     #[inline(always)]
@@ -305,7 +305,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns whether the operation appends an entry, given whether it fits.
+    /// Returns `true` if the operation appends an entry, given whether it fits.
     #[inline]
     #[must_use]
     pub fn appends(&self, fits: bool) -> bool {
@@ -364,14 +364,14 @@ impl<'a> Op<'a> {
 pub struct JointOp<'a> {
     /// The operation.
     pub op: Op<'a>,
-    /// Whether it denies nothing, whether it does not fit or fails.
+    /// Whether it never denies, even if it does not fit or fails.
     pub is_advisory: bool,
     /// Whether it appends even if another operation denies, as it would alone.
     pub keeps_charge: bool,
 }
 
 impl<'a> JointOp<'a> {
-    /// Returns whether the operation denies the whole, given [`Facts::admitted`](crate::store::Facts::admitted).
+    /// Returns `true` if the operation denies the whole, given [`Facts::admitted`](crate::store::Facts::admitted).
     #[must_use]
     pub fn denies(&self, admitted: bool) -> bool {
         !admitted && !self.is_advisory && self.op.mode != Mode::Record
@@ -379,7 +379,7 @@ impl<'a> JointOp<'a> {
 
     /// Returns the position of the operation that denies the others, given the facts that each would have alone. `None` if none denies.
     ///
-    /// It is the first that repeats a denial, because it denied them the first time. If there is none, it is the first that denies.
+    /// It is the first operation that repeats a denial, because it denied the others the first time. Without one, it is the first operation that denies.
     #[must_use]
     pub fn denier(ops: &[Self], alone: &[Facts]) -> Option<usize> {
         let mut all = ops.iter().zip(alone);

@@ -55,7 +55,7 @@ impl Reason {
                 "expected a lease of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no longer than the \
                  window"
             }
-            Self::TwoResolutions(_) => "expected the same resolution for all limits that have one",
+            Self::TwoResolutions(_) => "expected one resolution for the whole policy",
             Self::TooManyLimits => "expected at most 8 limits",
         }
     }

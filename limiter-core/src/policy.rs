@@ -17,7 +17,7 @@ use crate::time::Window;
     serde(rename_all = "lowercase")
 )]
 pub enum Counting {
-    /// Only admitted acquires count, so denied requests cost nothing. This is the default.
+    /// Only admitted acquires count, so denied requests are free. This is the default.
     #[default]
     Admitted,
     /// Every attempt counts, so denied requests extend the wait and hammering is punished.
@@ -76,7 +76,7 @@ impl Policy {
     /// [`OutOfRange`] if there are no limits or more than [`MAX_LIMITS`], or if two have different resolutions.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, OutOfRange> {
         let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
-        // One more than fit, because an endless iterator has too many as well.
+        // Takes one more than fits, because the iterator may be endless.
         for limit in limits.into_iter().take(MAX_LIMITS + 1) {
             if let Some(place) = array.get_mut(count) {
                 *place = limit;
@@ -251,7 +251,7 @@ impl Policy {
         self.smallest_max
     }
 
-    /// Returns whether a limit has a [resolution](Limit::resolution).
+    /// Returns `true` if a limit has a [resolution](Limit::resolution).
     #[inline]
     #[must_use]
     pub const fn has_resolution(&self) -> bool {
@@ -410,7 +410,7 @@ mod tests {
                 Policy::new([coarse, limit(1), finer.unwrap()])
                     .unwrap_err()
                     .to_string(),
-                "a policy with the resolutions 10ms and 1ms, expected the same one for all limits that have one"
+                "resolutions 10ms and 1ms differ, expected one resolution for the whole policy"
             );
         }
     }

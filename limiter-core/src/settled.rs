@@ -35,13 +35,13 @@ impl Settled {
         }
     }
 
-    /// Returns whether it took effect. `false` if the log no longer held the entry; nothing changed then.
+    /// Returns `true` if it took effect. Otherwise the log no longer held the entry, and did not change.
     #[must_use]
     pub const fn applied(&self) -> bool {
         self.applied
     }
 
-    /// Returns whether the cost was recorded as a new entry, because the old one had expired.
+    /// Returns `true` if the cost was recorded as a new entry, because the old one had expired.
     ///
     /// Only [`Permit::settle_or_record`](crate::Permit::settle_or_record) does so.
     #[must_use]

@@ -47,7 +47,7 @@ impl Receipt {
         self.window
     }
 
-    /// Returns whether the receipt has expired at `now`.
+    /// Returns `true` if the receipt has expired at `now`.
     #[must_use]
     pub const fn has_expired(&self, now: Timestamp) -> bool {
         !self.window.counts(self.at, now)

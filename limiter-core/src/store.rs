@@ -44,7 +44,7 @@ pub type JointFacts = Vec<Result<Facts, Error>>;
 /// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
 ///
 /// Implement it with [`#[async_trait]`](https://docs.rs/async-trait), which boxes the futures and so makes the trait object safe:
-/// `Arc<dyn WindowStore>` is a store, too.
+/// `Arc<dyn WindowStore>` is also a store.
 ///
 #[doc = include_str!("contract.md")]
 #[async_trait]
@@ -72,10 +72,10 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     ///
     /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log
     /// charged before another. To offer it, also return an [identity](Self::identity). A store that cannot apply these operations
-    /// as one says so without waiting.
+    /// as one returns `None` without waiting.
     ///
     /// # Errors
-    /// If the store fails. An error that is not [retryable](Error::is_retryable) names the log that it is about, if there is one.
+    /// If the store fails. An error that is not [retryable](Error::is_retryable) identifies its log, if it is about one.
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let _ = ops;
         Ok(None)
@@ -188,7 +188,7 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 
 /// A synchronous store: it never waits, cannot fail and needs no runtime. In-memory stores implement it.
 ///
-/// Its methods correspond to those of [`WindowStore`] and follow the same contract.
+/// Its methods correspond to [`WindowStore`]'s and follow the same contract.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may have to wait, so it has no `.now()`",
     note = "`.await` works with every store",

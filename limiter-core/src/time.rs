@@ -153,7 +153,7 @@ impl Window {
         Duration::from_micros(self.0)
     }
 
-    /// Returns whether an entry appended at `at` counts in this window at `now`.
+    /// Returns `true` if an entry appended at `at` counts in this window at `now`.
     ///
     /// An entry counts if its age is less than the window's length; at exactly that length it no longer counts. An entry
     /// later than `now` counts.

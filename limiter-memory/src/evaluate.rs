@@ -189,7 +189,7 @@ mod tests {
                 prop_assert_eq!(entries_of(&mut bucket.keyed.log), entries_of(&mut other));
                 fast += usize::from(answer.fast);
             }
-            // A conversion takes the general version, and so does whatever exceeds a maximum.
+            // A conversion takes the general version, and so does usage above a maximum.
             let common = policy.limits().len() <= 4 && !attempts && !records;
             prop_assert!(!common || fast + 12 > count, "{} of {} are fast", fast, count);
         }

@@ -136,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Returns an [`Oldest`] that names no entry of this log.
+    /// Returns an [`Oldest`] that matches no entry of this log.
     pub(crate) fn no_oldest(&mut self) -> Oldest {
         Oldest::none(with_entries!(self, entries => entries.number(0), _ => 0))
     }

@@ -33,7 +33,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// |---|---|
 /// | a key of up to 18 bytes with up to four entries of cost 1 | one slot of 64 |
 /// | a longer key | its length plus 16, in addition to the slot |
-/// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both apply |
+/// | an entry after the fourth | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both apply |
 /// | a policy of several limits | 32 for each log of more than four entries |
 /// | an entry of a log that has seen an idempotency key, a refund, a settlement or a resolution | 24 |
 ///
@@ -54,7 +54,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// idempotency key, a refund, a settlement or a resolution, they are logarithmic in its length. A settlement or a refund takes
 /// time proportional to the number of entries that are newer than the one it changes.
 ///
-/// Some inserts take longer: those that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
+/// Some inserts take longer: inserts that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
 /// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
 ///
 /// # Locking
@@ -97,7 +97,7 @@ impl MemoryStore {
         self.placement.len()
     }
 
-    /// Returns whether the store holds no keys. See [`len`](Self::len).
+    /// Returns `true` if the store holds no keys. See [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -155,7 +155,7 @@ impl MemoryStore {
         }
     }
 
-    /// Not inlined: a key in a shard waits for memory, compared with which a call costs nothing.
+    /// Not inlined: a key in a shard waits for memory, compared with which a call is free.
     #[inline(never)]
     fn run_in_shard<A: Answer>(
         &self,
@@ -166,7 +166,7 @@ impl MemoryStore {
         let found = self
             .placement
             .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
-        // The clock costs nothing while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
+        // The clock is free while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
         // had a log with a later entry, which has expired since.
         let now = time(op.at);
         match found {
@@ -186,8 +186,8 @@ impl MemoryStore {
         answer
     }
 
-    /// Returns the number of a new log's first entry. It is far from those of an earlier log of the key, so that a receipt from
-    /// that log names no entry of the same microsecond in this one.
+    /// Returns the number of a new log's first entry. It is far from the numbers of the key's earlier logs, so that a receipt from
+    /// that log matches no entry of the same microsecond in this one.
     fn first_number(&self) -> u32 {
         let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
         begun.wrapping_mul(FIRST_NUMBER_STEP) % FIRST_NUMBERS

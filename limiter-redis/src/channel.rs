@@ -49,7 +49,7 @@ impl Channel {
         let is_given = ops.first().is_some_and(|op| !op.at.is_empty());
         let timeout = ops.iter().filter_map(|op| op.timeout).min();
         let command = |attempt: Attempt| {
-            // A given time says nothing about the server's clock.
+            // A given time does not reveal the server's clock.
             let gives_up = attempt.gives_up.filter(|_| !is_given);
             let deadline = gives_up.and_then(|gives_up| self.clock.at(gives_up));
             ops.iter_mut()

@@ -29,7 +29,7 @@ const MAX_REDIRECTIONS: usize = 3;
 pub(crate) struct NodePool(Arc<Inner>);
 
 struct Inner {
-    /// How to connect, whatever the address.
+    /// How to connect to any address.
     info: ConnectionInfo,
     timeouts: Timeouts,
     seeds: Vec<Address>,
@@ -215,7 +215,7 @@ impl Refresh for NodePool {
 }
 
 /// Returns where a redirection points, and whether the command must follow an `ASKING` there. With
-/// `cluster-preferred-endpoint-type unknown-endpoint` it names a port alone, on the host that was `asked`.
+/// `cluster-preferred-endpoint-type unknown-endpoint` a redirection contains only a port, on the host that was `asked`.
 fn redirection(error: &RedisError, asked: &str) -> Option<(Address, bool)> {
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     let (address, _slot) = error.redirect_node()?;

@@ -1,4 +1,4 @@
-//! A store's connection, whatever is at the other end.
+//! A store's connection to a server, a Cluster or a Sentinel.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl Connection {
     pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         url::check(url)?;
         let runtime = Runtime::current().ok_or_else(|| {
-            let text = "a connection to Redis needs a tokio runtime to run in";
+            let text = "a connection to Redis needs a tokio runtime";
             Error::new(ErrorKind::Configuration, text)
         })?;
         #[cfg(feature = "tls")]

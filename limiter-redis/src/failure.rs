@@ -33,7 +33,7 @@ const UNAVAILABLE_CODES: [&str; 6] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "
 /// Codes of a server that refuses this user or this command.
 const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
 /// Codes of a server that a new connection to the same address may no longer reach: a replica, a former master without replicas,
-/// and one that no longer knows who asks.
+/// and a server that no longer knows the user.
 const DEPOSED_CODES: [&str; 4] = ["READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH"];
 /// Texts of plain `ERR` replies that a retry would receive again.
 const MISCONFIGURED_TEXTS: [&str; 7] = [
@@ -57,7 +57,7 @@ const HINTS: [(&str, &str); 6] = [
     ),
     (
         "DB index is out of range",
-        "; the number after the host in the URL is too large",
+        "; the database number in the URL is too large",
     ),
 ];
 const PERMISSIONS: &str = "; grant the user the keys and commands that limiter-redis' documentation lists under \"Permissions\"";
@@ -170,7 +170,7 @@ fn hint(text: &str) -> String {
     }
 }
 
-/// Returns a server's text, or the part of it that shows nothing of the key.
+/// Returns a server's text, or the part of it that does not contain the key.
 fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     let text = text.split(BEFORE_ARGUMENTS).next().unwrap_or_default();
     let tag = |stored: &&[u8]| {

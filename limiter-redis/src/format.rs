@@ -24,7 +24,7 @@ numbers! {
     // The form of a request, a sum.
     RESOLUTION: u8 = 1;
     CALLER_ID: u8 = 2;
-    // Of one of several operations, a sum: it denies nothing; it appends whatever the others do.
+    // Of one of several operations, a sum: it never denies; it appends even if it is denied.
     ADVISORY: u8 = 1;
     KEPT: u8 = 2;
 

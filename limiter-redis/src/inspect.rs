@@ -28,13 +28,13 @@ pub struct LogInfo {
 }
 
 impl RedisStore {
-    /// Returns Redis' data on a log; `None` if there is none.
+    /// Returns Redis' data on a log. `None` if there is none.
     ///
     /// # Errors
     /// The errors of every operation: see [`RedisStore`].
     ///
     /// # Cancel safety
-    /// It changes nothing, so it can be dropped at any time.
+    /// It only reads, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let stored = self.keys.encode(log);
         let reply = self

@@ -83,7 +83,7 @@ impl KeySpace {
         Some((decode_name(&log[..colon])?, decode_key(&log[colon + 1..])?))
     }
 
-    /// Returns the pattern with which `SCAN` matches the keys of this space, with any tags: all, or those of one name and a few
+    /// Returns the pattern with which `SCAN` matches the keys of this space, with any tags: all, or the keys of one name and a few
     /// others. Neither the prefix nor an escaped name holds a character that is special in a pattern.
     pub(crate) fn pattern(&self, name: Option<Name>) -> String {
         match name {
@@ -98,7 +98,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
 }
 
-/// Decodes the output of [`Name::encoded`]; `None` for anything else.
+/// Decodes the output of [`Name::encoded`]. `None` for anything else.
 fn decode_name(escaped: &[u8]) -> Option<String> {
     let name = String::from_utf8(percent_decode(escaped).collect()).ok()?;
     (utf8_percent_encode(&name, ESCAPED_IN_NAMES)
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// So no two logs meet, with a hash tag or without.
+        /// So no two logs share a key, with or without a hash tag.
         #[test]
         fn names_and_keys_read_back(name in prop_oneof![ODD, ".{0,20}"], key in keys()) {
             let tag: HashTag = |key| key.split(|byte| *byte == b':').next().unwrap_or(key);

@@ -8,7 +8,7 @@
 //! - [`Limiter`](limiter_core::Limiter) puts a policy and a name in front of the store.
 //! - [`RedisStore::inspect`] describes one live log; [`RedisStore::scan`] lists them.
 //! - [`Error::kind`](limiter_core::Error::kind) classifies a failure, and
-//!   [`Error::is_retryable`](limiter_core::Error::is_retryable) says whether the same call may succeed later.
+//!   [`Error::is_retryable`](limiter_core::Error::is_retryable) returns `true` if the same call may succeed later.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

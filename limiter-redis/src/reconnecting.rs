@@ -159,7 +159,7 @@ impl Link {
     }
 }
 
-/// A call that waits for its reply. Dropped before, it has heard nothing.
+/// A call that waits for its reply. Dropped earlier, it has received no reply.
 struct Wait<'a> {
     link: &'a Link,
     since: u64,

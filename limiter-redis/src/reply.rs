@@ -38,7 +38,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Returns whether the script appended nothing because the deadline had passed.
+/// Returns `true` if the script did not append because the deadline had passed.
 pub(crate) fn is_late(reply: &Value) -> bool {
     matches!(reply, Value::BulkString(bytes) if bytes[..] == [LATE])
 }
@@ -157,6 +157,6 @@ pub(crate) fn unexpected(reply: &Value) -> Error {
     };
     Error::new(
         ErrorKind::Inconsistent,
-        format!("Redis sent a reply of an unexpected form: {form}"),
+        format!("Redis sent an unexpected reply: {form}"),
     )
 }

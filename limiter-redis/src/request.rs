@@ -44,7 +44,7 @@ pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
 }
 
 /// Returns the limits of the limiter's default policy, on which retention and receipts depend. None if they are the operation's own,
-/// or if it appends nothing.
+/// or if it does not append.
 fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
     let default = op
         .limiter_policy

@@ -41,7 +41,7 @@ impl RedisStore {
     /// Returns a page of the logs with the store's prefix: of all limiters, or of the one called `name`.
     ///
     /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
-    /// for each page, whatever the name, so a page may be empty. A scan finds every log that exists from its beginning to its end.
+    /// for each page, regardless of the name, so a page may be empty. A scan finds every log that exists from its beginning to its end.
     ///
     /// It uses `SCAN`, which does not block the server.
     ///
@@ -49,7 +49,7 @@ impl RedisStore {
     /// The errors of every operation except `Corrupt`: see [`RedisStore`].
     ///
     /// # Cancel safety
-    /// It changes nothing, so it can be dropped at any time.
+    /// It only reads, so it can be dropped at any time.
     ///
     /// # Examples
     /// ```

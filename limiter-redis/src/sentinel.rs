@@ -19,7 +19,7 @@ struct Inner {
     sentinels: Vec<Sentinel>,
     /// The name of the master.
     name: String,
-    /// How to connect to the master, whatever its address.
+    /// How to connect to the master at any address.
     server: ConnectionInfo,
     timeouts: Timeouts,
     master: RwLock<Option<(Address, Reconnecting)>>,
@@ -37,7 +37,7 @@ struct Sentinel {
 
 impl Sentinels {
     /// Returns a connection to the master called `name`, which is made when it is needed. `server` has the credentials and the
-    /// database; its address does not count. `login` is for the sentinels; without it, those that require one get the server's.
+    /// database; its address does not count. `login` is for the sentinels; without it, sentinels that require a login get the server's.
     pub(crate) fn new(
         sentinels: Vec<ConnectionInfo>,
         login: Option<(String, String)>,
@@ -82,7 +82,7 @@ impl Sentinels {
         master.clone()
     }
 
-    /// Returns the master. The first call asks the sentinels, and those that come meanwhile wait for it.
+    /// Returns the master. The first call asks the sentinels; calls in the meantime wait for it.
     async fn master(&self) -> RedisResult<Reconnecting> {
         if let Some((_, master)) = self.known() {
             return Ok(master);
@@ -158,7 +158,7 @@ fn is_master(role: &[Value]) -> bool {
 }
 
 fn unknown() -> RedisError {
-    let text = "no sentinel has named a master";
+    let text = "no sentinel returned a master";
     (ErrorKind::MasterNameNotFoundBySentinel, text).into()
 }
 

@@ -95,14 +95,14 @@ mod tests {
         learn(&clock, 100, 150);
         learn(&clock, 200, 220);
         assert_eq!(at(&clock, 300), Some(350));
-        // One that was sent earlier.
+        // A reply to an earlier request.
         learn(&clock, 0, 60);
         assert_eq!(at(&clock, 300), Some(360));
         for (sent, expected) in [(1_000_000, 360), (2_000_000, 310), (3_000_000, 310)] {
             learn(&clock, sent, sent + 10);
             assert_eq!(at(&clock, 300), Some(expected));
         }
-        // Late replies of an earlier period raise the bound too.
+        // Late replies of an earlier period also raise the bound.
         learn(&clock, 2_000_000, 2_000_500);
         assert_eq!(at(&clock, 0), Some(500));
     }

@@ -72,7 +72,7 @@ impl Runtime {
         Handle::try_current().ok().map(Self)
     }
 
-    /// Spawns a task on the caller's runtime: the one that connected may have ended.
+    /// Spawns a task on the caller's runtime: the runtime that connected may have ended.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         Handle::try_current()
             .unwrap_or_else(|_| self.0.clone())

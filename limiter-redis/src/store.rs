@@ -35,8 +35,8 @@ use crate::{reply, request};
 ///
 /// # Abandoned operations
 /// When a stopped server continues, it executes the requests that it received. An operation therefore has a deadline by the
-/// server's clock, after which it appends nothing: the end of the [response timeout](crate::RedisStoreBuilder::response_timeout) or of
-/// the operation's [timeout](Op::timeout), whichever is earlier. Settlements, operations at a given time, and those before the first reply have no deadline.
+/// server's clock, after which it does not append: the end of the [response timeout](crate::RedisStoreBuilder::response_timeout) or of
+/// the operation's [timeout](Op::timeout), the earlier of both. Settlements, operations at a given time, and those before the first reply have no deadline.
 ///
 /// # Cancel safety
 /// If a future is dropped before it completes, the operation takes effect completely or not at all.

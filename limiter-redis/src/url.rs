@@ -340,7 +340,7 @@ mod tests {
         ] {
             let text = check(url).err().map(|error| error.to_string());
             assert_eq!(text.is_none(), is_enabled, "{url}");
-            // As the facade names it.
+            // By the facade's name.
             let expected = format!("needs the feature `{feature}` of the crate `exact-limiter`");
             assert!(
                 text.is_none_or(|text| text.ends_with(&expected) && !text.contains("secret")),

@@ -75,7 +75,7 @@ async fn rlconfig(State(service): State<Arc<Service>>) -> Result<impl IntoRespon
     render(service, lines).await
 }
 
-/// Returns the metrics that are read from the service: those of the current rules, so a removed rule has none.
+/// Returns the metrics that are read from the service. Only current rules have metrics.
 fn of_rules(service: &Service) -> String {
     const DECISIONS: &str = "limiter_server_decisions_total";
     const HITS: &str = "limiter_server_hits_total";

@@ -13,7 +13,7 @@ use crate::rules::{Rule, Rules};
 const MAX_WIDTH: usize = 80;
 const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
 
-/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns whether there are no errors; prints them to `errors`
+/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints them to `errors`
 /// otherwise.
 ///
 /// # Errors

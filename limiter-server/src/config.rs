@@ -93,7 +93,7 @@ impl Paths {
     }
 }
 
-/// Returns a number that changes with each of these files, and with those of each of these folders. Reads none of them.
+/// Returns a number that changes with each of these files and each file of these folders. Does not read the files.
 pub(crate) fn stamp(paths: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in paths {

@@ -18,7 +18,7 @@ pub(crate) struct Detailed(RwLock<HashMap<(String, String), Labelled>>);
 struct Labelled(String, Arc<Counts>);
 
 impl Detailed {
-    /// Returns the counts of a label; `None` if there are too many labels already.
+    /// Returns the counts of a label. `None` if there are too many labels already.
     pub(crate) fn counts(&self, rule: &Rule, label: &str) -> Option<Arc<Counts>> {
         let name = (rule.domain.clone(), label.to_owned());
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);

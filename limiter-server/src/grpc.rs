@@ -25,7 +25,7 @@ use crate::service::{Failure, Service};
 
 /// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
 const CALL: Duration = Duration::from_secs(10);
-/// How long messages that cannot be decoded are not logged after one that was.
+/// How long malformed messages are not logged after a logged one.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// What the paths of decisions begin with.
 const DECISIONS: &str = "/envoy.service.ratelimit.v3.RateLimitService/";

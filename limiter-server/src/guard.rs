@@ -33,7 +33,7 @@ impl Guard {
     /// address.
     #[must_use]
     pub fn new(token: Option<&str>, local: bool, hosts: &[String]) -> Self {
-        // Comparing hashes takes a time that says nothing about the token.
+        // The time of comparing hashes does not reveal the token.
         Self {
             token: token.map(hash),
             local,
@@ -71,12 +71,12 @@ impl Guard {
         }
     }
 
-    /// Returns whether the host that the request names cannot be a foreign page's name for this machine.
+    /// Returns `true` if the host that the request names cannot be a foreign page's name for this machine.
     fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let host = headers
             .get(header::HOST)
             .and_then(|host| host.to_str().ok());
-        // HTTP/2 names the host in the URI. HTTP/1.0 may name none, but no browser speaks it.
+        // HTTP/2 has the host in the URI. HTTP/1.0 may omit it, but no browser speaks it.
         let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else {
             return true;
         };

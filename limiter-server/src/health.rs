@@ -12,7 +12,7 @@ use crate::service::Service;
 /// How often the health for gRPC follows the state.
 const FOLLOW: Duration = Duration::from_millis(250);
 
-/// What health checks say.
+/// The result of health checks.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     service: Arc<Service>,
@@ -27,7 +27,7 @@ impl Health {
         }
     }
 
-    /// Returns whether the server is healthy, and its state in words.
+    /// Returns the server's health: `true` if it is healthy, and its state in words.
     pub(crate) fn state(&self) -> (bool, &'static str) {
         let is_away = self.service.store().is_away();
         let problem = self.unhealthy_when.iter().find_map(|when| match when {

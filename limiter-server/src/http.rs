@@ -71,7 +71,7 @@ async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Ref
     Ok((status, Json(answer)).into_response())
 }
 
-/// Responds with 200 even while the store is down, unless an option says otherwise, because the outage choice decides then.
+/// Responds with 200 even while the store is down, unless `--unhealthy-when` contains that, because the outage choice decides then.
 async fn healthz(State(http): State<Arc<Http>>) -> (StatusCode, &'static str) {
     match http.health.state() {
         (true, text) => (StatusCode::OK, text),

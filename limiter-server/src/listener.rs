@@ -31,7 +31,7 @@ use self::bounds::{HEAD, Patient, Seat, Sent};
 pub(crate) use self::bounds::{Seats, Waiting};
 use crate::tls::Tls;
 
-/// How long a client may read nothing of what is sent to it.
+/// How long a client may leave sent data unread.
 const WRITE: Duration = Duration::from_secs(30);
 /// How long accepting pauses after it failed, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! JSON objects. A derived structure would accept an array, too, and take its elements for fields by their position.
+//! JSON objects. A derived structure would also accept an array, and take its elements for fields by their position.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -146,8 +146,8 @@ pub struct Serve {
     /// Other host names of the admin listener. IP addresses and `localhost` are always accepted. Repeatable
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
-    /// The token for resets; beyond loopback, the whole admin listener requires it: `authorization: Bearer TOKEN`, or the password
-    /// in the browser's dialog. Without a token, an admin listener beyond loopback refuses resets
+    /// The token for resets; except on loopback, the whole admin listener requires it: `authorization: Bearer TOKEN`, or the password
+    /// in the browser's dialog. Without a token, an admin listener on other addresses refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// The certificate chain in PEM, for TLS on the gRPC and HTTP listeners. Changed files are reloaded, as on SIGHUP

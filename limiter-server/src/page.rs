@@ -22,7 +22,7 @@ use crate::store::OnOutage;
 
 const PAGE: &str = include_str!("page.html");
 
-/// The content security policy, which names the script and the style by their hashes.
+/// The content security policy, which identifies the script and the style by their hashes.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |start, end| {
         let text = PAGE

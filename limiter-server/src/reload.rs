@@ -67,7 +67,7 @@ async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
 /// Reloads TLS when its files change, and on SIGHUP. The future never ends.
 ///
 /// # Errors
-/// Those of [`watch`].
+/// The errors of [`watch`].
 pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut watch = Watch::new(tls.files(), None)?;
     Ok(async move {

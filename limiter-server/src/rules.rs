@@ -67,7 +67,7 @@ impl Rules {
         })
     }
 
-    /// Reads one file from memory. `file` names it in errors.
+    /// Reads one file from memory. Errors contain `file` as its name.
     ///
     /// # Errors
     /// All errors of the text.
@@ -107,7 +107,7 @@ impl Rules {
                         if let Some(first) = rules.domains.get(name.as_bytes()) {
                             let first = &first.overrides.place;
                             errors.push(format!(
-                                "{place}: the domain \"{name}\" is already at {first}"
+                                "{place}: the domain \"{name}\" is already defined at {first}"
                             ));
                         }
                         rules.domains.insert(name.as_bytes().into(), domain);
@@ -134,7 +134,7 @@ impl Rules {
         })
     }
 
-    /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
+    /// Returns the rule of one descriptor and the key that it limits. `None` if no rule matches.
     ///
     /// The entries are pairs of a key and a value, which are any bytes: Envoy copies values from header fields. For each, a rule with its value comes before a wildcard that matches it, and that before a rule for any value.
     #[must_use]
@@ -152,7 +152,7 @@ impl Rules {
         self.list.iter()
     }
 
-    /// Returns all rules, with those of [`overrides`](Self::overrides).
+    /// Returns all rules, including [`overrides`](Self::overrides).
     pub fn with_overrides(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.list
             .iter()
@@ -254,7 +254,7 @@ impl Rule {
         }
     }
 
-    /// Returns the limiter of limits per `unit` that descriptors bring; `None` if the rule has no limiter.
+    /// Returns the limiter of limits per `unit` that descriptors bring. `None` if the rule has no limiter.
     ///
     /// Each unit has its own log, because an append with a short window drops entries that a longer one counts.
     #[must_use]
@@ -269,7 +269,7 @@ impl Rule {
         own.get(UNITS.iter().position(|(other, _)| *other == unit)?)
     }
 
-    /// Returns the limiter of charges that count even if they do not fit; `None` if the rule has no limiter.
+    /// Returns the limiter of charges that count even if they do not fit. `None` if the rule has no limiter.
     pub(crate) fn charging_limiter(&self) -> Option<&Limiter> {
         let limiter = self.limiter()?;
         Some(self.charging.get_or_init(|| {
@@ -278,7 +278,7 @@ impl Rule {
         }))
     }
 
-    /// Removes the logs of a key. Returns whether there was one.
+    /// Removes the logs of a key. Returns `true` if there was one.
     ///
     /// # Errors
     /// If the store fails.
@@ -328,7 +328,7 @@ pub enum Effect {
     Limit(Limiter),
     /// Denies always: `requests_per_unit: 0`.
     Deny,
-    /// Allows always, and says so: `unlimited: true`.
+    /// Always allows, by `unlimited: true`.
     Unlimited,
     /// Allows always, as if no rule matched: no `rate_limit`, and no descriptors below.
     Exempt,
@@ -356,7 +356,7 @@ pub struct Counts {
     pub denied: AtomicU64,
     /// Requests that a rule in shadow mode would have denied. They are not counted as allowed.
     pub shadow_denied: AtomicU64,
-    /// The costs of all requests, whatever came of them.
+    /// The costs of all requests, allowed or denied.
     pub hits: AtomicU64,
     /// Allowed requests that left at most a fifth of their limit.
     pub near_limit: AtomicU64,

@@ -1,4 +1,4 @@
-//! The service: decides on requests, whichever protocol brought them.
+//! The service: decides on requests of every protocol.
 
 mod claim;
 mod reply;
@@ -126,7 +126,7 @@ impl Service {
 
     /// Replaces the rules. Requests in progress use the old ones.
     ///
-    /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
+    /// A configuration with errors leaves the rules unchanged; [`errors`](Self::errors) returns them until the next reload.
     pub fn reload(&self, rules: Result<Rules, Errors>) {
         let errors = rules.map(|rules| {
             let rules = Arc::new(rules);
@@ -167,7 +167,7 @@ impl Service {
         self.unknown.load(Relaxed)
     }
 
-    /// Counts a descriptor that no rule matches. Returns whether it is allowed.
+    /// Counts a descriptor that no rule matches. Returns `true` if it is allowed.
     ///
     /// # Errors
     /// With [`Unmatched::Error`].
@@ -260,7 +260,7 @@ impl Service {
         &self.stop
     }
 
-    /// Counts the rules of a request. A rule counts nothing if it would have allowed a request that another rule denies.
+    /// Counts the rules of a request. A rule does not count a request that it allows and another rule denies.
     fn count_all(
         &self,
         claims: &[Claim<'_>],

@@ -140,7 +140,7 @@ impl Store {
             Location::Memory => return Ok(Self::in_memory(memory)),
             Location::Redis(url) => url,
         };
-        // An attempt ends before the call, so that the error names its cause.
+        // An attempt ends before the call, so that the error contains its cause.
         let redis = RedisStore::builder()
             .prefix(prefix)
             .response_timeout(timeout - timeout / 6)
@@ -192,7 +192,7 @@ impl Store {
         &self.shared
     }
 
-    /// Returns whether the store or one of its nodes is down, so that the outage choice decides.
+    /// Returns `true` if the store or one of its nodes is down, so that the outage choice decides.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.redis.as_ref().is_some_and(Guarded::in_outage)

@@ -27,7 +27,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files of TLS; `None` if the options name no certificate.
+    /// Reads the files of TLS. `None` if the options name no certificate.
     ///
     /// # Errors
     /// If a file cannot be read or does not fit the others.
@@ -79,7 +79,7 @@ impl Tls {
     /// Reads the files again, for new connections. Open ones stay.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read). The old certificates then stay in use.
+    /// The errors of [`read`](Self::read). The old certificates then stay in use.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         if let Some(config) = config(&self.options)? {
             self.config.store(Arc::new(config));
@@ -118,7 +118,7 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
     Ok(Some(config))
 }
 
-/// Returns whether the first of these certificates is valid for one of these names.
+/// Returns `true` if the first of these certificates is valid for one of these names.
 fn has_name(certificates: &[CertificateDer<'_>], names: &[String]) -> bool {
     let certificate = certificates
         .first()

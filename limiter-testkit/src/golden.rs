@@ -40,7 +40,7 @@ pub struct Row {
     pub limiter: usize,
     /// The usage of each limit. Empty if the trace does not state it.
     pub used_each: &'static [u64],
-    /// The result; `None` if the operation is refused because its cost can never fit.
+    /// The result. `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
 
@@ -120,7 +120,7 @@ impl Trace {
 }
 
 impl Row {
-    /// Returns the operation's policy; `None` for the default policy.
+    /// Returns the operation's policy. `None` for the default policy.
     ///
     /// # Errors
     /// Never: the limits of the golden traces are valid.

@@ -44,7 +44,7 @@ pub struct ReferenceEntry {
     pub cost: u64,
     /// Whether it fitted the operation's policy when it was appended.
     pub admitted: bool,
-    /// Whether it fitted the limiter's default policy, too.
+    /// Whether it also fitted the limiter's default policy.
     pub refundable: bool,
 }
 

@@ -34,7 +34,7 @@ impl<R> LayerBuilder<R> {
     /// the same time once more.
     ///
     /// Each store gets half of the time that is left, the last one all of it. A stack with a fallback decides locally when its
-    /// share is over, so a request gets a response in time, however many rules it meets. A store that ignores its share counts
+    /// share is over, so a request gets a response in time, regardless of the number of rules. A store that ignores its share counts
     /// as failed after the timeout.
     ///
     /// A store in memory decides immediately and needs no timer. Any other one needs tokio's timers: without the feature

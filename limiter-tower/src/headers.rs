@@ -111,7 +111,7 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Sends the fields on 3xx responses too. Default: no, because a client that reads a small remainder may not follow the
+    /// Also sends the fields on 3xx responses. Default: no, because a client that reads a small remainder may not follow the
     /// redirect.
     #[must_use]
     pub const fn on_redirects(mut self) -> Self {

@@ -7,7 +7,7 @@
 //! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer or the route of axum's router |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
-//! | [`a.or(b)`](KeyExtractor::or) | the first that finds a key |
+//! | [`a.or(b)`](KeyExtractor::or) | the first extractor that finds a key |
 //! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
 //!
 //! ```

@@ -40,7 +40,7 @@ use crate::service::LimitService;
 ///
 /// # When the client disconnects
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
-/// [`Rule::refund_abandoned`]. So does what was charged by then of one that is dropped while
+/// [`Rule::refund_abandoned`]. So does any charge of a request that is dropped while
 /// the stores are asked, even if another rule would have denied it: limits may then admit less, never more.
 pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<R>>);
 

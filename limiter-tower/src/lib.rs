@@ -25,7 +25,7 @@ mod rules;
 mod rulings;
 mod service;
 
-/// The crate `http`, whose types this crate's API takes. Those that most programs need are at the root, too.
+/// The crate `http`, whose types this crate's API takes. The types that most programs need are also at the root.
 pub use http;
 pub use http::{HeaderMap, HeaderName, StatusCode};
 

@@ -31,7 +31,7 @@ pub enum RuleOutcome<'a> {
     Admitted(&'a Decision),
     /// The request was denied, or would have been denied by a shadow rule.
     Denied(&'a Decision),
-    /// The rule did not charge the request: it cost nothing, or another rule denied it.
+    /// The rule did not charge the request: its cost was 0, or another rule denied it.
     Uncharged(&'a Status),
     /// The cost is above a limit's maximum.
     CostExceedsLimit,
@@ -63,7 +63,7 @@ impl RuleOutcome<'_> {
 }
 
 impl<'a> Observation<'a> {
-    /// Returns the report; `None` for a rule that was never asked.
+    /// Returns the report. `None` for a rule that was never asked.
     pub(crate) fn new(
         rule: &'a Rule,
         applied: &'a Applied,

@@ -89,7 +89,7 @@ impl Rejection {
     /// Returns the rejection of a denied decision, for handlers that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
-    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] converts to a rejection too, so `?` returns either from a handler.
+    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] also converts to a rejection, so `?` returns either from a handler.
     ///
     /// ```
     /// # use exact_limiter::Limiter;
@@ -173,7 +173,7 @@ impl Rejection {
         }
     }
 
-    /// Returns how long to wait until the same request fits all rules, if nothing else is charged; `None` if no wait helps.
+    /// Returns how long to wait until the same request fits all rules, if nothing else is charged. `None` if no wait helps.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after

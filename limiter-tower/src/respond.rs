@@ -77,7 +77,7 @@ fn problem(rejection: &Rejection) -> String {
         ),
         Cause::StoreFailed(_) => (
             "#temporary-reduced-capacity",
-            "Request cannot be satisfied for a moment",
+            "Request cannot be satisfied while capacity is temporarily reduced",
         ),
         Cause::MissingKey(_) => (
             "",
@@ -109,8 +109,8 @@ fn problem(rejection: &Rejection) -> String {
     if matches!(rejection.cause(), Cause::MissingKey(_)) {
         // Most often, the server was started without `into_make_service_with_connect_info`.
         json.push_str(
-            ",\"detail\":\"the request has no rate limit key; a key that is the client's address needs the connection's address \
-             as an extension of the request\"",
+            ",\"detail\":\"the request has no rate limit key; a limit by client address needs the connection's address in the \
+             request's extensions\"",
         );
     }
     json.push('}');

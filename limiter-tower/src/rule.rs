@@ -54,7 +54,7 @@ pub enum MissingKey {
 /// The charge for a request.
 #[derive(Clone, Debug)]
 pub struct Charge {
-    /// The units. 0 charges nothing, and the response still reports the usage.
+    /// The units. 0 does not charge, and the response still reports the usage.
     pub cost: u64,
     /// The policy, such as a gold customer's. `None` is the limiter's own.
     ///
@@ -141,7 +141,7 @@ impl Rule {
     /// Settles the charge when the response's head is known, before it is sent. The header fields show the usage afterwards.
     ///
     /// A handler can pass values, such as LLM tokens, in an extension of the response. If the store fails, the charge stays. If
-    /// the service returns an error instead of a response, the charge stays, too.
+    /// the service returns an error instead of a response, the charge also stays.
     #[must_use]
     pub fn settle(
         mut self,

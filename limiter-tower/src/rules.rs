@@ -132,14 +132,14 @@ impl Rules {
         self.list.iter().any(Rule::settles)
     }
 
-    /// Refunds the charges of a request that was abandoned, if its rules say so.
+    /// Refunds the charges of an abandoned request if its rules have [`Rule::refund_abandoned`](crate::Rule::refund_abandoned).
     pub(crate) fn abandon(&self, rulings: &Rulings<'_>) {
         for permit in rulings.permits(&self.list, |rule| rule.refund_abandoned) {
             drop(run(async move { permit.refund().await }));
         }
     }
 
-    /// Returns the actual cost of each of a request's calls; `None` if all charges stay, as they do without a response.
+    /// Returns the actual cost of each of a request's calls. `None` if all charges stay, as they do without a response.
     pub(crate) fn actual_costs(
         &self,
         rulings: &Rulings<'_>,

@@ -237,7 +237,7 @@ struct Asked<S, B, R> {
     config: Arc<Config<R>>,
 }
 
-/// Charges that the response may change. On drop, refunds the charges whose rule says so.
+/// Charges that the response may change. On drop, refunds the charges of rules with [`Rule::refund_abandoned`](crate::Rule::refund_abandoned).
 struct Unsettled<R> {
     config: Arc<Config<R>>,
     /// `None` once there is a response.

@@ -30,7 +30,7 @@ use self::nodes::{Nodes, Out, later};
 pub(crate) use self::stand_in::StandIn;
 use crate::stack::Stack;
 
-/// Callers that wait for less say nothing about the store.
+/// A caller with a shorter timeout is no evidence against the store.
 const HURRY: Duration = Duration::from_millis(100);
 
 /// A store behind a denial cache, a circuit breaker and a timeout, with a choice for outages. [`Stack`] builds it.
@@ -59,12 +59,12 @@ const HURRY: Duration = Duration::from_millis(100);
 ///   that wait for [less than 100 ms](Op::timeout): one caller in a hurry must not open the breaker for all.
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](Stack::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
-///   breaker closes. If not, it opens for another pause. A probe that is dropped says nothing, so another passes after a pause.
-///   `None` and errors that are not about the log's data say nothing either: the next call is the probe.
+///   breaker closes. If not, it opens for another pause. A dropped probe is inconclusive, so another call passes after a pause.
+///   So are `None` and errors that are not about the log's data: the next call is the probe.
 ///
 /// # The timeout
 /// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store,
-/// and a `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it
+/// and a `RedisStore` does not append after it. Other calls may still take effect later. To count an operation once, repeat it
 /// with the same idempotency key. Calls need a tokio runtime, unless the store does not wait.
 ///
 /// # Outages
@@ -212,7 +212,7 @@ impl<S: WindowStore> Guarded<S> {
 }
 
 impl<S: WindowStore> Inner<S> {
-    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_heard` says whether a
+    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_heard` is `true` if a
     /// server made this response.
     async fn call<T>(
         &self,
@@ -230,7 +230,7 @@ impl<S: WindowStore> Inner<S> {
         .await;
         let is_heard = match &answer {
             Ok(answer) => is_heard(answer),
-            // Others are the library's, or a refusal: no decision, and no outage.
+            // Other errors are the library's, or a refusal: no decision, and no outage.
             Err(error) => {
                 error.is_retryable()
                     || matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Inconsistent)
@@ -334,7 +334,7 @@ impl<S: WindowStore> Inner<S> {
         let Some(first) = ops.first() else {
             return Ok((Some(Vec::new()), Vec::new()));
         };
-        // One node's outage says nothing about the other logs.
+        // One node's outage does not concern other nodes' logs.
         let node = |joint: &JointOp<'_>| self.store.node(joint.op.log);
         if self.nodes.in_outage() && ops.iter().any(|joint| node(joint) != node(first)) {
             return Ok((None, Vec::new()));
@@ -436,7 +436,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         answer
     }
 
-    /// Spends blocks and repeats cached denials. A store that decides without waiting is not asked here, so its denials are cached, too.
+    /// Spends blocks and repeats cached denials. A store that decides without waiting is not asked here, so its denials are also cached.
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let spent = self.0.blocks.spend(&op);
         let facts = spent.or_else(|| self.0.denials.find(&op))?;
@@ -460,7 +460,7 @@ async fn within<T>(
 ) -> Result<T, Error> {
     // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
     if Handle::try_current().is_err() {
-        let text = "a store that has to wait needs a tokio runtime for its timeout";
+        let text = "an asynchronous store's timeout needs a tokio runtime";
         return call
             .now_or_never()
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
@@ -493,7 +493,7 @@ impl<S> Clone for Guarded<S> {
 }
 
 impl<S: fmt::Debug> fmt::Debug for Guarded<S> {
-    /// Prints no keys, and locks nothing.
+    /// Prints no keys, and takes no lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner {
             store,

@@ -28,7 +28,7 @@
 //! | `limiter_carried_dropped_total` | counter | none: see [`report`] |
 //!
 //! `store` is the name that the store was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
-//! limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
+//! limits if it has none: give names to policies that come from a database. A status is timed, but is no decision. Clients
 //! cannot choose a label. No metric has a key, which is often an address or a secret. Their number has no bound.
 //!
 //! `docs/grafana/dashboard.json` in the repository is a Grafana dashboard for these metrics.
@@ -76,7 +76,7 @@ struct Decisions {
 }
 
 impl<S> ObservedStore<S> {
-    /// Returns `store` with metrics, whose label `store` is this name. Those with equal names add up.
+    /// Returns `store` with metrics, whose label `store` is this name. Stores with equal names add up.
     ///
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
@@ -149,7 +149,7 @@ impl<S> ObservedStore<S> {
 
     fn note_facts(&self, op: &Op<'_>, facts: Result<&Facts, &Error>, began: Instant) {
         match facts {
-            // The limiter verifies the facts too, and returns this error.
+            // The limiter also verifies the facts, and returns this error.
             Ok(facts) => self.note(
                 op,
                 facts

@@ -42,7 +42,7 @@ impl<S> Stack<S> {
 
     /// Sets the timeout of a call to the store. Default: 300 ms. [`Duration::MAX`] means no timeout.
     ///
-    /// A `RedisStore` has timeouts, too. This one bounds all its attempts together.
+    /// A `RedisStore` has its own timeouts. This one bounds all its attempts together.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -95,7 +95,7 @@ impl<S> Stack<S> {
 
     /// Returns a store that admits requests during an outage: it decides as if the log were empty.
     ///
-    /// A status then shows nothing used. A settlement or refund reports that the entry is gone, even after the outage if the
+    /// A status then shows no usage. A settlement or refund reports that the entry is gone, even after the outage if the
     /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
@@ -129,7 +129,7 @@ impl<S> Stack<S> {
     /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts. So it counts once,
     ///   even if a reply is lost.
     /// - The record keeps the entries that any limit of the log's operations counts. Cells that affect no limit are dropped, so
-    ///   attempts push out nothing.
+    ///   attempts displace no log.
     /// - At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Guarded::dropped) counts the others.
     ///
     /// # What an outage costs

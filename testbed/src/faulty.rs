@@ -24,7 +24,7 @@ pub enum Does {
     Corrupt,
     /// Fail as misconfigured.
     Misconfigure,
-    /// Never answer, and apply nothing.
+    /// Never respond, and do not apply the call.
     Hang,
     /// Apply it, and never answer.
     ApplyAndHang,
@@ -32,7 +32,7 @@ pub enum Does {
     LoseAnswer,
     /// Apply it, and respond a second later.
     AnswerLate,
-    /// Wait until another rule is set or the rule says something else.
+    /// Wait until another rule is set or the rule's result changes.
     Hold,
     /// Answer with facts that contradict themselves.
     Contradict,
@@ -41,7 +41,7 @@ pub enum Does {
 /// From a verb and a log.
 type Rule = Box<dyn FnMut(&str, LogKey<'_>) -> Does + Send>;
 
-/// A store that fails by rule, and decides nothing without waiting unless it is [told](Faulty::decide_immediately). Notes its calls. Clones are the same store.
+/// A store that fails by rule, and always waits before it decides, except after [`decide_immediately`](Faulty::decide_immediately). Notes its calls. Clones are the same store.
 #[derive(Default)]
 pub struct Faulty<S>(Arc<Inner<S>>);
 
@@ -94,7 +94,7 @@ impl<S> Faulty<S> {
         self.rule(move |_, _| does);
     }
 
-    /// Makes it decide what it can without waiting, whatever the rule, or no longer.
+    /// Makes it decide without waiting where it can, regardless of the rule, or stops that.
     pub fn decide_immediately(&self, immediate: bool) {
         self.0.immediate.store(immediate, Ordering::SeqCst);
     }

@@ -33,7 +33,7 @@ pub fn alone() -> impl Sized {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
+/// Returns `true` if the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
 #[must_use]
 pub fn test_all() -> bool {
     std::env::var_os("LIMITER_TEST_ALL").is_some()

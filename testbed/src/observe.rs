@@ -42,8 +42,8 @@ pub struct Observed {
 /// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
 /// - The server decides again within 4 s after the last fault, without new stores.
 /// - Each idempotency key counts after all calls have been repeated: once, or at most twice with a local store.
-/// - Without one, admitted calls count, and no call counts twice, nor one that is dropped.
-/// - No window admits more than [`Subject::most`] says, or once more if a fault `loses_data`.
+/// - Without one, admitted calls count, and no call counts twice, and no dropped call counts.
+/// - No window admits more than [`Subject::most`], or once more if a fault `loses_data`.
 ///
 /// `inject` calls its argument for a second of calls: while the server has a fault, and as often as there are faults. It returns
 /// the URL past any proxy, to which `direct` connects a store that checks the logs, with timeouts that a busy machine does not
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks the counts after the fault. Returns a violation that leaves nothing to check.
+    /// Checks the counts after the fault. Returns a violation that makes further checks pointless.
     async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
         let (subject, calls) = (self.subject, self.calls);
         let server = Limiter::new(subject.name, PLENTY, direct.clone());
@@ -231,7 +231,7 @@ impl<'a> Run<'a> {
             self.violations
                 .push(format!("a window of {MAX} admitted {}", self.admitted));
         }
-        // Without a promise, admitted calls need not count; a decision of a fallback may count in the server, too.
+        // Without a promise, admitted calls need not count; a fallback's decision may also count in the server.
         let least = if loses_data || subject.most.is_none() {
             0
         } else {

@@ -24,7 +24,7 @@ pub enum Network {
     Refuse,
     /// Accepts connections and resets them, including the open ones.
     Reset,
-    /// Accepts connections but sends nothing, even on the open ones. Data in transit arrives once this ends.
+    /// Accepts connections but never sends, even on open connections. Data in transit arrives once this ends.
     HalfOpen,
     /// Holds back the client's data until this ends. Replies pass.
     HoldRequests,

@@ -78,7 +78,7 @@ fn address(server: &Server) -> SocketAddr {
 }
 
 impl RedisFault {
-    /// Returns whether the fault may lose confirmed writes.
+    /// Returns `true` if the fault may lose confirmed writes.
     #[must_use]
     pub fn loses_data(self) -> bool {
         matches!(self, Self::KillAndForget | Self::Failover)

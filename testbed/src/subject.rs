@@ -20,7 +20,7 @@ pub struct Subject {
     pub store: SharedStore,
     /// How long a call may take.
     pub bound: Duration,
-    /// How many times the maximum a window may admit, whatever faults it contains. `None` if there is no bound.
+    /// How many times the maximum a window may admit, with any faults in it. `None` if there is no bound.
     pub most: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Bugs of other limiters, taken from their sources and bug reports. None occurs here, in memory or in Redis.
 //!
-//! `known_bugs.txt` lists those that a trace shows. The conformance suite finds the others: windows that hold more than the
+//! `known_bugs.txt` lists the bugs that a trace shows. The conformance suite finds the others: windows that hold more than the
 //! limit, calls that count twice, resets of other keys, and tasks that all pass a check before one of them counts.
 
 use std::sync::Arc;

@@ -28,7 +28,7 @@ pub(super) fn in_seconds(policy: &Policy) -> (u64, u64) {
     reason = "governor takes a reference to the very type of the key"
 )]
 pub(crate) trait Limits: Send + Sync {
-    /// Acquires `cost` units of a key. Returns whether they were allowed.
+    /// Acquires `cost` units of a key. Returns `true` if they were allowed.
     fn allows_n(&self, key: &String, cost: u32) -> bool;
 
     /// Acquires one unit, with the library's call for one unit if it has one.

@@ -11,7 +11,7 @@ use limiter_memory::MemoryStore;
 
 use super::limits::Limits;
 
-/// Takes a reference, because moving the decision would be measured too.
+/// Takes a reference, because moving the decision would also be measured.
 #[inline(always)]
 fn allowed(decision: &Result<Decision, Error>) -> bool {
     matches!(decision, Ok(decision) if black_box(decision).allowed())
@@ -57,7 +57,7 @@ impl Limits for Now {
             let at = Timestamp::from_micros_saturating(now - i * step - phase);
             assert!(
                 allowed(&self.0.acquire(key).at(at).now()),
-                "{key} is used up"
+                "{key} has no units left"
             );
         }
     }

@@ -27,9 +27,9 @@ pub(crate) const LIBRARIES: [Library; 4] = [PEERS[0], PEERS[1], FOLDHASH, PEERS[
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) keys: usize,
-    /// The entries of each log: exactly, if the limit is used up, and about as many on average otherwise.
+    /// The entries of each log: exactly, if the limit is full, otherwise on average.
     pub(crate) entries: u32,
-    /// Whether all requests are allowed. Otherwise every limit is used up.
+    /// Whether all requests are allowed. Otherwise every limit is full.
     pub(crate) allowed: bool,
     pub(crate) threads: usize,
 }

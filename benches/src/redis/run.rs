@@ -82,7 +82,7 @@ impl<'a> Running<'a> {
             policy: scenario.policy()?,
             keys,
         };
-        // Redis 6.2 has this name only, and later versions have it too.
+        // Redis 6.2 has only this name, and later versions keep it.
         let mut set = redis::cmd("CONFIG");
         set.arg("SET")
             .arg("zset-max-ziplist-entries")
@@ -152,7 +152,7 @@ impl<'a> Running<'a> {
                 for n in (1..=3 * units).rev() {
                     let at = Timestamp::from_micros(end - n * step)?;
                     let decision = limiter.acquire(key).cost(self.scenario.cost).at(at).await?;
-                    ensure!(decision.allowed(), "{key} is used up too early");
+                    ensure!(decision.allowed(), "{key} is full too early");
                 }
             }
         }

@@ -86,7 +86,7 @@ pub(super) fn compared(
     ))
 }
 
-/// Returns a table. `head` names the items, and each row has an item with its label. A record without the first cell has no
+/// Returns a table. `head` is the title of the items, and each row is an item with its label. A record without the first cell has no
 /// row.
 pub(super) fn table<T>(
     records: &[Record],

@@ -41,7 +41,7 @@ pub(super) struct Target {
     pub(super) prefix: String,
 }
 
-/// Prints a key's log and, with limits, the decision on a request at this moment. Changes nothing.
+/// Prints a key's log and, with limits, the decision on a request at this moment. Only reads.
 #[derive(Args, Debug)]
 pub(super) struct ShowArgs {
     /// The key, as list prints it: any byte can be written as \xNN, a backslash as \\
@@ -69,7 +69,7 @@ pub(super) struct ResetArgs {
     pub(super) target: Target,
 }
 
-/// Lists the logs as a scan finds them, in no particular order. Changes nothing and never blocks the server.
+/// Lists the logs as a scan finds them, in no particular order. Only reads, and never blocks the server.
 ///
 /// A log may be listed twice if Redis resizes its table during the scan. For a key longer than 256 bytes, Redis
 /// holds only a digest: list prints the digest, and cannot apply limits to that key.
@@ -102,7 +102,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Returns the policy of the limits; `None` if there are none.
+    /// Returns the policy of the limits. `None` if there are none.
     pub(super) fn policy(&self) -> Result<Option<Policy>, UsageError> {
         if self.limits.is_empty() {
             Ok(None)

@@ -28,7 +28,7 @@ const COLUMNS: [(&str, usize); 6] = [
 pub(super) struct Line {
     /// The name of the limiter.
     pub(super) name: String,
-    /// The key; `None` if Redis holds only its digest.
+    /// The key. `None` if Redis holds only its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
     /// The digest of the key, if Redis holds only the digest.
@@ -121,7 +121,7 @@ impl Line {
     }
 }
 
-/// Writes the cells of a row: those of [`COLUMNS`], the last two only with limits, then a name and a key.
+/// Writes a row's cells: [`COLUMNS`], the last two only with limits, then a name and a key.
 fn write_cells(
     out: &mut impl Write,
     limits: bool,

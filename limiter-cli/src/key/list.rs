@@ -84,7 +84,7 @@ pub(super) async fn list(
     Ok(())
 }
 
-/// Returns a key's line; `None` if the key no longer exists, or is filtered out.
+/// Returns a key's line. `None` if the key no longer exists, or is filtered out.
 async fn line(
     store: &Arc<RedisStore>,
     policy: Option<&Policy>,

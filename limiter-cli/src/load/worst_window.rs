@@ -32,7 +32,7 @@ impl Admissions {
         let place = times.partition_point(|time| *time <= at);
         times.insert(place, at);
         for &limit in self.policy.limits() {
-            // The windows that end with the new entry, or with one that arrived before it.
+            // The windows that end with the new entry, or with an entry that arrived before it.
             for (last, end) in times.iter().enumerate().skip(place) {
                 let first = times.partition_point(|time| {
                     end.saturating_sub(*time) >= limit.stated_window().as_micros()

@@ -60,7 +60,7 @@ impl Input {
         Ok(Self { name, content })
     }
 
-    /// Returns the number of bytes; `None` if it is unknown.
+    /// Returns the number of bytes. `None` if it is unknown.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.content {
             Content::File(file) => file.metadata().ok().map(|metadata| metadata.len()),

@@ -118,7 +118,7 @@ fn draw_usage(
     )?;
     let line = |shares: &[f64]| steps(&view.close, shares, top);
     let black = BLACK.to_rgba();
-    // Draws a label next to some columns: to the right of them, or to the left of those in the right half.
+    // Draws a label next to some columns: to the right in the left half, otherwise to the left.
     let label =
         |text: String, (first, last): (usize, usize), height: f64, down: i32, color: RGBAColor| {
             let (column, into, x) = if last < COLUMNS / 2 {

@@ -18,7 +18,7 @@ use crate::trace::{Action, Malformed, Row, Trace};
 pub(super) enum RowResult {
     /// The limiter decided.
     Decided(Decision),
-    /// The cost is 0 or can never fit. The row changed nothing.
+    /// The cost is 0 or can never fit. The row had no effect.
     Refused(ErrorKind),
     /// The key's log was removed.
     Reset,

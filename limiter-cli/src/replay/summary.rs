@@ -11,7 +11,7 @@ use crate::trace::{Action, Row};
 /// Counts the results of the rows of a trace, in total and per key.
 #[derive(Debug)]
 pub(super) struct Summary {
-    /// Rows read, without those that were skipped.
+    /// Rows read, without skipped rows.
     pub(super) rows: u64,
     /// Acquires and peeks that fitted.
     pub(super) allowed: u64,

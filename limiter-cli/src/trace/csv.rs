@@ -137,7 +137,7 @@ impl Columns {
     }
 }
 
-/// Returns whether the first row is a header row with the two required columns.
+/// Returns `true` if the first row is a header row with the two required columns.
 pub(super) fn starts_with_header(mut head: &[u8]) -> bool {
     let mut record = Record::new();
     matches!(record.read(&mut head), Ok(RecordRead::Record))

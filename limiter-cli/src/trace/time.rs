@@ -36,7 +36,7 @@ pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
     in_range(u128::from(seconds) * u128::from(MICROS) + u128::from(fraction))
 }
 
-/// Parses digits as a saturating number; `None` if there is anything else.
+/// Parses digits as a saturating number. `None` if there is anything else.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |sum, &b| {
         b.is_ascii_digit()

@@ -8,7 +8,7 @@ use limiter_cli::trace::{Format, Malformed, Trace, parse_access_log_time, parse_
 use limiter_core::{Limit, Policy, Timestamp, Window};
 
 /// Text that parses as a limit, window or policy prints as text that parses to the same value. Other text gives a
-/// short error, however long it is.
+/// short error, regardless of its length.
 pub(crate) fn limits(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;

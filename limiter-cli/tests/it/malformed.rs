@@ -128,7 +128,7 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     ),
 ];
 
-/// The part of an access log line before the time. It has no client, or none that is known.
+/// The part of an access log line before the time. It has no client, or an unknown one.
 const HEADS: &[&str] = &[
     "203.0.113.5, 10.0.0.1 - -",
     "203.0.113.5,10.0.0.1 - -",

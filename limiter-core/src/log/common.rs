@@ -8,8 +8,8 @@ use crate::op::Op;
 use crate::time::Timestamp;
 
 impl Log {
-    /// Applies an operation with one limit that drops nothing and merges only its own entry, with the newest one. Returns
-    /// `None`, and changes nothing, if the operation may be another: [`apply`](Self::apply) handles all.
+    /// Applies an operation with one limit that drops no entry and merges only its own with the newest. Returns
+    /// `None`, with the log unchanged, for all others: [`apply`](Self::apply) handles every operation.
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let ([limit], None) = (op.policy.limits(), op.limiter_policy) else {

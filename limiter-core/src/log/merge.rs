@@ -11,7 +11,7 @@ use crate::time::{Timestamp, Window};
 impl Log {
     /// Merges entries after an append at `now`. Before it, the newest entry was at `before`.
     ///
-    /// Only the new entry or those that have just left the last exact window can merge, so the time is amortised.
+    /// Only the new entry, or entries that have just left the last exact window, can merge, so the time is amortised.
     pub(super) fn merge(&mut self, op: &Op<'_>, before: Timestamp, now: Timestamp) {
         if !op.merges() {
             return;

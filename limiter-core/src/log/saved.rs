@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// No valid log costs that much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
 const MOST_COST: u64 = 2 * MAX_COST;
 
-/// No log gets as far, and whatever is read can append more numbers than time suffices for.
+/// No log gets as far: a log that is read can append more numbers than time suffices for.
 const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
 
 /// The version that saved bytes begin with.

@@ -44,7 +44,7 @@ use crate::store::{SyncStore, WindowStore};
 /// }
 /// let denied = call().await?.into_result().unwrap_err();
 /// assert!(denied.to_string().starts_with("customer: the limit 2/1m is exceeded; retry after"));
-/// // The customer's denial charged the model nothing.
+/// // The customer's denial did not charge the model.
 /// assert_eq!(model.status("large").await?.used(), 2_500);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
@@ -93,7 +93,7 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Sets how long the stores may take together. Default: as long as each takes. Refunds have the same time once more.
     ///
     /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a store with a fallback decides in
-    /// time, however many hang. A store that ignores it has failed after the timeout, with the feature `tokio`.
+    /// time, regardless of how many hang. A store that ignores it has failed after the timeout, with the feature `tokio`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -267,7 +267,7 @@ async fn until<T>(
     #[cfg(feature = "tokio")]
     if let Some(end) = end {
         if tokio::runtime::Handle::try_current().is_err() {
-            let text = "a store that has to wait needs a tokio runtime for its timeout";
+            let text = "an asynchronous store's timeout needs a tokio runtime";
             let error = Error::new(ErrorKind::Configuration, text);
             return call.now_or_never().unwrap_or(Err(error));
         }

@@ -15,7 +15,7 @@ use crate::settlement::Receipt;
 use crate::verdict::Denied;
 
 /// The decision on an acquire that asked for a [`Permit`]. Dereferences to the [`Decision`].
-#[must_use = "a decision says whether to proceed"]
+#[must_use = "a decision may be a denial"]
 #[derive(Debug)]
 pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 
@@ -145,8 +145,8 @@ impl<'a, S> Permit<'a, S> {
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
     ///
     /// Use it if work may take longer than the window: settling an expired acquire has no effect, so the work would not count.
-    /// [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or reset within the
-    /// window stays removed. One that still counts after its receipt has expired keeps its cost. Takes a second round trip if
+    /// [`Settled::recorded`](crate::Settled::recorded) returns `true` in that case. An acquire that was refunded or reset within the
+    /// window stays removed. An entry that still counts after its receipt has expired keeps its cost. Takes a second round trip if
     /// it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         Settle {
@@ -160,7 +160,7 @@ impl<'a, S> Permit<'a, S> {
         self.settle(0)
     }
 
-    /// Returns a permit for the same entry that borrows nothing, so that it can move into a task or a response body.
+    /// Returns an owned permit for the same entry, which can move into a task or a response body.
     #[must_use]
     pub fn to_owned(&self) -> Permit<'static, S>
     where

@@ -28,13 +28,13 @@ use crate::time::Timestamp;
 /// The future and [`now`](Self::now) return:
 /// - [`InvalidCost`](crate::ErrorKind::InvalidCost) if the cost is 0;
 /// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if an acquire or a peek can never fit;
-/// - [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if a permit or an idempotency key meets a policy without an exact limit.
+/// - [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if a call with a permit or an idempotency key has a policy without an exact limit.
 ///
 /// The future also returns the store's errors, and [`Inconsistent`](crate::ErrorKind::Inconsistent) if the store's facts
 /// contradict each other.
 ///
 /// # Cancel safety
-/// See [`Limiter`]. A future dropped while it sleeps in [`within`](Self::within) has consumed nothing, unless the policy
+/// See [`Limiter`]. A future dropped while it sleeps in [`within`](Self::within) has consumed no unit, unless the policy
 /// counts attempts.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 pub struct Request<'a, S, B, V, const MAY_WAIT: bool = false> {
@@ -126,7 +126,7 @@ impl<S, B, V: Costs, const MAY_WAIT: bool> Request<'_, S, B, V, MAY_WAIT> {
     ///
     /// While an exact limit counts the entry, a repetition does not append. If every limit has a
     /// [resolution](crate::Limit::resolution), the call fails with [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit). A repetition
-    /// returns the original verdict with the current usage. A denied acquire that appended nothing leaves
+    /// returns the original verdict with the current usage. A denied acquire that did not count leaves
     /// no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
     pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {

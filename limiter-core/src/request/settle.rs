@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 
 /// A settlement or a refund with its options.
 ///
-/// `.await` it, or call [`now`](Self::now) on a synchronous store. The output says whether it took effect, and reports the
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. The output reports whether it took effect, and the
 /// usage afterwards. Both take a single round trip.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub struct Settle<'a, S, B> {
     /// The record of the cost, which follows a settlement that comes too late.
     pub(super) call: Call<'a, S, B>,
     pub(super) receipt: Receipt,
-    /// Whether the receipt is one. Otherwise it only names an entry that has none.
+    /// `false` if it only identifies an entry without a receipt.
     pub(super) is_valid: bool,
     /// Whether the cost is recorded as a new entry if the old one has expired.
     pub(super) or_record: bool,
@@ -136,7 +136,7 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
         }
     }
 
-    /// Returns whether the entry counts no longer, and another one is to count in its place.
+    /// Returns `true` if the entry no longer counts, and a new entry should replace it.
     fn came_too_late(&self, settled: &Settled) -> bool {
         // With a resolution, an entry counts for longer than its receipt is valid.
         let counts = self
@@ -149,7 +149,7 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     }
 }
 
-/// Returns the operation that reports the same usage and changes nothing.
+/// Returns the operation that reports the same usage without a change.
 fn peek<'a>(settlement: &Settlement<'a>) -> Op<'a> {
     let Settlement {
         log, policy, at, ..

@@ -374,7 +374,7 @@ fn calls_that_go_together_are_one_call() {
     let never = AllOf::new()
         .with(five.acquire("k").cost(6))
         .with(attempts.acquire("k"));
-    // The first that denies counts attempts, or does not.
+    // The first denying limiter counts attempts, or does not.
     for (calls, admits, round_trips, expected) in [
         (calls(), true, 1, [1, 1, 2]),
         (calls(), false, 1, [1, 1, 2]),

@@ -10,7 +10,7 @@ fn time(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
 }
 
-/// Appends one entry while the store's clock says `clock`, and returns its receipt and when the log expires.
+/// Appends one entry while the store's clock reads `clock`, and returns its receipt and when the log expires.
 fn append(log: &mut Log, policy: &Policy, given: Option<u64>, clock: u64) -> (Receipt, u64) {
     let mut op = Op::record("", policy);
     if let Some(given) = given {
@@ -64,7 +64,7 @@ fn a_log_expires_when_f1_and_f2_say_and_only_an_append_moves_that() {
         append(&mut Log::new(), &policy, Some(3), clock).1,
         clock + window + grace
     );
-    // A limiter's default policy counts too.
+    // A limiter's default policy also counts.
     let day = policy!("9/1d");
     let mut log = Log::new();
     let _ = log.apply(

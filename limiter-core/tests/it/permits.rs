@@ -171,8 +171,8 @@ fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked()
         assert_eq!(error.kind(), ErrorKind::NeedsExactLimit);
         assert_eq!(
             error.to_string(),
-            "limiter \"chat\": a limit with a resolution keeps no single entries: add an exact limit whose window is as long as the \
-             call takes, such as `60000/10m`"
+            "limiter \"chat\": permits and idempotency keys need an exact limit: add one whose window is as long as the call \
+             takes, such as `60000/10m`"
         );
     }
     // A peek ignores the key, and others have no receipt. An exact limit of either policy is enough.
@@ -282,7 +282,7 @@ fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
         seen(permit.settle_or_record(4).at(yesterday(59)).now()),
         (true, false, 4)
     );
-    // A record in place of an expired entry stays in yesterday, too.
+    // A record in place of an expired entry also stays in yesterday.
     assert_eq!(
         seen(permit.settle_or_record(3).at(yesterday(60)).now()),
         (false, true, 3)

@@ -60,7 +60,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
         }
     }
 
-    /// Returns the facts about an operation that appends nothing, or `None` if usage exceeds a maximum.
+    /// Returns the facts about an operation that does not append. `None` if usage exceeds a maximum.
     #[inline(always)]
     pub(super) fn facts(
         mut self,
@@ -99,7 +99,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
 }
 
 /// Returns the result from the surrounding function if the operation is a common one. A macro, because each form and each
-/// verdict must return separately: facts that meet in one place would be written to memory.
+/// verdict must return separately: facts merged at one return would be written to memory.
 macro_rules! try_fast {
     ($limits:expr, $entries:expr, $op:expr, $now:expr, $unlock:expr) => {{
         let entries = $entries;

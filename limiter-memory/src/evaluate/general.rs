@@ -37,7 +37,7 @@ pub(crate) fn settle(
         let (receipt, time) = (&settlement.receipt, entries.clamp(now));
         let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(time));
         let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
-        // A receipt that names no entry must not cost memory.
+        // A receipt without an entry must not cost memory.
         found.is_none_or(|i| entries.cost_from(i) - entries.cost_from(i + 1) == settlement.cost).then(|| {
             let mut op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
             op.at = settlement.at;
@@ -82,7 +82,7 @@ impl<'a> General<'a> {
         };
         let (outcome, log) = (Outcome::Appended(entry), self.log_facts(entries, op.cost));
         if !admitted || op.limiter_policy.is_some() {
-            // With one policy, admissions never take a log beyond the largest maximum.
+            // With one policy, admissions never take a log above the largest maximum.
             entries.drop_beyond(op.retention().max);
         }
         Facts {

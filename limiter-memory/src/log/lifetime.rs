@@ -4,7 +4,7 @@ use limiter_core::Timestamp;
 use limiter_core::store::{At, Op};
 
 /// How long a log must be kept after its newest entry, in seven bits: the leading zeros of the retention window of the last
-/// append, in microseconds. Forever if that append was at a given time, which says nothing about the store's clock.
+/// append, in microseconds. Forever if that append was at a given time, which does not reveal the store's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lifetime(u8);
 

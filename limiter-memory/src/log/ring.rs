@@ -8,7 +8,7 @@ use super::header::{Format, Narrow, NarrowCosts, Oldest, RingHeader, with_format
 use super::lifetime::Lifetime;
 use super::view::View;
 
-/// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is one that they can reach.
+/// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is low enough to reach.
 pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
 
 /// The capacity of a new ring.

@@ -8,7 +8,7 @@ use super::encoding::{Encoding, Header, can_encode};
 use super::header::Oldest;
 use super::lifetime::Lifetime;
 
-/// The entries of a log, in the order in which they were appended. A receipt names an entry by number and time.
+/// The entries of a log, in the order in which they were appended. A receipt identifies an entry by number and time.
 pub(crate) struct View<'a, E: Encoding> {
     /// A power of two. Entry number `n` is at index `n` modulo their number. If entries have costs, one stays empty: the one
     /// behind the newest, which stores the total before it.

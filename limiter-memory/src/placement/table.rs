@@ -28,7 +28,7 @@ impl Place for BucketLog {
 /// in the bucket that its hash names, its home, or in a later one with no vacant bucket in between. About two in three keys are
 /// in their home bucket.
 ///
-/// Homes are in the order of the hashes whatever the number of buckets, so a table that grows reads and writes memory in order.
+/// Homes are in the order of the hashes for any number of buckets, so a table that grows reads and writes memory in order.
 ///
 /// `hash` is the hash of a key, and `rehash` computes the same for keys in the table.
 #[derive(Default)]

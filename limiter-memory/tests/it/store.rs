@@ -47,7 +47,7 @@ fn a_hit_of_a_known_key_does_not_allocate() {
                 .unwrap()
                 .allowed()
         };
-        // One leaves as one comes.
+        // An entry leaves as an entry comes.
         let mut now = 1 << 50;
         let mut slide = || {
             now += seconds * 1_000_000;
@@ -192,7 +192,7 @@ fn a_fresh_key_takes_the_place_of_an_expired_one() {
     assert_eq!(
         given.store().sweep(),
         0,
-        "given times say nothing about the store's clock"
+        "given times do not reveal the store's clock"
     );
     assert_eq!(
         (given.store().len(), given.store().sweep_at(at(1 << 50))),
@@ -230,7 +230,7 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
     );
 }
 
-/// Returns the bytes that logs take, without those of an empty store.
+/// Returns the bytes of the logs, without an empty store's bytes.
 fn bytes_of(
     filled: &mut Option<Limiter<MemoryStore>>,
     policy: &Policy,

@@ -119,7 +119,7 @@ local function finish(op, appends)
     -- When the key expires, unless the newest entry has set the same. Nothing is read afterwards: if the window is shorter than the
     -- script takes, the key is gone.
     if given then
-      -- A given time says nothing about the server's clock, so the key is kept a minute longer.
+      -- A given time does not reveal the server's clock, so keep the key for a minute longer.
       call('PEXPIRE', key, math.ceil((t - now + op.longest.window) / 1000) + GIVEN_TIME_GRACE_MS)
     else
       -- All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.

@@ -20,7 +20,7 @@ for i = 1, is_single and 0 or count do
   end
 end
 
--- 2. Who denies all others: the first that repeats a denial, because it did so before; otherwise the first that denies.
+-- 2. The denier: the first operation that repeats a denial, because it denied before; otherwise the first that denies.
 for i = 1, count do
   local op = operations[i]
   if op and op.denies and (is_single or not has(byte(flags, i), ADVISORY)) then

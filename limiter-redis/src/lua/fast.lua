@@ -73,7 +73,7 @@ for i = 1, count do
         used = rest + units
         is_common = rest + 2 * cost <= max and used + cost >= max
       else
-        -- The first entry's expiry suffices; if not, finding the one that does takes a search.
+        -- The first entry's expiry suffices; if not, finding the right entry takes a search.
         is_common = used <= max and rest + cost <= max
       end
     end

@@ -11,7 +11,7 @@ local function read_newest()
   return newest
 end
 
--- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
+-- An entry whose running total changes becomes a long one: a short one also implies the log's total.
 local function moved(member, by, flags, new_cost)
   local at, total, cost = read(member)
   local lap = byte(member, 8) < LONG_BYTE and LAP_START or parse('>I2', member, 8)
@@ -28,7 +28,7 @@ local function moved(member, by, flags, new_cost)
   return pack('>i7I2I7B', at - TIME_BIAS, lap, total, flags) .. id .. (cost > 1 and pack('>I7', cost) or '')
 end
 
--- Settles the entry. Returns whether the log held it.
+-- Settles the entry. Returns `true` if the log held it.
 local function settle(log)
   local id = sub(request, 1, CALLER_ID_LEN)
   local at, window, cost = parse('>I7I7I7', request, CALLER_ID_LEN + 1)

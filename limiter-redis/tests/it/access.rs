@@ -347,7 +347,7 @@ async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
     ];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
-        // The units tell the replies of different keys apart. Then nine more, which never fit.
+        // The units distinguish the replies of different keys. Then nine more, which never fit.
         let cost = |key: u64| 1 + key % 9;
         for (allowed, more) in [(true, 0), (false, 9)] {
             let calls =

@@ -65,7 +65,7 @@ async fn operations_on_slots_that_move_count_once() {
     }
 }
 
-/// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection names a port and no host.
+/// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection contains a port and no host.
 #[tokio::test]
 async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     let cluster = Cluster::start().unwrap();

@@ -57,7 +57,7 @@ async fn a_decision_is_one_command() {
 
 #[tokio::test]
 async fn denials_and_peeks_write_nothing() {
-    // Pings would be replicated too.
+    // Pings would also be replicated.
     let master = Server::start_with(&["--repl-ping-replica-period", "3600"]).unwrap();
     let _replica = master.start_replica().unwrap();
     let limiter = search(policy!("5/1h"), connect(&master.url()).await);
@@ -217,7 +217,7 @@ async fn the_common_operations_take_few_commands() {
     expect("steady", &steady);
 }
 
-/// With its own policy, an operation takes a command more, to read the oldest entries, and one for each window that they do not tell.
+/// With its own policy, an operation takes a command more, to read the oldest entries, and one for each window that those do not cover.
 #[tokio::test]
 async fn operations_under_another_policy_take_few_commands() {
     let server = Server::start().unwrap();
@@ -271,14 +271,14 @@ async fn operations_under_another_policy_take_few_commands() {
         }
         acquire("two", n / 2).await;
     }
-    let beyond = [
+    let above = [
         ("zrange", n),
         ("zrangebylex", 3 * n),
         ("zadd", n),
         ("zremrangebylex", n),
         ("pexpire", n),
     ];
-    expect("one is beyond the largest maximum", &beyond);
+    expect("one is above the largest maximum", &above);
     let log = limiter
         .store()
         .inspect(LogKey::new(limiter.name(), "two"))
@@ -330,7 +330,7 @@ async fn an_acquire_that_merges_takes_few_commands() {
     expect(&server, "denied", &[("zrange", 2 * (CALLS + 1))]);
 }
 
-/// Entries that leave the window of an exact limit merge under the other limit: one or several with each append.
+/// Entries that leave an exact limit's window merge for the other limit: one or several with each append.
 #[tokio::test]
 async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
     let server = Server::start().unwrap();
@@ -357,7 +357,7 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
             }
         }
         let (n, all) = (2 * CALLS - 1, leaving * (2 * CALLS - 1));
-        // Where several leave at once, one more search finds the first of the cell.
+        // Where several leave at the same time, one more search finds the first of the cell.
         let merging = [
             ("zrange", all),
             ("zrangebylex", all),
@@ -381,7 +381,7 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
     }
 }
 
-/// A settlement of the newest entry reads and writes a few entries, however many there are.
+/// A settlement of the newest entry reads and writes a few entries, regardless of the log's length.
 #[tokio::test]
 async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     let server = Server::start().unwrap();

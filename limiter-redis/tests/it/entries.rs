@@ -45,7 +45,7 @@ impl Log {
         decision.receipt().unwrap()
     }
 
-    /// Settles at the time of the newest entry. Returns whether it took effect.
+    /// Settles at the time of the newest entry. Returns `true` if it took effect.
     async fn settle(&self, receipt: Receipt, cost: u64) -> bool {
         let settlement = Settlement::new(self.key(), &self.meter, receipt, cost).at(receipt.at());
         self.store.settle(settlement).await.unwrap().applied
@@ -78,7 +78,7 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
     assert!(log.run(id, WINDOW).await.allowed());
     log.record(1, WINDOW + 1).await;
     assert_eq!(log.forms(), [(true, 26), (false, 35), (false, 23)]);
-    // The one that drops the id finds it there.
+    // The append that drops the id finds it there.
     log.record(1, 2 * WINDOW).await;
     log.record(1, 2 * WINDOW + 1).await;
     assert_eq!(log.forms(), [(false, 23), (true, 26)]);

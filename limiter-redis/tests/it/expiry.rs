@@ -57,7 +57,7 @@ async fn every_key_expires_and_nothing_stays() {
     .await;
 }
 
-/// Not every append sets the time to live. It must be long enough after each, whatever was appended or refunded before.
+/// Not every append sets the time to live. It must be long enough after each, regardless of earlier appends and refunds.
 #[tokio::test]
 async fn a_key_lives_as_long_as_its_log_counts() {
     let server = Server::start().unwrap();
@@ -83,7 +83,7 @@ async fn a_key_lives_as_long_as_its_log_counts() {
     let mut receipts = Vec::new();
     for n in 0..2_000_u128 {
         let log = LogKey::new(Name::default(), ["one", "other"][pick(2)]);
-        // Mostly the same policy again.
+        // Usually the same policy again.
         let same = 3 + (n / 500) as usize;
         let (window, policy) = &policies[if pick(3) == 0 {
             pick(policies.len())
@@ -137,7 +137,7 @@ async fn a_key_lives_as_long_as_its_log_counts() {
     assert!((1..=most).contains(&set), "set {set} times by 200 appends");
 }
 
-/// An operation under a shorter policy must not let Redis forget what the limiter's own policy counts.
+/// An operation with a shorter policy must not let Redis forget what the limiter's own policy counts.
 #[tokio::test]
 async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
     const HOUR: i64 = 3_600_000;

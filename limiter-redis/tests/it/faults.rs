@@ -1,4 +1,4 @@
-//! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and counts nothing twice.
+//! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and never counts twice.
 //! No error prints a key. `limiter-wrappers/tests/faults.rs` counts calls during every fault of a server.
 
 use std::sync::Arc;
@@ -392,7 +392,7 @@ async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
         assert!(error.to_string().contains(text), "{error}");
         assert!(
             !limiter.acquire("full").await.unwrap().allowed(),
-            "a denial writes nothing"
+            "a denial never writes"
         );
         server
             .command::<()>(&["CONFIG", "SET", option, normal])

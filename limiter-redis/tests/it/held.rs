@@ -100,7 +100,7 @@ async fn redis_holds_exactly_what_the_reference_holds() {
             ];
             let (key, of) = logs[place];
             let mut ops = Vec::new();
-            // Mostly one operation, or a run of alike ones.
+            // Usually one operation, or a run of alike ones.
             for _ in 0..1 + pick(8) / 7 * pick(3) {
                 let mut policy = || &policies[of[pick(of.len() as u64) as usize]];
                 let (own, default) = (policy(), policy());
@@ -148,7 +148,7 @@ async fn redis_holds_exactly_what_the_reference_holds() {
                 let is_named = |decision: &Decision| decision.receipt().is_some();
                 assert_eq!(is_named(&got), is_named(&expected), "{start}, {n}: {op:?}");
                 if let Some((of_redis, of_reference)) = got.receipt().zip(expected.receipt()) {
-                    // An id may come again at one time. An older receipt then names the new entry.
+                    // An id may come again at one time. An older receipt then matches the new entry.
                     let name = |receipt: &Receipt| (receipt.entry(), receipt.at());
                     receipts[place].retain(|(mine, theirs)| {
                         name(mine) != name(&of_redis) || name(theirs) == name(&of_reference)
@@ -167,7 +167,7 @@ async fn redis_holds_exactly_what_the_reference_holds() {
                     .map(|entry| (entry.at, entry.cost))
                     .collect();
                 assert_eq!(entries, times_and_costs, "{start}, {n}, {what}: {ops:?}");
-                // Those of entries that are gone leave with later appends.
+                // Ids of entries that are gone leave with later appends.
                 let expected_ids = expected.iter().filter(|entry| entry.id.is_some()).count();
                 assert!(
                     ids >= expected_ids && (ids == 0 || !entries.is_empty()),

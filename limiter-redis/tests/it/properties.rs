@@ -153,7 +153,7 @@ fn both_paths_decide_alike_on_attempts() {
     const WINDOW: u64 = 100;
     let after = prop_oneof![4 => Just(0_u64), 8 => 1..4_u64, 1 => WINDOW - 5..WINDOW + 5];
     let cost = prop_oneof![6 => Just(1_u64), 1 => 2..6_u64];
-    // Mostly the first policy.
+    // Usually the first policy.
     let choice = prop_oneof![4 => 0..8_u8, 1 => 0..32_u8];
     let limits = vec(
         (1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]),
@@ -199,7 +199,7 @@ fn windows_that_differ_by_a_microsecond_lose_no_charges() {
 const TOTAL: u64 = 1 << 39;
 const AGE: u64 = 1 << 48;
 
-/// Costs, times and policies beyond what a short entry can hold.
+/// Costs, times and policies that a short entry cannot hold.
 fn extremes() -> impl Strategy<Value = Case> {
     const WINDOW: u64 = 1_000;
     const COSTS: [u64; 12] = [
@@ -270,7 +270,7 @@ fn extremes() -> impl Strategy<Value = Case> {
         });
     (vec(policy, 1..=3), vec(step, 1..=30)).prop_map(move |(policies, steps)| Case {
         policies,
-        // Mostly a default policy that is another one than the operation's.
+        // Usually a default policy that differs from the operation's.
         limiters: limiters(3),
         start: START,
         steps: with_receipts(steps),
@@ -282,7 +282,7 @@ fn decisions_are_the_same_at_the_ends_of_the_forms() {
     agree(sequences(600, 2_000), &extremes(), |case| vec![case]);
 }
 
-/// Logs of over a hundred entries, mostly appended on the fast path, under policies that see further or less far by time and
+/// Logs of over a hundred entries, usually appended on the fast path, with policies that see further or less far by time and
 /// by cost. A quarter of the policies have a resolution.
 fn long_logs() -> impl Strategy<Value = Case> {
     const LIMITS: [(u64, u64); 9] = [
@@ -309,7 +309,7 @@ fn long_logs() -> impl Strategy<Value = Case> {
             policy
         }
     });
-    // Mostly costs of 1; large ones in half of the cases.
+    // Usually costs of 1; large ones in half of the cases.
     let step = (
         0..40_u8,
         0..6_i64,

@@ -119,7 +119,7 @@ async fn a_store_keeps_a_connection_that_replies() {
         .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
         .unwrap();
     assert!(limiter.acquire("new").await.is_err());
-    // Each count is a connection, too, and so are the two commands.
+    // Each count is also a connection, and so are the two commands.
     assert_eq!(connections(&server) - before, 2);
 }
 
@@ -144,7 +144,7 @@ async fn a_store_does_not_reconnect_with_each_call() {
     assert!((1..=most).contains(&opened), "{opened} of {most}");
 }
 
-/// The call after an outage reports nothing that happened in it.
+/// The call after an outage does not report the outage's errors.
 #[tokio::test]
 async fn a_thousand_calls_after_a_restart_share_one_connection() {
     let mut server = Server::start().unwrap();

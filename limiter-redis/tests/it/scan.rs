@@ -1,4 +1,4 @@
-//! A scan takes one round trip a page, and finds every key, whichever node holds it.
+//! A scan takes one round trip a page, and finds every key on every node.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ async fn a_page_takes_one_round_trip_and_lists_other_types_too() {
     let server = Server::start().unwrap();
     let limiter = fill(connect(&server.url()).await).await;
     let before = reads(&server);
-    // A page of all keys comes in the order in which Redis names them.
+    // A page of all keys comes in Redis' order.
     let page = limiter.store().scan(None, None, 1_000_000).await.unwrap();
     assert!(page.next.is_none());
     let trips = reads(&server) - before;
@@ -80,7 +80,7 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     let limiter = fill(connect(&cluster.url()).await).await;
     assert_eq!(keys(&scanned(limiter.store(), None, 100).await), expected());
 
-    // One key of a slot that moves is already on its new node, and is found there.
+    // One key of a migrating slot is already on its new node, and is found there.
     let key = "7";
     let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
     let slot = crate::cluster::slot(&cluster, key);

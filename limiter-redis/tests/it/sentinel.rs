@@ -67,7 +67,7 @@ impl Sentinel {
         }
     }
 
-    /// What it says of the master.
+    /// Its reply about the master.
     async fn master(&self) -> redis::RedisResult<HashMap<String, String>> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -92,7 +92,7 @@ impl Drop for Sentinel {
     }
 }
 
-/// The user and the password of the server and of the sentinels. Those of the server are the default for sentinels that ask.
+/// The user and the password of the server and of the sentinels. The server's are the default for sentinels that ask.
 #[tokio::test]
 async fn sentinels_may_require_a_login() {
     const USER: &str = "user default off\nuser s on >t/1 allchannels +@all";
@@ -174,7 +174,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
             until(field, async || sentinel.says(field, value).await).await;
         }
     }
-    // One that does not exist, one that never replies, and the others.
+    // A sentinel that does not exist, one that never replies, and the others.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let ports = [1, silent.local_addr().unwrap().port()]
         .into_iter()

@@ -139,7 +139,7 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
             Err(error) => assert_eq!((error.kind(), number), (ErrorKind::Corrupt, 2)),
         }
     }
-    // A decision over all of them names the limiter, looks at the others, and charges none.
+    // A decision over all of them fails with this limiter's name, peeks at the others, and does not charge any.
     let limiter = search(policy.clone(), Arc::new(store) as SharedStore);
     let all = keys
         .iter()
@@ -212,7 +212,7 @@ async fn a_repetition_after_a_lost_reply_finds_all() {
         "{facts:?}"
     );
     assert_eq!(used(&store, &keys[0]).await, 2);
-    // The first that denies has counted its attempt.
+    // The first denying limiter has counted its attempt.
     let mut ops = acquires(&keys, &policy);
     ops[3] = Op::acquire(&keys[3], &full)
         .with_limiter_policy(&policy)

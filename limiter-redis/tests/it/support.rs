@@ -34,7 +34,7 @@ pub(crate) fn size<T>(default: T, full: T) -> T {
     if testbed::test_all() { full } else { default }
 }
 
-/// Returns a cluster for tests that change nothing but keys of their own. It ends with the program.
+/// Returns a cluster for tests that change only their own keys. It ends with the program.
 pub(crate) fn shared_cluster() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start().unwrap());
     &CLUSTER
@@ -129,7 +129,7 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
         .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-/// Applies an operation as it is. Without a limiter's policy, its own policy alone says what an append keeps.
+/// Applies an operation as it is. Without a limiter's policy, its own policy alone determines what an append keeps.
 pub(crate) async fn run(store: &impl WindowStore, op: Op<'_>) -> Result<Decision, Error> {
     let op = op.checked()?;
     let facts = store.apply(op).await?;

@@ -71,14 +71,14 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
             .await?;
         page.shows("#tile-denied .total", "3 total").await?;
 
-        // Live: later events appear, too.
+        // Live: later events also appear.
         send(&server, ("user", key), 1);
         page.shows("tbody tr:nth-child(2) td:nth-child(3)", "4")
             .await?;
 
         page.shows("#denied-rows li", "user\n4×").await?;
         page.click("#denied-rows button").await?;
-        // A key is text, whatever it contains. In the address, a comma separates the parts of a key.
+        // A key is always shown as text. In the address, a comma separates the parts of a key.
         page.shows("#detail h3", "<img src=x onerror=\"document.title='run'\">")
             .await?;
         page.shows(
@@ -157,7 +157,7 @@ async fn a_key_is_found_with_the_keyboard_alone() {
             .send_keys(Key::Enter + "")
             .await?;
         page.shows("#detail .verdict", "Idle").await?;
-        // The address of the page names the key, so it survives a reload.
+        // The page's address contains the key, so it survives a reload.
         page.refresh().await?;
         page.shows("#detail h3", "203.0.113.7").await?;
 

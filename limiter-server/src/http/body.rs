@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 use crate::service::Failure;
 
-/// The largest message, over gRPC too.
+/// The largest message, including over gRPC.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// How long a client may take to send a body.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Refusal> {
     ))
 }
 
-/// Reads a body as JSON, whatever its content type.
+/// Reads a body as JSON, regardless of its content type.
 pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let too_large = || {
         Refusal::new(
@@ -95,7 +95,7 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
             None => too_large(),
         })?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        // What pbjson says of a fraction, a sign or an overflow.
+        // pbjson's message for a fraction, a sign or an overflow.
         let unclear = "data did not match any variant of untagged enum Content";
         let clear = "expected a whole number without a sign or a fraction";
         Refusal::bad(error.to_string().replace(unclear, clear))

@@ -12,7 +12,7 @@ pub(super) fn to_text(receipt: Receipt) -> String {
     format!("{id:032x}-{at:x}-{window:x}")
 }
 
-/// Parses the text of a receipt; `None` if it is none.
+/// Parses a receipt's text. `None` if it is malformed.
 pub(super) fn parse(text: &str) -> Option<Receipt> {
     let is_hex = |text: &str| {
         text.bytes()

@@ -24,9 +24,9 @@ pub(super) use self::patient::Patient;
 pub(super) const HEAD: Duration = Duration::from_secs(60);
 /// How long a connection lasts without a request. Pings do not count.
 const IDLE: Duration = Duration::from_secs(600);
-/// How long a connection beyond the limit lasts: long enough for a health check.
+/// How long a connection above the limit lasts: long enough for a health check.
 const BRIEF: Duration = Duration::from_secs(1);
-/// The largest number of connections beyond the limit. Further ones are closed.
+/// The largest number of connections above the limit. Further connections are closed.
 const BRIEF_SEATS: usize = 1_000;
 /// How long a response may stay unread at least, and half of the longest time.
 const UNREAD: Duration = Duration::from_secs(15);
@@ -66,7 +66,7 @@ impl Seats {
         }
     }
 
-    /// Returns a new connection's seat; `None` if there are too many.
+    /// Returns a new connection's seat. `None` if there are too many.
     pub(super) fn take(&self, client: IpAddr) -> Option<Seat> {
         let lasting = || {
             let share = Share::take(&self.addresses, client, self.per_address)?;
@@ -91,7 +91,7 @@ impl Seats {
     }
 }
 
-/// A connection among those of its client's address.
+/// A connection, counted for its client's address.
 #[derive(Debug)]
 struct Share(Addresses, IpAddr);
 

@@ -109,5 +109,5 @@ impl Target {
 
 fn limiter(rule: &Rule) -> Result<&Limiter, Refusal> {
     rule.limiter()
-        .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this rule counts nothing"))
+        .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this rule keeps no counts"))
 }

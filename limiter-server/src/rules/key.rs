@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 /// Longer keys are kept as their SHA-256, so that a client cannot fill the store with them.
 const MAX_KEY_BYTES: usize = 1024;
-/// What hashed keys begin with. Keys that begin with it are hashed too, so that no key is another one's hash.
+/// The prefix of hashed keys. Keys that begin with it are also hashed, so that no key is another one's hash.
 const HASHED: &str = "sha256:";
 /// The prefix of the texts of values that are not UTF-8.
 const BYTES: &str = "bytes:";

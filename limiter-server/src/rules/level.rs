@@ -16,7 +16,7 @@ pub(super) struct Level(Map<Values>);
 #[derive(Debug, Default)]
 struct Values {
     exact: Map<Node>,
-    /// In the order of the file: the first that matches applies.
+    /// In the order of the file: the first match applies.
     wildcards: Vec<(Pattern, Node)>,
     any: Option<Node>,
 }

@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
     source: &'a str,
     shared: Shared<'a>,
     domain: String,
-    /// The descriptors from the top to the one that is read.
+    /// The descriptors from the top to the current one.
     branch: Vec<Step>,
     rules: Vec<Arc<Rule>>,
     problems: Vec<Problem>,

@@ -24,7 +24,7 @@ pub(super) enum Class {
 /// One descriptor of a request.
 #[derive(Debug)]
 pub(super) struct Claim<'r> {
-    /// The rule; `None` if no rule limits the descriptor.
+    /// The rule. `None` if no rule limits the descriptor.
     pub(super) rule: Option<&'r Arc<Rule>>,
     pub(super) class: Class,
     pub(super) key: KeyBuf,
@@ -33,7 +33,7 @@ pub(super) struct Claim<'r> {
     pub(super) hits: u64,
     /// Whether the cost counts in any case: above the maximum, and if another descriptor denies the request.
     pub(super) keeps_charge: bool,
-    /// Whether the rule is over its limit, in shadow mode too.
+    /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
     wants: Wants,
     /// The rule's, or that of the descriptor's own limit.
@@ -101,7 +101,7 @@ impl<'r> Claim<'r> {
             None => request.hits_addend.max(1).into(),
         };
         if let (Some((unit, policy)), Some(rule)) = (own, rule) {
-            // It counts admitted requests, whatever the rule counts.
+            // It counts admitted requests, even if the rule counts attempts.
             let counting = match claim.keeps_charge {
                 true => Counting::Attempts,
                 false => Counting::Admitted,
@@ -147,7 +147,7 @@ impl<'r> Claim<'r> {
         }
     }
 
-    /// Denies the descriptor, whatever the request asks.
+    /// Denies the descriptor, regardless of its cost.
     pub(super) const fn refuse(&mut self) {
         self.wants = Wants::Anything;
     }
@@ -169,7 +169,7 @@ impl<'r> Claim<'r> {
             .or_else(|| Some(self.limiter?.policy()))
     }
 
-    /// Returns whether no wait helps.
+    /// Returns `true` if no wait helps.
     pub(super) const fn is_hopeless(&self) -> bool {
         matches!(self.wants, Wants::Anything | Wants::TooMuch(_))
     }
@@ -178,7 +178,7 @@ impl<'r> Claim<'r> {
         self.wants
     }
 
-    /// Returns the call. If the request is refused already, it charges nothing, unless its charge is kept.
+    /// Returns the call. If the request is already refused, it does not charge, unless its charge is kept.
     fn call(&self, refused: bool) -> Option<Part<'r, SharedStore>> {
         let limiter = self.limiter?;
         let mut part: Part<'_, _> = match self.wants {
@@ -215,12 +215,12 @@ impl<'r> Claim<'r> {
         self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 
-    /// Returns whether the descriptor is over its limit for the client.
+    /// Returns `true` if the descriptor is over its limit for the client.
     pub(super) const fn is_over(&self) -> bool {
         self.over && !matches!(self.class, Class::Shadow)
     }
 
-    /// Returns whether the descriptor denies the request. `spent` says whether all quotas are.
+    /// Returns `true` if the descriptor denies the request. `spent` is `true` if all quotas are exceeded.
     pub(super) const fn denies(&self, spent: bool) -> bool {
         self.over
             && match self.class {
@@ -231,7 +231,7 @@ impl<'r> Claim<'r> {
     }
 }
 
-/// Returns whether a request is refused without the store, because something can never fit. The rest is then only looked up.
+/// Returns `true` if a request is refused without the store, because something can never fit. The rest is then only looked up.
 pub(super) fn refuse(claims: &[Claim<'_>]) -> bool {
     let mut enforced = claims.iter().filter(|claim| claim.class == Class::Enforced);
     enforced.any(Claim::is_hopeless)
@@ -259,7 +259,7 @@ pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
     all
 }
 
-/// Notes which rules are over their limits. Returns whether there are quotas and all are.
+/// Notes which rules are over their limits. Returns `true` if there are quotas and all are.
 pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]) -> bool {
     claims.iter_mut().for_each(|claim| claim.rule_on(parts));
     let mut quotas = claims
@@ -269,7 +269,7 @@ pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]
     quotas.peek().is_some() && quotas.all(|claim| claim.over)
 }
 
-/// Drops the rules that other rules of the request replace, including those that are dropped themselves.
+/// Drops the rules that other rules of the request replace. A dropped rule still replaces others.
 pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
     let replaced: HashSet<&str> = claims
         .iter()
@@ -293,7 +293,7 @@ pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
     }
 }
 
-/// Returns the unit of a limit that a request brings, and its policy; `None` if it allows nothing.
+/// Returns the unit of a request's own limit, and its policy. `None` if its maximum is 0.
 fn own_policy(limit: &RateLimitOverride) -> Result<(Unit, Option<Policy>), String> {
     let Some((unit, largest)) = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit) else {
         return Err(format!(

@@ -117,7 +117,7 @@ fn status(claim: &Claim<'_>, usage: Option<&Status>) -> DescriptorStatus {
     out
 }
 
-/// Returns the limit that matters to the client, and how long until it admits more; `None` if the cost never fits.
+/// Returns the limit that matters to the client, and how long until it admits more. `None` if the cost never fits.
 fn binding(claim: &Claim<'_>, usage: &Status) -> Option<(LimitStatus, Option<Duration>)> {
     let limits = usage.limits();
     if let Wants::TooMuch(cost) = claim.wants() {
@@ -141,7 +141,7 @@ fn dynamic_metadata(claims: &[Claim<'_>]) -> Option<Struct> {
     })
 }
 
-/// Returns a limit in Envoy's form; `None` is one that allows nothing.
+/// Returns a limit in Envoy's form. `None` is a limit of 0.
 fn limit(rule: &Rule, limit: Option<Limit>) -> RateLimit {
     let name = rule.shown().to_owned();
     let Some(limit) = limit else {
@@ -184,7 +184,7 @@ fn headers<'a, 'l: 'a>(
     out
 }
 
-/// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
+/// Returns the longest wait of the rules that deny. `None` if no wait helps one of them.
 fn retry_after<'a>(
     seen: impl Iterator<Item = (&'a Claim<'a>, &'a Option<Status>)>,
     spent: bool,

@@ -208,7 +208,7 @@ impl Fixture {
     }
 }
 
-/// The field `ratelimit` and the statuses agree on what remains. Names with a window are those of rules with several limits.
+/// The field `ratelimit` and the statuses agree on what remains. Rules with several limits have names with a window.
 pub(super) fn assert_fields(answer: &RateLimitResponse) {
     let mut fields = answer.response_headers_to_add.iter();
     let Some(field) = fields.find(|field| field.key == "ratelimit") else {
@@ -362,7 +362,7 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
             "tried=x & site=x",
             "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000",
         ),
-        // One rule twice, under other keys and under the same.
+        // One rule twice, with other keys and with the same.
         (
             0,
             "user=cy & user=di",
@@ -390,7 +390,7 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
             "OK | OK 0 | OK strict 1/DAY 0 86400000000",
         ),
         (0, "site=x", "OK | OK whole site 5/SECOND 1 1000000"),
-        // Rules that replace each other, in any order. A dropped rule replaces others too.
+        // Rules that replace each other, in any order. A dropped rule still replaces others.
         (
             0,
             "a=x & b=x & c=x",
@@ -473,7 +473,7 @@ async fn quotas_deny_only_together() {
             "monthly=x +0 & user=ann +4",
             "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 0",
         ),
-        // Beside a quota that never fits, a charge that is refunded shows nowhere.
+        // With a quota that never fits, a refunded charge shows nowhere.
         (
             0,
             "user=bob & none_left=x",
@@ -591,7 +591,7 @@ async fn a_charge_of_a_descriptor_counts_in_any_case() {
             "tokens=c +0",
             "OVER | OVER tokens 1000/HOUR 0 3600000000",
         ),
-        // Whatever the other descriptors do, whose own requests are not charged.
+        // Regardless of the other descriptors, whose own requests are not charged.
         (
             0,
             "tokens=d +300 & never=x & user=d",
@@ -617,7 +617,7 @@ async fn a_charge_of_a_descriptor_counts_in_any_case() {
             "site=d & monthly=d +2",
             "OVER | OK whole site 5/SECOND 4 1000000 | OVER monthly 1/MONTH 0",
         ),
-        // In shadow mode, and under a limit of its own.
+        // In shadow mode, and with its own limit.
         (0, "tried=d +9", "OK | OK tried 1/WEEK 0"),
         (0, "tried=d +0", "OK | OK tried 1/WEEK 0 604800000000"),
         (0, "user=d @5/HOUR +3", "OK | OK user 5/HOUR 2 3600000000"),
@@ -638,7 +638,7 @@ async fn a_charge_of_a_descriptor_counts_in_any_case() {
             "free=d @5/HOUR",
             "OVER | OVER =override 5/HOUR 0 3600000000",
         ),
-        // A rule that counts attempts counts these, too. One that says `admitted` counts none that is denied.
+        // A rule that counts attempts also counts these. A rule with `admitted` counts no denied request.
         (0, "login=d +2", "OVER | OVER login 1/UNKNOWN 0"),
         (0, "login=d +0", "OVER | OVER login 1/UNKNOWN 0 10000000"),
         (
@@ -774,7 +774,7 @@ async fn a_descriptor_can_bring_its_own_limit() {
             "never=x @4/SECOND",
             "OK | OK =override 4/SECOND 3 1000000",
         ),
-        // A charge beyond the rule's own limit is refunded, too.
+        // A charge above the rule's own limit is also refunded.
         (
             0,
             "reserved=bob @1200/DAY +1100 & free=x @1/DAY",

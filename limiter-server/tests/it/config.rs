@@ -270,7 +270,7 @@ fn every_error_of_a_file_has_a_place() {
         ),
         (
             "domain: d\n---\ndomain: d".to_owned(),
-            &["f:3:9: the domain \"d\" is already at f:1:9"],
+            &["f:3:9: the domain \"d\" is already defined at f:1:9"],
         ),
         (
             "domain: *d".to_owned(),
@@ -453,7 +453,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     write("e.yaml", "a");
     symlink("nowhere", path.join("f.yaml")).unwrap();
     let expected = "DIR/d.yaml:2:1: expected one of the fields domain, descriptors, name, found \"extra\"\n\
-                    DIR/e.yaml:1:9: the domain \"a\" is already at DIR/a.yaml:1:9\n\
+                    DIR/e.yaml:1:9: the domain \"a\" is already defined at DIR/a.yaml:1:9\n\
                     DIR/f.yaml: No such file or directory (os error 2)";
     assert_eq!(errors(), expected);
     let absent = Rules::read(&path.join("absent"), &store(), None)

@@ -141,7 +141,7 @@ impl Envoy {
         })
     }
 
-    /// Sends `requests` requests with 32 clients, and returns how many got each status. Repeats those that no server
+    /// Sends `requests` requests with 32 clients, and returns how many got each status. Repeats requests that no server
     /// decided on, because it was gone.
     fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
         let (left, mut statuses) = (AtomicUsize::new(requests), HashMap::new());
@@ -233,7 +233,7 @@ fn a_flow_keeps_its_windows(envoy: &Envoy, servers: &mut Vec<Server>) {
     assert_windows(admissions, 50, Duration::from_millis(999));
 }
 
-/// A client that waits as long as `retry-after` says is admitted.
+/// A client that waits for `retry-after` is admitted.
 fn waiting_helps(envoy: &Envoy) {
     let denied = until("a request is denied", || {
         Some(envoy.decided("waits")).filter(|(status, _)| *status == 429)

@@ -102,7 +102,7 @@ fn limit() -> u64 {
 async fn as_many_connections_as_there_may_be_fit_the_limit_of_kubernetes() {
     let server = Server::start(CONFIG, &[]);
     let mut held = Vec::new();
-    // The default of --max-connections, and of those from one address.
+    // The default of --max-connections, and of the maximum from one address.
     for number in 0..4_000u32 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         let address = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number / 1_000);

@@ -236,7 +236,7 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
             ServingStatus::Serving
         );
     }
-    // Those who watch are told before the end, and do not hold it up.
+    // Watchers are told before the end, and do not delay it.
     let watched = HealthCheckRequest {
         service: SERVICE.to_owned(),
     };
@@ -373,7 +373,7 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
     }
-    // New certificates apply to new connections, without a restart. Damaged ones change nothing.
+    // New certificates apply to new connections, without a restart. Damaged certificates have no effect.
     fs::write(&cert, "").unwrap();
     until("the damage is seen", || {
         (one_sided.logged("cannot reload TLS") > 0).then_some(())

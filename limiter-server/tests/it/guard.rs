@@ -95,7 +95,7 @@ async fn changes_need_the_header_and_the_token() {
         };
         assert_eq!(status(guard, &Method::GET, &headers).await, reads);
     }
-    // Beyond loopback, the token protects reads, too. A browser asks for it as a password.
+    // Except on loopback, the token also protects reads. A browser asks for it as a password.
     let beyond = (false, Some("secret"));
     for (expected, headers) in [
         (401, vec![]),

@@ -330,7 +330,7 @@ fn clients_that_are_slow_or_half_closed_hold_up_nobody() {
         "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // Those who never send the rest.
+    // Clients that never send the rest.
     let stuck: Vec<TcpStream> = [&server.http, &server.grpc, &server.admin]
         .iter()
         .flat_map(|address| {

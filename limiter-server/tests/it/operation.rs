@@ -1,4 +1,4 @@
-//! What who runs a server meets: signals and large folders.
+//! Operating a server: signals and large folders.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

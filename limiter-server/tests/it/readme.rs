@@ -1,4 +1,4 @@
-//! What the README and `examples/envoy` say, as it is written there.
+//! The README's and `examples/envoy`'s commands and claims, as written there.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -89,7 +89,7 @@ fn the_python_of_the_readme_survives_every_response() {
     }
 }
 
-/// Sends a request that consumes so many tokens, and returns whether it is admitted.
+/// Sends a request that consumes so many tokens, and returns `true` if it is admitted.
 fn consumes(envoy: &Envoy, customer: &str, tokens: u64) -> bool {
     let fields = format!("host: service\r\nx-customer: {customer}\r\nx-asked: {tokens}");
     let request = format!("GET / HTTP/1.1\r\n{fields}\r\nconnection: close\r\n\r\n");

@@ -159,7 +159,7 @@ impl Server {
     }
 }
 
-/// Returns the path of the program. Cargo tells it to the tests of limiter-server only; others are built into the same folder.
+/// Returns the path of the program. Cargo passes it only to limiter-server's own tests; other crates build into the same folder.
 pub(crate) fn program() -> PathBuf {
     if let Some(path) = option_env!("CARGO_BIN_EXE_limiter-server") {
         return path.into();

@@ -31,7 +31,7 @@ fn keys(redis: &Redis) -> i64 {
     redis.command(&["DBSIZE"]).unwrap()
 }
 
-/// Waits until the server says that its store is down, or back, in each place.
+/// Waits until every place reports that the store is down, or back.
 fn until_away(server: &Server, away: bool) {
     let (text, number) = if away {
         ("OK, store down\n", 0.0)
@@ -442,7 +442,7 @@ fn a_quota_of_a_month_is_exact_and_its_log_stays_small() {
             == json!(true)
     };
     assert!((0..499).all(|_| call("record", 2_000)));
-    // One entry for each hour that the test meets.
+    // One entry for each hour that the test touches.
     let entries = redis
         .command::<u64>(&["ZCARD", "limiter:1:{d/user:ann}"])
         .unwrap();

@@ -32,7 +32,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Asserts that an object has the fields of a table, with their types, and returns those that are null.
+/// Asserts that an object has the fields of a table, with their types, and returns the null fields.
 fn assert_fields(head: &str, object: &Value) -> BTreeSet<String> {
     let types: BTreeMap<String, String> = rows(head)
         .into_iter()
@@ -65,7 +65,7 @@ fn assert_fields(head: &str, object: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// Asserts that a decision has exactly the fields of the tables, and that those are null of which the tables say so.
+/// Asserts that a decision has exactly the fields of the tables, and that the fields are null that the tables list as null.
 fn assert_decision(op: &str, answer: &Value) {
     let null = assert_fields("| field | type ", answer);
     let is = |name: &str| !null.contains(name);
@@ -318,8 +318,8 @@ descriptors:
     let refused = call("acquire", "merged", 1, json!({ "id": "once" }));
     assert_eq!(
         refused["error"],
-        "id: limiter \"d/merged\": a limit with a resolution keeps no single entries: add an exact limit whose window is as long as \
-         the call takes, such as `60000/10m`"
+        "id: limiter \"d/merged\": permits and idempotency keys need an exact limit: add one whose window is as long as the \
+         call takes, such as `60000/10m`"
     );
 
     let waited =
@@ -340,7 +340,7 @@ fn a_client_that_leaves_a_wait_takes_no_unit_and_no_seat() {
         let mut stream = TcpStream::connect(server.http).unwrap();
         let patience = Duration::from_millis(1_500);
         stream.set_read_timeout(Some(patience)).unwrap();
-        // A connection beyond the limit is closed after a second.
+        // A connection above the limit is closed after a second.
         stream.read(&mut [0]).is_err().then_some(stream)
     };
     let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;

@@ -70,7 +70,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     }
 }
 
-/// Runs a script and drops one call. Returns whether that call had already finished.
+/// Runs a script and drops one call. Returns `true` if that call had already finished.
 async fn once(
     run: &mut Run<'_>,
     script: &Script,

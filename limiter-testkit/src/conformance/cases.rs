@@ -17,7 +17,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                 script
             };
             let mut session = Session::new(run, &script.case, 2 - round);
-            // A failure in the first round names the step that went wrong.
+            // A failure in the first round identifies the step that went wrong.
             session.peeks = round == 0;
             let result = session.replay(&script.case).await;
             run.count_script(result.map_err(|mismatch| script.cited(mismatch)));

@@ -101,7 +101,7 @@ impl LongLog {
         if !len.is_power_of_two() && !len.is_multiple_of(10_000) {
             return Ok(());
         }
-        // Under a limit that is full, at a cost that waits for the first third; and under one that covers only the newer half.
+        // With a full limit, at a cost that waits for the first third; and with a limit that covers only the newer half.
         self.check(Mode::Peek, self.used / 3 + 1, under(self.used, WINDOW), i)
             .await?;
         self.check(Mode::Peek, 1, under(MAX_COST, (len / 2).max(1)), i)

@@ -362,7 +362,7 @@ mod tests {
                 let (plan, count) = (planned(&script.case), script.case.steps.len());
                 assert!(plan.calls.len() > count, "{}", script.name);
                 assert_eq!(script.citations.len(), count);
-                // A skipped settlement would check nothing.
+                // A skipped settlement would leave the case unchecked.
                 let steps: HashSet<usize> = plan.calls.iter().map(|planned| planned.step).collect();
                 assert!(
                     round > 0 || steps.len() == count,

@@ -116,7 +116,7 @@ mod tests {
         }
         assert_eq!(
             Sentence::L4.to_string(),
-            "L4: Op::appends says whether the operation appends an entry. An operation that appends nothing changes nothing."
+            "L4: Op::appends returns true if the operation appends an entry. An operation that does not append leaves the log unchanged."
         );
     }
 }

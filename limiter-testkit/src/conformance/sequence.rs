@@ -20,7 +20,7 @@ use case::{Operation, Place};
 /// The calls of a [`Case`](case::Case) on a store, each with its expected result. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The case's policies, followed by one that covers every entry.
+    /// The case's policies, followed by a policy that covers every entry.
     pub(crate) policies: Arc<[Policy]>,
     pub(crate) start: Timestamp,
     pub(crate) calls: Vec<Arc<Planned>>,

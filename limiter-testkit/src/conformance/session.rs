@@ -1,7 +1,7 @@
 //! Calls on a store, whose results are compared with the reference store's.
 //!
 //! Calls may be at the store's own clock, and their futures may be dropped. The store's results state when each call happened. The
-//! reference store is called at the same times, so every field of every result is compared, however long the calls take. A separate
+//! reference store is called at the same times, so every field of every result is compared, even if calls are slow. A separate
 //! check decides whether those times are right.
 
 pub(super) mod clock;
@@ -151,7 +151,7 @@ impl Session {
         .await
     }
 
-    /// Makes some steps of a case, each when `when(step, first)` says; `first` is the time of the first call.
+    /// Makes some steps of a case, each at the time `when(step, first)`; `first` is the time of the first call.
     async fn steps(
         &mut self,
         case: &Case,
@@ -164,7 +164,7 @@ impl Session {
             let step = case.steps[number];
             let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
             if !after.is_zero() {
-                // Calls take time too, so wait only for the rest.
+                // Calls take time, so wait only for the rest.
                 let late = start.elapsed().saturating_sub(elapsed);
                 self.sleep(after.saturating_sub(late)).await?;
             }
@@ -204,7 +204,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a step's call and drops its future. Returns whether it had already finished.
+    /// Makes a step's call and drops its future. Returns `true` if it had already finished.
     pub(crate) async fn dropped_step(
         &mut self,
         step: usize,

@@ -60,7 +60,7 @@ fn keys(key: &str) -> [Vec<u8>; LOGS] {
     std::array::from_fn(|number| format!("{key}/{number}").into_bytes())
 }
 
-/// Returns whether the store applies operations on these logs as one. If not, none may have changed.
+/// Returns `true` if the store applies operations on these logs as one. If not, none may have changed.
 async fn goes_together(store: &SharedStore, keys: &[Vec<u8>; LOGS]) -> Result<bool, String> {
     let policy = policy!("9/1m");
     let ops: Vec<JointOp<'_>> = keys
@@ -87,7 +87,7 @@ async fn goes_together(store: &SharedStore, keys: &[Vec<u8>; LOGS]) -> Result<bo
     Ok(false)
 }
 
-/// Makes random calls on some logs and on those of the reference store.
+/// Makes random calls on some logs, in the store and in the reference store.
 async fn sequence(
     store: &SharedStore,
     keys: &[Vec<u8>; LOGS],
@@ -220,7 +220,7 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
     format!("{raw_facts:?}, {answer:?}")
 }
 
-/// Some tasks charge two logs as one, others would charge the first but are denied by a third. No other sees the first two differ.
+/// Some tasks charge two logs as one, others would charge the first but are denied by a third. No other task sees the first two differ.
 async fn at_the_same_time(run: &mut Run<'_>, store: &SharedStore) -> Result<(), String> {
     let (policy, full) = (policy!("1000000/1h"), policy!("1/1h"));
     let keys = keys(&run.new_key());

@@ -43,7 +43,7 @@ pub struct Suite {
     phases: Option<Vec<Phase>>,
     pub(super) seed: u64,
     pub(super) sizes: Sizes,
-    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
+    /// How far the store's clock may be from the system clock. `None` if its epoch differs.
     pub(super) tolerance: Option<Duration>,
     /// Makes the store sweep.
     pub(super) sweep: Option<Sweep>,

@@ -33,7 +33,7 @@ fn run(suite: Suite, flaw: &'static Flaw) -> Result<Report, Failure> {
     )
 }
 
-/// Returns whether the long tests run.
+/// Returns `true` if the long tests run.
 fn is_long() -> bool {
     std::env::var_os("LIMITER_TEST_ALL").is_some()
 }

@@ -43,12 +43,12 @@ impl List {
         );
     }
 
-    /// Returns the list as text; `None` if there is no item.
+    /// Returns the list as text. `None` if there is no item.
     pub(super) fn text(&self) -> Option<&str> {
         str::from_utf8(&self.0).ok().filter(|text| !text.is_empty())
     }
 
-    /// Returns the value, in an allocation of exactly its length; `None` if there is no item.
+    /// Returns the value, in an allocation of exactly its length. `None` if there is no item.
     pub(super) fn value(&self) -> Option<HeaderValue> {
         if self.is_empty() {
             None

@@ -133,7 +133,7 @@ fn percent_encoded(text: &str) -> String {
     out
 }
 
-/// The names that are made once for a layer's rules.
+/// The names of a layer's rules, computed once.
 #[derive(Debug)]
 pub(crate) struct Policies {
     /// The names for each limiter's own policy.

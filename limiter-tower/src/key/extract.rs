@@ -20,7 +20,7 @@ use crate::head::RequestHead;
     message = "`{Self}` does not extract a key from a request",
     label = "expected an extractor of `limiter_tower::key`, a tuple of extractors or a closure",
     note = "write a closure with the type of its argument: `|head: &RequestHead<'_>| …`",
-    note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` of the request cannot leave it"
+    note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` cannot outlive the request"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or `None` if the request has none. The rule's [`MissingKey`](crate::MissingKey) decides then.

@@ -17,7 +17,7 @@ pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     elements.filter(|element| !element.trim_ascii().is_empty())
 }
 
-/// Returns the address in `for=` of an element; `None` if it is missing, doubled, hidden or malformed.
+/// Returns the address in `for=` of an element. `None` if it is missing, doubled, hidden or malformed.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in (Pieces {

@@ -48,7 +48,7 @@ fn is_port(text: &str) -> bool {
     }
 }
 
-/// Removes quotes. A backslash within them escapes nothing that an address could contain.
+/// Removes quotes. A backslash within them escapes no character of an address.
 fn unquoted(text: &[u8]) -> Option<&[u8]> {
     match text {
         [b'"', inner @ .., b'"'] => {

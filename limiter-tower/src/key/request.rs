@@ -55,7 +55,7 @@ impl KeyExtractor for Header {
 /// A key from an extension of the request: the customer that an authentication layer left there.
 ///
 /// This is the safest key for signed-in users: unlike a header field, a client cannot invent it. The route of axum's router is an
-/// extension, too, if the layer is added with `Router::layer` or `route_layer`:
+/// extension, even if the layer is added with `Router::layer` or `route_layer`:
 /// `Extension::new(|route: &axum::extract::MatchedPath| route.as_str().to_owned())`.
 ///
 /// ```

@@ -430,7 +430,7 @@ fn header_value() -> impl Strategy<Value = HeaderValue> {
 }
 
 proptest! {
-    /// Whatever the client writes in front, the key is the one that the proxies' part implies.
+    /// The proxies' part alone determines the key, regardless of the client's part in front.
     #[test]
     fn the_key_follows_the_rule(
         trust in trust(),
@@ -456,7 +456,7 @@ proptest! {
         prop_assert_eq!(found, expected_key(&trust, peer.to_canonical(), &parsed));
     }
 
-    /// What a client writes to the left of the proxies' entries changes nothing.
+    /// A client's text to the left of the proxies' entries has no effect.
     #[test]
     fn what_the_client_writes_changes_no_key(evil in prop::collection::vec(header_value(), 0..4), same_line in any::<bool>()) {
         let ends = ["203.0.113.7", "for=203.0.113.7"];

@@ -52,7 +52,7 @@ fn check(reply: &Reply, status: u16, policy: &str, limits: &str, retry_after: Op
 #[tokio::test]
 async fn fields_are_sent_on_allowed_and_denied_responses() {
     let (app, clock) = limited("search", policy!("2/9s+1s"));
-    // The window as stated, and waits by the one that is counted.
+    // The window as stated, and waits by the counted window.
     let policy = "\"search\";q=2;w=9";
     check(&get(&app).await, 200, policy, "\"search\";r=1;t=10", None);
     clock.advance(Duration::from_micros(1));

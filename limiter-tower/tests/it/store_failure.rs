@@ -85,7 +85,7 @@ async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
             .await
             .status,
         200,
-        "a shadow rule denies nothing"
+        "a shadow rule never denies"
     );
 }
 

@@ -2,13 +2,13 @@
 //!
 //! With a [lease](limiter_core::Limit::with_lease), an acquire that the store decides may take more units than it costs. The
 //! rest is a block: later acquires of the same log and policy are spent from it. The store counted the block when it was granted,
-//! and counts it for the window and the lease, so whatever is spent within a lease is counted for a window at least.
+//! and counts it for the window and the lease, so every unit spent within a lease counts for at least a window.
 //!
 //! The store's reading of its clock lies between sending and receiving. A block therefore ends a lease after its request was sent,
 //! less a 64th for clocks that differ in speed. It ends by the monotonic and by the system clock, because the first stops while a
 //! machine sleeps.
 //!
-//! The size of a block adapts: a block that was used up within half a lease is followed by one of twice the size, one that was not
+//! The size of a block adapts: a block spent within half a lease is followed by a block of twice the size, a block that was not
 //! used up by one of half the size. A block of fewer than eight acquires saves less than it may waste, so it is counted down but
 //! not taken.
 
@@ -52,7 +52,7 @@ struct Slot {
     request: u64,
     /// When the current block was sent for, or since when it is counted down without being taken.
     since: Instant,
-    /// The acquires of the current block, and how many of one that is not taken are left.
+    /// The acquires of the current block, and how many remain until the next block is taken.
     size: u32,
     left: u32,
     /// The most units of the next block: half of what remained at the last response; 0 if that took half a lease or more.
@@ -66,7 +66,7 @@ struct Block {
     key: Box<[u8]>,
     policy: Policy,
     lease: Duration,
-    /// The cost of the acquire that took it. The block is used up once less is left.
+    /// The cost of the acquire that took it. The block is spent once less is left.
     cost: u64,
     /// The log after the grant.
     log: LogFacts,
@@ -391,7 +391,7 @@ impl Asking<'_> {
         op.with_cost(op.cost + self.units)
     }
 
-    /// Ends the request with the facts of an admitted operation [with the block](Self::with_block). Returns those of the acquire
+    /// Ends the request with the facts of an admitted operation [with the block](Self::with_block). Returns the facts of the acquire
     /// alone.
     pub(super) fn grant(self, op: &Op<'_>, facts: Facts) -> Facts {
         self.blocks.calls.fetch_add(1, Ordering::Relaxed);

@@ -234,7 +234,7 @@ impl Carried {
 
     /// Freezes a cell, which is at `at` by the primary store's clock. That clock showed `now`.
     ///
-    /// Returns the id, the cost and the policy of its record: one exact limit, which erases nothing that a limit of the log's
+    /// Returns the id, the cost and the policy of its record: one exact limit, which erases no entry that a limit of the log's
     /// operations counts. Returns `None` if the cell has changed since it was the oldest, or no longer counts.
     pub(super) fn freeze(
         &mut self,

@@ -8,7 +8,7 @@
 //! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
 //! a retry-after is never too short.
 //!
-//! An append by another process releases nothing: usage grows, and an entry that merges counts for longer. So a cached denial
+//! An append by another process releases no unit: usage grows, and an entry that merges counts for longer. So a cached denial
 //! stays right. Its retry-after does not count the append, like any decision's.
 
 use std::fmt;

@@ -80,7 +80,7 @@ impl Local {
         })
     }
 
-    /// Returns an operation's facts if it repeats another, otherwise those of its peek. Appends nothing.
+    /// Returns an operation's facts if it repeats another, otherwise its peek's. Does not append.
     fn preview(&self, op: &Op<'_>) -> Facts {
         let peeked = self.store.apply_now(&op.to_peek());
         let now = peeked.log.now;
@@ -131,7 +131,7 @@ impl Local {
 }
 
 impl fmt::Debug for Local {
-    /// Prints no keys, and locks nothing.
+    /// Prints no keys, and takes no lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Local")
             .field("store", &self.store)

@@ -44,7 +44,7 @@ type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
 
 /// The nodes of a store that have failed.
 ///
-/// A node's outage is reported once, however many calls fail or succeed during it.
+/// A node's outage is reported once, regardless of how many calls fail or succeed during it.
 ///
 /// ```text
 ///           failure                answer
@@ -160,7 +160,7 @@ impl Nodes {
         let failed = format!("the store failed {} times in a row{node}", self.threshold);
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{failed}; it is not called before the next probe"),
+            format!("{failed}; the circuit breaker blocks calls until the next probe"),
         ))
     }
 
@@ -184,7 +184,7 @@ impl Nodes {
         }
     }
 
-    /// Lets another call be the probe, after one that no server saw.
+    /// Lets another call be the probe, after a probe that no server saw.
     pub(super) fn pass_on(&self, node: impl FnOnce() -> Node) {
         if self.in_outage()
             && let Some(out) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
@@ -263,7 +263,7 @@ fn report(state: MutexGuard<'_, State>, outages: &[Outage<'_>]) {
 }
 
 impl fmt::Debug for Nodes {
-    /// Locks nothing.
+    /// Takes no lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nodes")
             .field("in_outage", &self.in_outage())

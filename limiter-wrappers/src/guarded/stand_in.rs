@@ -13,7 +13,7 @@ use super::local::Local;
 pub(crate) enum StandIn {
     /// Nothing: errors are returned.
     Nothing,
-    /// A log that is empty. The ids of its entries are new, so their receipts name nothing.
+    /// A log that is empty. The ids of its entries are new, so their receipts match no entry.
     Open,
     /// A log that is full for this long.
     Closed(Duration),

@@ -1,4 +1,4 @@
-//! Wrappers that claim to be exact do what every store must do, also around one another and over Redis.
+//! Wrappers that claim to be exact do what every store must do, including around one another and on Redis.
 
 use std::sync::Arc;
 use std::time::Duration;

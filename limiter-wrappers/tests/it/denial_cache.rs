@@ -52,7 +52,7 @@ const CASES: [(&str, u64, &str); 8] = [
         1,
         "acquire k 1, acquire k 1 = denied, RRR, acquire k 1 = denied, acquire other 1 = refused",
     ),
-    // One is held: another change leaves it, another denial replaces it.
+    // One denial is held: another change leaves it, another denial replaces it.
     (
         "1/1h",
         1,

@@ -30,7 +30,7 @@ async fn flush(server: &Server, store: &Guarded<Server>) {
 
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
 const SENTENCES: [(&str, &str); 18] = [
-    // 1: the primary store decides as soon as it responds, whatever is pending.
+    // 1: the primary store decides as soon as it responds, even while charges are pending.
     (
         "9/64s",
         "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1",
@@ -52,7 +52,7 @@ const SENTENCES: [(&str, &str); 18] = [
         "ARR, acquire k 2, wait 40000, AAA, wait 300, waiting = 0, wait 23699, used k = 2, wait 1, used k = 0",
     ),
     ("5/64s", "ARR, acquire k 2, wait 64200, waiting = 0, sent ="),
-    // 4: the age is the newest entry's, whatever the clocks say, and however late the server replies.
+    // 4: the age is the newest entry's, regardless of the clocks and of late replies.
     (
         "9/64s",
         "RRR, acquire k 1, wait 1, acquire k 2, wait 40000, AAA, wait 300, used k = 3, wait 23699, used k = 3, \
@@ -113,7 +113,7 @@ const SENTENCES: [(&str, &str); 18] = [
         "AAA, acquire k 2, RRR, acquire k 9, reset k = unavailable, waiting = 0, acquire k 3, AAA, wait 200, \
          waiting = 0, used k = 5, reset k = true, reset k = false, used k = 0",
     ),
-    // 8: a window admits its maximum in the primary store and in the process, however many outages it meets.
+    // 8: a window admits its maximum in the primary store and in the process, regardless of the number of outages.
     (
         "5/1h",
         "AAA, acquire k 5, RRR, acquire k 5, acquire k 1 = denied, AAA, wait 200, waiting = 0, acquire k 1 = denied, \
@@ -243,7 +243,7 @@ fn a_sweep_outlives_its_runtime_but_not_its_store() {
     });
 }
 
-/// Sentence 5: whatever happens, the server then counts what an exact log of all entries counts, for each limit and at any time.
+/// Sentence 5: the server then always counts what an exact log of all entries counts, for each limit and at any time.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_missing_that_a_limit_could_tell_apart() {
     let small = policy!("3/5s");
@@ -296,7 +296,7 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
     }
 }
 
-/// Sentences 5 and 6: attempts on one key push out nothing, and beyond 100,000 logs the oldest go.
+/// Sentences 5 and 6: attempts on one key displace no log, and above 100,000 logs the oldest go.
 #[tokio::test(start_paused = true)]
 async fn attempts_push_out_nothing_but_too_many_logs_do() {
     let scene = scene("5/1d attempts", 0);
@@ -329,7 +329,7 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
     );
 }
 
-/// Returns the units that three processes over one store admit beyond their quotas in an outage, and those missing in the store.
+/// Returns the units that three processes over one store admit above their quotas in an outage, and those missing in the store.
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
     let (mut random, scene) = (Rng::with_seed(1), scene("20/1h", 0));
     let local = || WithClock::new(MemoryStore::new(), scene.clock);
@@ -383,7 +383,7 @@ async fn three_processes_admit_little_beyond_their_quotas() {
     let (beyond, missing) = three_processes(300, true).await;
     let control = three_processes(300, false).await;
     println!(
-        "beyond the quotas, and missing: {beyond}, {missing}; if nothing is carried over: {control:?}"
+        "above the quotas, and missing: {beyond}, {missing}; without carrying over: {control:?}"
     );
     assert!(beyond <= 320 && missing <= 320 && control.0.min(control.1) > 320);
     let (beyond, missing) = three_processes(3000, true).await;

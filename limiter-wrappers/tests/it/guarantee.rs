@@ -1,4 +1,4 @@
-//! The guarantee of leases from outside: no window ever admits more than its maximum, whatever happens to several processes.
+//! The guarantee of leases from outside: no window ever admits more than its maximum, across processes with faults.
 //!
 //! Each history runs real stacks in virtual time: two to four processes on one store, with delays of up to one and a half leases,
 //! lost requests and replies, crashes, clocks that differ in speed or step, resets, resolutions and permits. A model enumerated
@@ -29,7 +29,7 @@ type Event = (u64, Option<u64>);
 struct World {
     store: MemoryStore,
     start: Instant,
-    /// The speed of the store's clock, relative to those of the processes.
+    /// The speed of the store's clock, relative to the processes' clocks.
     speed: f64,
     cost: u64,
     state: Mutex<State>,
@@ -149,7 +149,7 @@ enum Control {
     Nothing,
     /// Windows are judged that are as long as they are counted.
     CountedWindows,
-    /// One process uses the policy without a lease.
+    /// A single process uses the policy without a lease.
     OldPolicy,
     /// The store's clock is twice as fast.
     FastStore,

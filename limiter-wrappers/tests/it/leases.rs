@@ -46,7 +46,7 @@ const CASES: [(&str, &str, Build, &str); 25] = [
         "burst k 7 = 7, AAL, burst k 1 = 1, AAA, wait 589623, burst k 1 = 0, burst k 1 = 1",
     ),
     (
-        "a reply after the end leaves nothing",
+        "a reply after the end leaves no block",
         "1000/1h+1s",
         ERROR,
         "burst k 7 = 7, AAL, burst k 1 = 1, AAA, used k = 16, burst k 1 = 1, used k = 17",
@@ -58,7 +58,7 @@ const CASES: [(&str, &str, Build, &str); 25] = [
         "AAL, crowd k 16 = 16, crowd k 16 = 16, AAA, used k = 32, crowd k 16 = 16, used k = 48, crowd k 32 = 32, used k = 112",
     ),
     (
-        "the system's clock ends a block, too: at its end, or when it steps back",
+        "the system's clock also ends a block: at its end, or when it steps back",
         "1000/1h+10m",
         ERROR,
         "burst k 8 = 8, clock 590000, burst k 1 = 0, clock 590620, burst k 1 = 0, clock 590625, burst k 1 = 1",
@@ -84,7 +84,7 @@ const CASES: [(&str, &str, Build, &str); 25] = [
          acquire k 1, acquire k 1, calls = 10, used k = 10",
     ),
     (
-        "a limit without a lease beside one with a lease takes none",
+        "a limit with a lease and one without take no block",
         "1000/1h+10m, 900/1h",
         ERROR,
         "acquire k 1, acquire k 1, acquire k 1, acquire k 1, acquire k 1, acquire k 1, acquire k 1, acquire k 1, \

@@ -1,4 +1,4 @@
-//! The tests of the crate, in one program. Those of `faults.rs` must run alone.
+//! The tests of the crate, in one program. The tests in `faults.rs` must run alone.
 
 mod conformance;
 mod dashboard;

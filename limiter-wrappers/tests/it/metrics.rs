@@ -43,7 +43,7 @@ pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
 /// The key of [`traffic`].
 pub(crate) const SECRET: &str = "203.0.113.7";
 
-/// One operation of each kind on `SECRET`, under 5/10s.
+/// One operation of each kind on `SECRET`, with 5/10s.
 pub(crate) async fn traffic<S: WindowStore>(limiter: &Limiter<S>) {
     let first = limiter.acquire(SECRET).await.unwrap();
     for _ in 0..5 {
@@ -108,7 +108,7 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
         )));
         report_keys("default", store.store().len());
     });
-    // A status decides nothing, and a cost that makes no sense is no failure of the store.
+    // A status is no decision, and an invalid cost is no failure of the store.
     let expected = [
         "decisions_total policy=5/10s limit=5/10s operation=acquire outcome=allowed: 5",
         "decisions_total policy=5/10s limit=5/10s operation=acquire outcome=denied: 1",

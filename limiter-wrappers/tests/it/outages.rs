@@ -80,7 +80,7 @@ const CASES: [(Build, &str, &str); 16] = [
          acquire 3@b 1 = in a row on b;, acquire 3@a 1 = in a row on a;, wait 500, acquire 3@a 1, acquire 3@a 1, \
          open = b, wait 61000, open =, acquire 3@a 1, acquire 4@b 1 = refused",
     ),
-    // Each node has outages of its own. Nobody can call one that left the store.
+    // Each node has outages of its own. Nobody can call a node that left the store.
     (
         OPEN,
         "99/1h",

@@ -108,7 +108,7 @@ impl Scene {
         }
     }
 
-    /// Returns the units that the server counts, beyond the maximum too.
+    /// Returns the units that the server counts, including above the maximum.
     pub(crate) fn used(&self, key: &str, at: Timestamp) -> u64 {
         let peek = Op::peek(key, self.limiter.policy())
             .with_name("t".into())
@@ -145,14 +145,14 @@ impl Scene {
         waited
     }
 
-    /// Plays a script: steps with their results. An error must contain the text. Times are in milliseconds, those that a caller gives
+    /// Plays a script: steps with their results. An error must contain the text. Times are in milliseconds, a caller's times
     /// in seconds.
     ///
-    /// Three capitals say what the server does with a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
-    /// (`R`), lose the answer (`X`), hang (`H`), say that the log is damaged (`C`) or that the user is unknown (`M`).
+    /// Three capitals are the server's behaviour for a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
+    /// (`R`), lose the answer (`X`), hang (`H`), report a damaged log (`C`) or an unknown user (`M`).
     ///
-    /// `crowd` makes acquires at the same time, and says how many calls that takes. `drop` drops one that waits.
-    /// `burst` makes acquires of an optional cost, after an optional pause, and says how many were not decided at once. `take` is
+    /// `crowd` makes acquires at the same time, and reports how many calls that takes. `drop` drops a waiting call.
+    /// `burst` makes acquires of an optional cost, after an optional pause, and reports how many were not decided immediately. `take` is
     /// another process, and `clock` sets by how many milliseconds the system's clock is wrong.
     ///
     /// `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and whether

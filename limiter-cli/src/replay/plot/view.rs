@@ -34,7 +34,7 @@ pub(crate) struct View<'a> {
     pub(super) close: Range<u64>,
     /// Whether that is only a part of the trace.
     pub(super) is_close_up: bool,
-    /// The keys that were denied most, then those that came closest to their limit.
+    /// The most denied keys, then the keys closest to their limit.
     pub(super) top: Vec<CountedKey<'a>>,
     pub(super) relative: bool,
     pub(super) summary: &'a Summary,

@@ -22,7 +22,7 @@ use crate::store::WindowStore;
 use crate::verdict::Denied;
 
 /// The decision of an [`AllOf`].
-#[must_use = "a decision says whether to proceed"]
+#[must_use = "a decision may be a denial"]
 #[derive(Debug)]
 pub struct JointDecision<'a, S: WindowStore = SharedStore>(pub(super) AllOf<'a, S>);
 
@@ -42,7 +42,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         &mut self.0.parts
     }
 
-    /// Returns whether a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keeps_charge).
+    /// Returns `true` if a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keeps_charge).
     #[must_use]
     pub fn is_denied(&self) -> bool {
         self.0.is_denied()
@@ -163,9 +163,9 @@ pub struct Part<'a, S> {
     is_status: bool,
     /// The cost.
     pub cost: u64,
-    /// Whether it is charged whatever the other calls decide. Default: `false`.
+    /// Whether it is charged even if another call denies. Default: `false`.
     pub keeps_charge: bool,
-    /// Whether it denies nothing, whether it does not fit or fails. It is then made last, and charged only if all others admit.
+    /// Whether it never denies, even if it does not fit or fails. It is then made last, and charged only if all others admit.
     /// Default: `false`.
     pub is_advisory: bool,
     /// Whether it is left out if its store fails. Default: `false`, so the whole fails.
@@ -256,7 +256,7 @@ impl<'a, S> Part<'a, S> {
         Permit::of_entry(self.target.to_owned(), self.charge()?.clone())
     }
 
-    /// Returns whether the outcome denies the whole.
+    /// Returns `true` if the outcome denies the whole.
     #[must_use]
     pub fn denies(&self) -> bool {
         use ErrorKind::{CostExceedsLimit, InvalidCost};
@@ -296,7 +296,7 @@ impl<'a, S> Part<'a, S> {
             Ok(decision) if decision.is_denied() && denies => PartOutcome::Denied(decision),
             Ok(decision) if decision.appended() => PartOutcome::Charged(decision),
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
-            // Not every error names the limiter.
+            // Not every error contains the limiter's name.
             Err(error) if error.limiter_name().is_none() => {
                 PartOutcome::Failed(error.with_log(self.log()))
             }
@@ -304,7 +304,7 @@ impl<'a, S> Part<'a, S> {
         });
     }
 
-    /// Returns whether the charge is refunded if another call denies: not if it repeats an earlier one.
+    /// Returns `true` if a denial by another call refunds the charge. A repetition's charge stays.
     pub(super) fn is_undone(&self) -> bool {
         let is_new = |charge: &Decision| self.id.is_none() || !charge.is_repeated();
         let has_receipt = |charge: &Decision| charge.receipt().is_some() && is_new(charge);
@@ -341,7 +341,7 @@ impl<S: WindowStore> Part<'_, S> {
         )
     }
 
-    /// Returns whether a store may make both calls as one.
+    /// Returns `true` if a store may make both calls as one.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
         let identity = self.store().identity();
         identity.is_some()

@@ -17,7 +17,7 @@ const MAX_TRIES: usize = 5_000;
 pub(super) struct Made {
     /// The task and the step.
     pub(super) of: (usize, usize),
-    /// A settlement names the step whose receipt it uses.
+    /// A settlement refers to the step whose receipt it uses.
     pub(super) call: Call,
     pub(super) got: CallResult,
     /// The receipt that the call returned.
@@ -25,7 +25,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Returns whether the call may have changed its log, judging by its result.
+    /// Returns `true` if the call may have changed its log, judging by its result.
     fn may_have_changed(&self) -> bool {
         match &self.got {
             CallResult::Decided(decided) => decided.answer.appended,
@@ -70,7 +70,7 @@ impl Order {
         }
     }
 
-    /// Returns the order with one more call at its end; `None` if the reference store returns another result there.
+    /// Returns the order with one more call at its end. `None` if the reference store returns another result there.
     pub(super) fn then(self, made: &Made) -> Option<Self> {
         let (mut order, mut call) = (self, made.call);
         let number = order.calls.len();
@@ -131,7 +131,7 @@ pub(super) struct Search {
 type HeldEntry = (Log, Timestamp, u64, bool, bool, Option<(usize, usize)>);
 
 impl Search {
-    /// Returns whether an order that begins like this one and ends with `end` explains all calls. Gives up after
+    /// Returns `true` if an order that begins like this one and ends with `end` explains all calls. Gives up after
     /// [`MAX_TRIES`], and then returns `true`.
     pub(super) fn explains(&mut self, order: &Order, tasks: &[&[Made]], end: &[Made]) -> bool {
         let next = tasks

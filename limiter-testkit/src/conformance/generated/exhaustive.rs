@@ -69,7 +69,7 @@ fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
 }
 
 /// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log,
-/// so its time is irrelevant and it settles nothing.
+/// so its time is irrelevant and it never settles.
 pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
     let (operations, steps) = choices(policy);
     let (policies, depth) = (vec![policy.clone()], depth.min(4));

@@ -29,7 +29,7 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
         |((mut policies, pair), scale, raw)| {
             let scale = SCALES[scale];
             if let ([(default, fraction, _), (own, none, _)], 0) = (&mut policies[..], pair) {
-                // Entries with a faster policy displace those that the first counts. Exact limits give each a receipt.
+                // Entries with a faster policy displace entries that the first counts. Exact limits give each a receipt.
                 default.truncate(1);
                 *own = vec![(own[0].0.min(default[0].0), 0, false)];
                 (*fraction, *none) = (0, 0);

@@ -94,7 +94,7 @@ impl CallResult {
         self
     }
 
-    /// Returns whether the store's result agrees with this expected one. Compares only what the store returned.
+    /// Returns `true` if the store's result agrees with this expected one. Compares only what the store returned.
     pub(crate) fn agrees(&self, got: &Self) -> bool {
         match (self, got) {
             (Self::Decided(expected), Self::Decided(got)) => {

@@ -16,7 +16,7 @@ use super::{Call, Log, Plan};
 #[derive(Clone, Debug)]
 pub(crate) struct StoreKeys {
     keys: BTreeMap<u8, Vec<u8>>,
-    /// By number. Numbers beyond the end have the default names.
+    /// By number. Numbers after the end have the default names.
     names: Vec<Name>,
 }
 

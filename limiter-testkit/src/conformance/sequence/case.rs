@@ -117,7 +117,7 @@ pub enum Operation {
         on: Place,
         /// The policy, modulo the number of policies.
         policy: u8,
-        /// The cost. It may be one that is refused.
+        /// The cost. It may be refused.
         cost: u64,
         /// The idempotency key.
         id: Option<CaseId>,

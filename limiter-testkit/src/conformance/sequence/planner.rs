@@ -150,7 +150,7 @@ impl Planner {
         &planned.expected
     }
 
-    /// Adds a call, and compares the store's result with the expected one. `receipts` are those that the store returned, by step.
+    /// Adds a call, and compares the store's result with the expected one. `receipts` are the store's receipts, by step.
     ///
     /// # Errors
     /// Returns a wrong result.

@@ -129,7 +129,7 @@ pub(crate) fn of_last(plan: &Plan, got: &CallResult) -> String {
     )
 }
 
-/// Prints two lists of fields side by side. A field missing from `got` is one that the store did not return.
+/// Prints two lists of fields side by side. A field missing from `got` was not returned by the store.
 pub(crate) fn columns(expected: &Fields, got: &Fields) -> String {
     let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
     let names = width(

@@ -26,7 +26,7 @@ impl Moment {
 /// The knowledge about a store's clock so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockCheck {
-    /// The maximum difference from the system clock; `None` if the store's clock has a different epoch.
+    /// The maximum difference from the system clock. `None` if the store's clock has a different epoch.
     tolerance: Option<Duration>,
     /// Whether the store has a clock in front. If so, its time need not advance like real time.
     own_timer: bool,

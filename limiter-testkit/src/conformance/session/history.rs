@@ -17,7 +17,7 @@ use crate::conformance::sequence::{Call, Log};
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     pub(crate) planner: Planner,
-    /// How long each log is kept after its newest entry; `None` if its last append was at a given time.
+    /// How long each log is kept after its newest entry. `None` if its last append was at a given time.
     kept: HashMap<Log, Option<Window>>,
     /// The number of a dropped call that has not taken effect, and when it was made.
     dropped: Option<(usize, At)>,
@@ -32,7 +32,7 @@ impl History {
         }
     }
 
-    /// Returns whether the store may have forgotten a log by `now`. It must keep entries at given times for a minute,
+    /// Returns `true` if the store may have forgotten a log by `now`. It must keep entries at given times for a minute,
     /// which is longer than a session lasts by default.
     pub(crate) fn may_forget(&self, log: Log, now: Timestamp) -> bool {
         let (Some(newest), Some(Some(window))) = (self.planner.newest(log), self.kept.get(&log))
@@ -42,7 +42,7 @@ impl History {
         !window.counts(newest, now)
     }
 
-    /// Returns the same history with the log forgotten; `None` if there is no log.
+    /// Returns the same history with the log forgotten. `None` if there is no log.
     pub(crate) fn forgotten(&self, log: Log) -> Option<Self> {
         self.planner.newest(log)?;
         let mut other = self.clone();
@@ -59,7 +59,7 @@ impl History {
         }
     }
 
-    /// Adds a call, and compares the store's result with the expected one. `receipts` are those that the store returned, by step.
+    /// Adds a call, and compares the store's result with the expected one. `receipts` are the store's receipts, by step.
     pub(crate) fn compare(
         &mut self,
         step: usize,

@@ -32,7 +32,7 @@ const MAX_FACTOR: u64 = 2_000;
 const AT_ONCE: usize = 32;
 
 impl Pace {
-    /// Returns the factors of windows and of sleeps; `None` if the case does not suit this pace.
+    /// Returns the factors of windows and of sleeps. `None` if the case does not suit this pace.
     fn factors(self, case: &Case) -> Option<(u64, u64)> {
         match self {
             Self::Standstill => Some((STANDSTILL_FACTOR, 0)),

@@ -37,7 +37,7 @@ pub async fn check(
 /// ```
 ///
 /// With `tokio` after the name, each test and each task of the suite runs on a multi-threaded tokio runtime. With `handles` at the
-/// end, there is a test `handles` too, for a closure that passes several handles to the suite:
+/// end, there is also a test `handles`, for a closure that passes several handles to the suite:
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -77,7 +77,7 @@ macro_rules! __conformance_tests {
     ($name:ident [$($handles:ident)?] |$phase:ident| $body:block) => {
         #[cfg(test)]
         mod $name {
-            // Beside the tests, the suite's and the closure's names could mean a test.
+            // Next to the tests, the suite's and the closure's names could mean a test.
             mod __scope {
                 #[allow(unused_imports)]
                 use super::super::*;

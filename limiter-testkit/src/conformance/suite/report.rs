@@ -25,12 +25,12 @@ pub enum Phase {
     Random,
     /// Many concurrent tasks on one key.
     Contention,
-    /// Several operations as one, if the store says that logs go together: random calls, and concurrent tasks.
+    /// Several operations as one, if the store applies them together: random calls, and concurrent tasks.
     Several,
 }
 
 impl Phase {
-    /// All phases, in the order in which they run. The golden traces run last: a failure of any other phase says more.
+    /// All phases, in the order in which they run. The golden traces run last: a failure of any other phase is more specific.
     pub const ALL: [Self; 11] = [
         Self::Cases,
         Self::LongLog,
@@ -45,7 +45,7 @@ impl Phase {
         Self::Golden,
     ];
 
-    /// Returns whether the phase depends on the seed.
+    /// Returns `true` if the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
         matches!(self, Self::Exhaustive | Self::Random | Self::Several)
     }

@@ -286,7 +286,7 @@ impl Flawed {
     }
 }
 
-/// The flaws of the methods around an operation. Those of concurrency are in the module `concurrent`.
+/// The flaws of the methods around an operation. Flaws of concurrency are in the module `concurrent`.
 #[async_trait]
 impl WindowStore for Flawed {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -348,7 +348,7 @@ impl WindowStore for Flawed {
     }
 }
 
-/// A store under test: its handles, one that is opened late, and its sweep.
+/// A store under test: its handles, a handle that is opened late, and its sweep.
 pub(crate) struct StoreUnderTest {
     pub(crate) handles: Vec<SharedStore>,
     pub(crate) late: Box<dyn FnOnce() -> SharedStore + Send>,
