@@ -364,7 +364,7 @@ fn every_error_of_a_file_has_a_place() {
         (
             limit("policy: '5/1m~1s, 9/1h~1m'"),
             &[
-                "f:4:24: policy \"5/1m~1s, 9/1h~1m\": a policy with the resolutions 1s and 1m, expected the same one",
+                "f:4:24: policy \"5/1m~1s, 9/1h~1m\": resolutions 1s and 1m differ, expected one resolution",
             ],
         ),
         (
