@@ -191,8 +191,10 @@ impl Flawed {
             change(&mut settlement);
         }
         let mut id = self.id(settlement.log);
-        let now = self.clock_now();
-        let applies = |id: &Id| self.copy(id).log.settle(&settlement, now).applied;
+        let applies = |id: &Id| {
+            let mut copy = self.copy(id).log;
+            copy.settle(&settlement, self.clock_now()).applied
+        };
         if self.is("SettlesOnAnyKey") {
             let ids: Vec<Id> = self.shared.logs.lock().unwrap().keys().cloned().collect();
             id = ids.into_iter().find(applies).unwrap_or(id);
@@ -214,7 +216,8 @@ impl Flawed {
                 settlement.receipt =
                     Receipt::new(receipt.entry(), receipt.at(), settlement.receipt.window());
             }
-            kept.log.settle(&settlement, now)
+            // Read after `with` has read it, so the log has not expired.
+            kept.log.settle(&settlement, self.clock_now())
         });
         match self.flaw.3 {
             Change::SettlementFacts(change) => change(&mut facts),
