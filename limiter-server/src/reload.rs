@@ -87,27 +87,25 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
     })
 }
 
-/// Reads the configuration, and applies it if it has no errors.
+/// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log say so.
 fn reload(path: &Path, service: &Service) {
     let read = Rules::read(path, service.store().shared(), Some(&service.rules()));
-    gauge!(VALID).set(u8::from(read.is_ok()));
-    let result = match &read {
-        Ok(rules) => {
-            rules.warnings().for_each(|warning| warn!("{warning}"));
-            info!("reloaded the configuration {}", path.display());
-            "success"
-        }
-        Err(Errors(errors)) => {
-            errors.iter().for_each(|line| error!("{line}"));
-            error!(
-                "the configuration has {} errors; the old rules remain in force",
-                errors.len()
-            );
-            "failure"
-        }
-    };
+    let result = if read.is_ok() { "success" } else { "failure" };
     service.reload(read);
     counter!(RELOADS, "result" => result).increment(1);
+    let errors = service.errors();
+    gauge!(VALID).set(u8::from(errors.is_none()));
+    if let Some(Errors(errors)) = errors.as_deref() {
+        errors.iter().for_each(|line| error!("{line}"));
+        error!(
+            "the configuration has {} errors; the old rules remain in force",
+            errors.len()
+        );
+    } else {
+        let rules = service.rules();
+        rules.warnings().for_each(|warning| warn!("{warning}"));
+        info!("reloaded the configuration {}", path.display());
+    }
 }
 
 /// Notices changes of files, and SIGHUP.
