@@ -1,48 +1,78 @@
-//! The README's speed table and boundary picture.
+//! The README's table of costs and boundary picture.
 
-use super::table::{LIMITER, column, compared, number, table};
+use std::fmt::Write;
+
+use super::table::{LIMITER, number};
 use crate::record::Record;
 
 /// The README's comparisons: a label, the group's position in [`speed`], the scenario, the measure and the peer.
-const ROWS: [(&str, usize, &str, &str, &str); 3] = [
-    ("one hot key, ns", 0, "hot/allowed", "ns", "governor"),
+const ROWS: [(&str, usize, &str, &str, &str); 5] = [
     (
-        "100,000 keys, 64 entries each, ns",
+        "memory: one busy key, ns",
+        0,
+        "hot/allowed",
+        "ns",
+        "governor",
+    ),
+    (
+        "memory: 100,000 keys, 64 requests each, ns",
         1,
         "100000 64 allowed 1",
         "ns",
         "governor",
     ),
     (
-        "Redis: 100,000 keys, 10 entries each, µs",
+        "memory: a key with 10 requests, bytes",
+        0,
+        "bytes",
+        "10",
+        "governor",
+    ),
+    (
+        "Redis: 100,000 keys, 10 requests each, µs",
         2,
         "server/keys/allowed/steady",
         "script",
         "GCRA",
     ),
+    (
+        "Redis: a key with 10 requests, bytes",
+        2,
+        "bytes/10",
+        "bytes",
+        "GCRA",
+    ),
 ];
 
-/// Returns the README's table. The groups are the records of decisions in memory, of the surface, and of Redis.
+/// Returns the README's table, with a column for each CPU family: this library's figure, and in brackets its ratio to the peer's.
+/// The groups are the records of decisions in memory, of the surface, and of Redis.
 pub(super) fn speed(groups: [&[Record]; 3]) -> String {
-    let columns = [
-        column("limiter", move |record, &(group, scenario, measure, _)| {
-            Some(number(
-                record
-                    .same_family(groups[group])?
-                    .get(scenario, LIMITER, measure)?,
-            ))
-        }),
-        column("peer", move |record, &(group, scenario, measure, peer)| {
-            Some(format!(
-                "{peer} {}",
-                compared(record.same_family(groups[group])?, scenario, peer, measure)?
-            ))
-        }),
-    ];
-    let rows = ROWS.map(|(label, group, scenario, measure, peer)| {
-        (label.to_owned(), (group, scenario, measure, peer))
-    });
-    table(groups[0], "time per decision", &columns, rows)
+    let families: Vec<&str> = groups[0].iter().map(Record::family).collect();
+    let mut out = format!("| cost | peer | {} |\n", families.join(" | "));
+    let _ = writeln!(out, "|---|---|{}", "---:|".repeat(families.len()));
+    for (label, group, scenario, measure, peer) in ROWS {
+        let cells: Vec<_> = groups[0]
+            .iter()
+            .map(|record| {
+                let record = record.same_family(groups[group])?;
+                let figure = record.get(scenario, LIMITER, measure)?;
+                // The median of the ratios in each round, as in RESULTS-REDIS.md, if the group has it.
+                let ratio = match record.get(scenario, LIMITER, &format!("{measure} to {peer}")) {
+                    Some(ratio) => ratio,
+                    None => figure / record.get(scenario, peer, measure)?,
+                };
+                let mark = if ratio > 1.0 { "**" } else { "" };
+                Some(format!(
+                    "{} ({mark}{}{mark})",
+                    number(figure),
+                    number(ratio)
+                ))
+            })
+            .map(Option::unwrap_or_default)
+            .collect();
+        let _ = writeln!(out, "| {label} | {peer} | {} |", cells.join(" | "));
+    }
+    out
 }
 
 const LIMIT: f64 = 100.0;

@@ -94,7 +94,7 @@ pub(super) fn table<T>(
     columns: &[Column<'_, T>],
     rows: impl IntoIterator<Item = (String, T)>,
 ) -> String {
-    let titles: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
+    let titles: Vec<String> = columns.iter().map(|(title, _)| product(title)).collect();
     let mut out = format!("| {head} | CPU | {} |\n", titles.join(" | "));
     let _ = writeln!(
         out,
@@ -112,7 +112,8 @@ pub(super) fn table<T>(
                 let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
                 let _ = writeln!(
                     out,
-                    "| {label} | {} | {} |",
+                    "| {} | {} | {} |",
+                    product(&label),
                     record.family(),
                     cells.join(" | ")
                 );
@@ -120,6 +121,16 @@ pub(super) fn table<T>(
         }
     }
     out
+}
+
+/// Writes the product's name in full where a text begins with the contestant's.
+fn product(text: &str) -> String {
+    match text.strip_prefix(LIMITER) {
+        Some(rest) if rest.is_empty() || rest.starts_with([' ', ',']) => {
+            format!("exact-{LIMITER}{rest}")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Returns the label and the name of a scenario.
