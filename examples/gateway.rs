@@ -27,7 +27,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use exact_limiter::wrappers::Stack;
+use exact_limiter::wrappers::Guarded;
 use exact_limiter::wrappers::observe::{ObservedStore, report, report_keys};
 use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
@@ -111,7 +111,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     .charge(|head| match head.extensions().get::<Customer>() {
         // A reservation above the smallest limit could never fit.
         Some(Customer { policy, .. }) => {
-            Charge::units(LONGEST.min(policy.smallest_max())).policy(policy.clone())
+            Charge::units(LONGEST.min(policy.smallest_max())).policy(policy)
         }
         None => Charge::units(1),
     })
@@ -261,7 +261,7 @@ async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), E
             Arc::new(move || report_keys("memory", store.store().len())),
         ));
     }
-    let stack = Stack::new(RedisStore::connect(url).await?).fallback(MemoryStore::new());
+    let stack = Guarded::builder(RedisStore::connect(url).await?).fallback(MemoryStore::new());
     let store = Arc::new(ObservedStore::new(stack, "redis"));
     Ok((
         store.clone(),

@@ -143,7 +143,7 @@ async fn main() -> Result<(), Error> {
         let decision = search.acquire("customer 7").await?;
         println!(
             "allowed: {}, used: {} of {}",
-            decision.allowed(),
+            decision.is_allowed(),
             decision.used(),
             decision.limit()
         );

@@ -17,7 +17,7 @@ fn main() -> Result<(), exact_limiter::Error> {
                 wait.as_millis()
             ),
         }
-        assert_eq!(decision.allowed(), request <= 3);
+        assert_eq!(decision.is_allowed(), request <= 3);
     }
 
     let status = search.status("customer 7").now()?;
@@ -31,7 +31,7 @@ fn main() -> Result<(), exact_limiter::Error> {
     let permit = loop {
         match search.acquire("customer 7").permit().now()?.into_result() {
             Ok(permit) => break permit,
-            Err(denied) => std::thread::sleep(denied.retry_after().unwrap_or_default()),
+            Err(denied) => std::thread::sleep(denied.retry_after()),
         }
     };
     println!(

@@ -68,7 +68,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock,
+    AllOf, Counting, Decision, Denied, Error, ErrorKind, IdempotencyKey, IntoPolicy, IpBlock,
     JointDecision, JointDenied, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit,
     Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
 };

@@ -28,7 +28,7 @@ pub(crate) struct DecisionFields {
 impl From<&Decision> for DecisionFields {
     fn from(decision: &Decision) -> Self {
         Self {
-            allowed: decision.allowed(),
+            allowed: decision.fits(),
             limit: decision.limit().max(),
             used: decision.used(),
             remaining: decision.remaining(),

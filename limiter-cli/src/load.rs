@@ -15,7 +15,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use hdrhistogram::Histogram;
 use limiter_core::{Limiter, SharedStore};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::task::JoinSet;
@@ -63,7 +63,7 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
     let Some(choice) = args.on_outage else {
         return Ok(Arc::new(store));
     };
-    let stack = Stack::new(store);
+    let stack = Guarded::builder(store);
     let store = match choice {
         Outage::Open => stack.fail_open(),
         Outage::Closed => stack.fail_closed(),
@@ -147,7 +147,7 @@ impl Figures {
                 .latencies
                 .record(u64::try_from(call.latency.as_micros()).unwrap_or(u64::MAX));
             match &call.decision {
-                Ok(decision) if decision.allowed() => {
+                Ok(decision) if decision.is_allowed() => {
                     // A repeated attempt is decided later than its entry was appended. A unit of a block is admitted when it is spent.
                     let entry = decision.appended_at();
                     let entry = entry.filter(|_| decision.limit().lease().is_none());

@@ -1,18 +1,17 @@
 //! Decisions, and the function that derives them from a store's facts.
 
 use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
 use crate::limit::Limit;
 use crate::op::{Mode, Op};
+use crate::per_limit::PerLimit;
 use crate::settlement::Receipt;
-use crate::status::{Status, Verdict, ceil_secs};
+use crate::status::{LimitStatus, Status, Verdict, ceil_secs};
 use crate::time::{Timestamp, Window};
 
-/// The verdict on an operation, with the usage after it. Dereferences to a [`Status`], whose binding limit is the one with the
-/// longest wait if this is a denial.
+/// The verdict on an operation, with the usage after it. The binding limit of a denial is the one with the longest wait.
 ///
 /// All durations start at [`at`](Status::at) and are whole microseconds. A decision holds the store's facts and computes its
 /// values on demand. It allocates only for a policy of more than four limits.
@@ -26,11 +25,11 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns `true` if the operation fitted every limit. A record is never denied: `true` if it would have fitted.
+    /// Returns `true` unless the operation was [denied](Self::is_denied). Always for a record.
     #[inline]
     #[must_use]
-    pub const fn allowed(&self) -> bool {
-        self.status.verdict.fits
+    pub const fn is_allowed(&self) -> bool {
+        !self.is_denied()
     }
 
     /// Returns `true` if the operation was denied, so that [`into_result`](Self::into_result) is an error. Never for a record.
@@ -38,6 +37,14 @@ impl Decision {
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         self.status.verdict.denied
+    }
+
+    /// Returns `true` if the operation fitted every limit. For an acquire or a peek, this is [`is_allowed`](Self::is_allowed). A
+    /// record counts even if it does not fit.
+    #[inline]
+    #[must_use]
+    pub const fn fits(&self) -> bool {
+        self.status.verdict.fits
     }
 
     /// Returns how long to wait until a denied acquire or peek fits, if nothing else is recorded in the meantime.
@@ -48,7 +55,7 @@ impl Decision {
     pub fn retry_after(&self) -> Option<Duration> {
         // A repeated denial may fit by now, but a denial never reports a wait of 0.
         self.is_denied()
-            .then(|| Duration::from_micros(self.binding().retry_after.max(1)))
+            .then(|| Duration::from_micros(self.status.binding().retry_after.max(1)))
     }
 
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
@@ -108,11 +115,10 @@ impl Decision {
         matches!(self.outcome, Outcome::Repeated(_))
     }
 
-    /// Returns the usage without the verdict: no limit denies, and the binding limit is the one with the least remaining.
+    /// Returns the usage of every limit.
     #[inline]
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.clone().into_status()
+    pub const fn status(&self) -> &Status {
+        &self.status
     }
 
     /// Returns the decision with its waits counted from another clock, if there is one.
@@ -121,6 +127,7 @@ impl Decision {
         self
     }
 
+    /// Returns the usage without the verdict: no limit denies, and the binding limit is the one with the least remaining.
     #[inline]
     pub(crate) fn into_status(mut self) -> Status {
         self.status.verdict = Verdict::default();
@@ -128,13 +135,30 @@ impl Decision {
     }
 }
 
-impl Deref for Decision {
-    type Target = Status;
+/// Defines the methods of a decision that return those of its status.
+macro_rules! of_status {
+    ($($name:ident: $type:ty,)*) => {
+        impl Decision {$(
+            #[doc = concat!("As [`Status::", stringify!($name), "`].")]
+            #[inline]
+            #[must_use]
+            pub fn $name(&self) -> $type {
+                self.status.$name()
+            }
+        )*}
+    };
+}
 
-    #[inline(always)]
-    fn deref(&self) -> &Status {
-        &self.status
-    }
+of_status! {
+    at: Timestamp,
+    clock_behind: Duration,
+    limit: Limit,
+    used: u64,
+    remaining: u64,
+    refill_after: Duration,
+    reset_after: Duration,
+    limits: PerLimit<LimitStatus>,
+    binding_index: usize,
 }
 
 /// Two decisions are equal if all the values they return are equal.
@@ -142,7 +166,7 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let verdict = |decision: &Self| {
             (
-                decision.allowed(),
+                decision.fits(),
                 decision.is_denied(),
                 decision.appended(),
                 decision.receipt(),
@@ -157,7 +181,7 @@ impl Eq for Decision {}
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
-            .field("allowed", &self.allowed())
+            .field("fits", &self.fits())
             .field("retry_after", &self.retry_after())
             .field("appended", &self.appended())
             .field("receipt", &self.receipt())
@@ -349,7 +373,7 @@ mod tests {
         assert_eq!(
             (
                 decision.retry_after_secs(),
-                decision.status().binding_index()
+                decision.clone().into_status().binding_index()
             ),
             (Some(1), 0)
         );

@@ -52,7 +52,7 @@ pub use key::{IpBlock, Key, KeyBuf};
 pub use limit::Limit;
 pub use limiter::{Limiter, SharedStore};
 pub use name::Name;
-pub use op::EntryId;
+pub use op::IdempotencyKey;
 pub use per_limit::PerLimit;
 pub use policy::{Counting, IntoPolicy, Policy};
 pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard, Request};

@@ -96,7 +96,7 @@ impl Limit {
         })
     }
 
-    /// Returns the limit with a lease, with which a `Stack` (of `limiter-wrappers`) decides most acquires without calling the store.
+    /// Returns the limit with a lease, with which a `Guarded` store (of `limiter-wrappers`) decides most acquires without calling the store.
     ///
     /// No window ever admits more than the maximum. The price: the limit counts windows that are longer by `lease`, so a unit
     /// becomes available that much later. Acquires have no receipts, apart from [permits](crate::Request::permit) and calls with an

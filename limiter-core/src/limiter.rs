@@ -25,7 +25,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// let login = Limiter::new("login", policy!("3/1m"), store);
 ///
 /// let decision = search.acquire("customer 7").await?;
-/// assert!(decision.allowed());
+/// assert!(decision.is_allowed());
 /// let gold = policy!("500/10s");
 /// let decision = search.acquire("customer 8").cost(20).policy(&gold).await?;
 /// assert_eq!(decision.remaining(), 480);

@@ -52,9 +52,26 @@ impl At {
     }
 }
 
-/// A 128-bit id of an entry. The caller's id is an idempotency key: a repeated operation with the same id counts once.
+/// A caller's idempotency key of 128 bits, such as a UUID: repeating a call with the same key counts once.
 ///
-/// Ids are compared within one log only. Choose random ids; they must be unguessable if untrusted clients can send them.
+/// Keys are compared within one log only. Choose random keys; they must be unguessable if untrusted clients can send them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(pub(crate) EntryId);
+
+impl From<u128> for IdempotencyKey {
+    fn from(key: u128) -> Self {
+        Self(EntryId::from_u128(key))
+    }
+}
+
+#[cfg(feature = "uuid")]
+impl From<uuid::Uuid> for IdempotencyKey {
+    fn from(key: uuid::Uuid) -> Self {
+        Self::from(key.as_u128())
+    }
+}
+
+/// A 128-bit id of an entry: a caller's idempotency key, or chosen by the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     // Two integers, not an array, so that an id is passed in registers.
@@ -84,13 +101,6 @@ impl EntryId {
 impl From<u128> for EntryId {
     fn from(id: u128) -> Self {
         Self::from_u128(id)
-    }
-}
-
-#[cfg(feature = "uuid")]
-impl From<uuid::Uuid> for EntryId {
-    fn from(id: uuid::Uuid) -> Self {
-        Self::from_u128(id.as_u128())
     }
 }
 

@@ -128,8 +128,8 @@ impl Serialize for Status {
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Decision", 9)?;
-        out.serialize_field("allowed", &self.allowed())?;
-        usage(&mut out, self, self.retry_after())?;
+        out.serialize_field("allowed", &self.fits())?;
+        usage(&mut out, self.status(), self.retry_after())?;
         out.end()
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         let waits_for_nothing =
             all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
         assert_eq!(
-            serde_json::to_string(&denied.status()).unwrap(),
+            serde_json::to_string(&denied.into_status()).unwrap(),
             format!("{{{waits_for_nothing}")
         );
     }

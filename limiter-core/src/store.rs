@@ -32,7 +32,7 @@ pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
 pub use crate::log_key::LogKey;
 pub use crate::merging::Merging;
-pub use crate::op::{At, JointOp, Mode, Op, Retention};
+pub use crate::op::{At, EntryId, JointOp, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.

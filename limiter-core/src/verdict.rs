@@ -2,12 +2,11 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::Deref;
+use std::time::Duration;
 
 use crate::decision::Decision;
-use crate::status::Status;
 
-/// The decision on a denied operation, as an error. Dereferences to the [`Decision`].
+/// A denied operation, as an error.
 ///
 /// A whole handler's limiting is one line, if its error type is made from [`Error`](crate::Error) and `Denied`:
 ///
@@ -17,8 +16,8 @@ use crate::status::Status;
 /// # let search = Limiter::new("search", policy!("1/1h"), MemoryStore::new());
 /// # futures::executor::block_on(async {
 /// async fn handler(search: &Limiter<MemoryStore>) -> Result<u64, Box<dyn std::error::Error>> {
-///     let usage = search.acquire("customer 7").await?.into_result()?;
-///     Ok(usage.remaining())
+///     let decision = search.acquire("customer 7").await?.into_result()?;
+///     Ok(decision.remaining())
 /// }
 /// assert_eq!(handler(&search).await?, 0);
 /// let denied = handler(&search).await.unwrap_err().to_string();
@@ -27,40 +26,49 @@ use crate::status::Status;
 /// ```
 // Boxed: a large `Err` makes every `Result` of the caller large.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied(pub(crate) Box<Decision>);
+pub struct Denied(Box<Decision>);
 
 impl Decision {
-    /// Returns the usage, or the error [`Denied`], for `?`.
+    /// Returns the decision, or the error [`Denied`], for `?`.
     ///
     /// A record is never denied, even if it did not fit.
     ///
     /// # Errors
     /// [`Denied`] if the operation was denied.
     #[inline]
-    pub fn into_result(self) -> Result<Status, Denied> {
+    pub fn into_result(self) -> Result<Self, Denied> {
         if self.is_denied() {
-            Err(Denied(Box::new(self)))
+            Err(Denied::new(self))
         } else {
-            Ok(self.into_status())
+            Ok(self)
         }
     }
 }
 
-impl Deref for Denied {
-    type Target = Decision;
+impl Denied {
+    pub(crate) fn new(denial: Decision) -> Self {
+        Self(Box::new(denial))
+    }
 
-    fn deref(&self) -> &Decision {
+    /// Returns the decision.
+    pub const fn decision(&self) -> &Decision {
         &self.0
+    }
+
+    /// Returns how long to wait until the operation fits, if nothing else is recorded in the meantime. Never zero.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.0.retry_after().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.retry_after().unwrap_or_default().as_secs_f64();
+        let seconds = self.retry_after().as_secs_f64();
         write!(
             f,
             "the limit {} is exceeded; retry after {seconds} s",
-            self.limit()
+            self.0.limit()
         )
     }
 }

@@ -1,9 +1,9 @@
 //! The scripts' replies as facts.
 
 use limiter_core::store::{
-    Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage,
+    Entry, EntryId, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage,
 };
-use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
+use limiter_core::{Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::{FromRedisValue, Value};
 
 use crate::failure::Failure;

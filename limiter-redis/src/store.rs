@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts,
+    At, EntryId, Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts,
 };
-use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
+use limiter_core::{Error, ErrorKind, WindowStore};
 use redis::{Cmd, Value};
 
 use crate::attempt::{Attempt, Reply};

@@ -16,7 +16,7 @@ use limiter_core::{Limiter, Name, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::{RedisStore, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
-use limiter_wrappers::{Guarded, Outage, Stack};
+use limiter_wrappers::{Guarded, Outage};
 
 use self::refusals::Refusals;
 
@@ -146,7 +146,7 @@ impl Store {
             .response_timeout(timeout - timeout / 6)
             .connect_lazy(url.with_credentials())
             .map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Stack::new(Refusals::new(observed(redis, "redis"))).timeout(timeout);
+        let stack = Guarded::builder(Refusals::new(observed(redis, "redis"))).timeout(timeout);
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),

@@ -23,13 +23,13 @@ pub struct Answer {
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
         Self {
-            allowed: decision.allowed(),
+            allowed: decision.fits(),
             retry_after: decision.retry_after(),
             appended: decision.appended(),
             receipt: decision
                 .receipt()
                 .map(|receipt| (receipt.at(), receipt.window())),
-            status: Status::clone(decision),
+            status: decision.status().clone(),
         }
     }
 }

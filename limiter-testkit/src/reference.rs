@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Settlement,
-    SettlementFacts, Usage,
+    At, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome,
+    Settlement, SettlementFacts, Usage,
 };
 use limiter_core::{
-    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore,
-    Timestamp, WindowStore,
+    Counting, Decision, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp,
+    WindowStore,
 };
 
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It

@@ -148,7 +148,7 @@ impl RateLimitHeaders {
     pub(crate) fn of_decision(&self, names: FieldNames, decision: &Decision) -> Values {
         let seen = Seen {
             names: Cow::Owned(names),
-            status: decision,
+            status: decision.status(),
         };
         self.make(&std::iter::once(seen), None)
     }

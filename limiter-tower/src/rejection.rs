@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use limiter_core::request::JointDecision;
 use limiter_core::request::PartOutcome;
-use limiter_core::{Decision, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
+use limiter_core::{Denied, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
 
 use crate::headers::{FieldNames, RateLimitHeaders, Values};
 
@@ -86,7 +86,7 @@ impl Rejection {
         Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
     }
 
-    /// Returns the rejection of a denied decision, for handlers that send the layer's responses.
+    /// Returns the rejection of a denial, for handlers that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
     /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] also converts to a rejection, so `?` returns either from a handler.
@@ -97,13 +97,14 @@ impl Rejection {
     ///
     /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Rejection> {
     ///     let decision = search.acquire(customer).await?;
-    ///     let usage = decision.into_result().map_err(|denied| Rejection::denied(search, &denied))?;
-    ///     Ok(format!("{} left", usage.remaining()))
+    ///     let decision = decision.into_result().map_err(|denied| Rejection::denied(search, &denied))?;
+    ///     Ok(format!("{} left", decision.remaining()))
     /// }
     /// # let _ = handler;
     /// ```
     #[must_use]
-    pub fn denied<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
+    pub fn denied<S>(limiter: &Limiter<S>, denied: &Denied) -> Self {
+        let decision = denied.decision();
         let names = FieldNames::of_decision(limiter, decision);
         let rejection = Self::new(
             Cause::Denied,

@@ -1,7 +1,6 @@
 //! Rules: a limiter, a request's key, and its charge.
 
 use std::fmt;
-use std::sync::Arc;
 
 use http::StatusCode;
 use limiter_core::{Limiter, Policy, WindowStore};
@@ -60,7 +59,7 @@ pub struct Charge {
     ///
     /// A charge that exceeds the limiter's own policy is neither settled nor refunded. If such charges have to be, make the largest
     /// policy the limiter's own.
-    pub policy: Option<Arc<Policy>>,
+    pub policy: Option<Box<Policy>>,
 }
 
 impl Charge {
@@ -70,10 +69,10 @@ impl Charge {
         Self { cost, policy: None }
     }
 
-    /// Returns the same charge with this policy.
+    /// Returns the same charge with a copy of this policy.
     #[must_use]
-    pub fn policy(mut self, policy: Arc<Policy>) -> Self {
-        self.policy = Some(policy);
+    pub fn policy(mut self, policy: &Policy) -> Self {
+        self.policy = Some(Box::new(policy.clone()));
         self
     }
 }

@@ -157,7 +157,7 @@ fn call<'a>(
         cost => rule.limiter.acquire(&key).cost(cost).into(),
     };
     if let Some(policy) = charge.policy {
-        part = part.shared_policy(policy);
+        part = part.policy(&policy);
     }
     part.keeps_charge = rule.keep_charge;
     part.is_advisory |= rule.shadow;

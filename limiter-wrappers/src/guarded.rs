@@ -28,19 +28,19 @@ pub(crate) use self::local::Local;
 pub use self::nodes::Outage;
 use self::nodes::{Nodes, Out, later};
 pub(crate) use self::stand_in::StandIn;
-use crate::stack::Stack;
+use crate::builder::GuardedBuilder;
 
 /// A caller with a shorter timeout is no evidence against the store.
 const HURRY: Duration = Duration::from_millis(100);
 
-/// A store behind a denial cache, a circuit breaker and a timeout, with a choice for outages. [`Stack`] builds it.
+/// A store behind a denial cache, a circuit breaker and a timeout, with a choice for outages.
 ///
 /// Clones share all state.
 ///
 /// # The denial cache
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
 /// the same decision, minus the time that has passed. Caches only denials by the store's clock, with a policy that counts
-/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`].
+/// admitted requests and without an idempotency key, for at most [`GuardedBuilder::denial_ttl`].
 ///
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
 /// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the
@@ -54,10 +54,10 @@ const HURRY: Duration = Duration::from_millis(100);
 /// processes hold may be spent for less than a lease after it. Do not fork a process that limits: both would spend the block.
 ///
 /// # The circuit breaker
-/// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of
+/// - *Closed*: calls pass. After [a number](GuardedBuilder::failure_threshold) of failures in a row it opens. A failure is an error of
 ///   the kind [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). It ignores the timeouts of callers
 ///   that wait for [less than 100 ms](Op::timeout): one caller in a hurry must not open the breaker for all.
-/// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](Stack::cooldown).
+/// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](GuardedBuilder::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause. A dropped probe is inconclusive, so another call passes after a pause.
 ///   So are `None` and errors that are not about the log's data: the next call is the probe.
@@ -69,8 +69,8 @@ const HURRY: Duration = Duration::from_millis(100);
 ///
 /// # Outages
 /// An outage begins with the first call that fails. It is over when the store has responded to every call for a second. During
-/// an outage, failed calls get the result of the stack's choice: [`or_error`](Stack::or_error),
-/// [`fail_open`](Stack::fail_open), [`fail_closed`](Stack::fail_closed) or [`fallback`](Stack::fallback). Other errors are
+/// an outage, failed calls get the result of the builder's last method: [`or_error`](GuardedBuilder::or_error),
+/// [`fail_open`](GuardedBuilder::fail_open), [`fail_closed`](GuardedBuilder::fail_closed) or [`fallback`](GuardedBuilder::fallback). Other errors are
 /// returned. An operation that timed out may still count in the store later.
 ///
 /// Breakers and outages are tracked per [node](WindowStore::node), so a dead master of a Redis Cluster stops only the calls on its
@@ -90,8 +90,13 @@ struct Inner<S> {
 }
 
 impl<S> Guarded<S> {
-    pub(crate) fn new(stack: Stack<S>, stand_in: StandIn) -> Self {
-        let Stack {
+    /// Returns the options of a store around `store`, with their defaults.
+    pub const fn builder(store: S) -> GuardedBuilder<S> {
+        GuardedBuilder::new(store)
+    }
+
+    pub(crate) fn new(builder: GuardedBuilder<S>, stand_in: StandIn) -> Self {
+        let GuardedBuilder {
             store,
             timeout,
             failure_threshold,
@@ -99,7 +104,7 @@ impl<S> Guarded<S> {
             denial_cache_capacity,
             denial_ttl,
             system_clock,
-        } = stack;
+        } = builder;
         let (blocks, denials, nodes) = (
             Blocks::new(denial_cache_capacity, system_clock),
             Denials::new(denial_cache_capacity, denial_ttl),

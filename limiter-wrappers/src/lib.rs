@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Where to start
-//! - [`Stack`] handles outages of a store, and hot keys.
+//! - [`Guarded`] handles outages of a store, and hot keys.
 //! - [`observe`] for metrics.
 
 #![forbid(unsafe_code)]
@@ -9,13 +9,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "outages")]
+mod builder;
+#[cfg(feature = "outages")]
 mod guarded;
 #[cfg(feature = "metrics")]
 pub mod observe;
-#[cfg(feature = "outages")]
-mod stack;
 
 #[cfg(feature = "outages")]
-pub use guarded::{Guarded, Outage};
+pub use builder::GuardedBuilder;
 #[cfg(feature = "outages")]
-pub use stack::Stack;
+pub use guarded::{Guarded, Outage};

@@ -210,7 +210,7 @@ impl<S> ObservedStore<S> {
 
     /// Counts a decision.
     fn count(&self, op: &Op<'_>, decision: &Decision) {
-        let (limit, allowed) = (decision.limit(), decision.allowed());
+        let (limit, allowed) = (decision.limit(), decision.fits());
         let is_near_limit = u128::from(decision.used()) * 5 >= u128::from(limit.max()) * 4;
         let increment = |decisions: &Decisions| {
             decisions.all.increment(1);
@@ -332,10 +332,10 @@ pub fn report_keys(store: impl Into<Name>, keys: usize) {
 /// ```
 /// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let redis = MemoryStore::new();
-/// use limiter_wrappers::Stack;
+/// use limiter_wrappers::Guarded;
 /// use limiter_wrappers::observe::{ObservedStore, report};
 ///
-/// let stack = Stack::new(ObservedStore::new(redis, "redis")).fallback(MemoryStore::new());
+/// let stack = Guarded::builder(ObservedStore::new(redis, "redis")).fallback(MemoryStore::new());
 /// let store = ObservedStore::new(stack, "stack");
 /// report("stack", store.store());
 /// ```

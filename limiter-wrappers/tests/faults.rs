@@ -11,7 +11,7 @@ use std::time::Duration;
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use testbed::server::Cluster;
 use testbed::{
     ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all,
@@ -49,7 +49,7 @@ async fn stacks(url: &str) -> Vec<Subject> {
             });
             continue;
         }
-        let bare = Stack::new(redis)
+        let bare = Guarded::builder(redis)
             .timeout(Duration::MAX)
             .failure_threshold(u32::MAX)
             .denial_cache_capacity(0)

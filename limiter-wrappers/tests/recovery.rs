@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_redis::RedisStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use testbed::server::{Cluster, Server};
 use testbed::{alone, test_all};
 use tokio::task::JoinSet;
@@ -98,7 +98,7 @@ async fn a_busy_key_recovers_from_a_stop() {
         let server = Server::start().unwrap();
         let redis = RedisStore::connect(&server.url()).await.unwrap();
         let store: SharedStore = if name == "stack" {
-            Arc::new(Stack::new(redis).or_error())
+            Arc::new(Guarded::builder(redis).or_error())
         } else {
             Arc::new(redis)
         };
@@ -150,7 +150,7 @@ async fn what_timed_out_behind_the_stack_does_not_count() {
             let limiter = Limiter::new(
                 "timed out",
                 policy!("1000000/1h"),
-                Stack::new(redis).or_error(),
+                Guarded::builder(redis).or_error(),
             );
             let key = format!("{stop} {tries:?}");
             while limiter.acquire(&key).await.is_err() {}
@@ -211,7 +211,7 @@ async fn the_masters_that_live_decide_while_one_is_lost() {
                 .unwrap();
         }
         let keys = keys_by_master(&cluster);
-        let store = Stack::new(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
+        let store = Guarded::builder(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
         let limiter = Limiter::new(
             "lost",
             policy!("1000000/1m"),

@@ -84,7 +84,8 @@ async fn recovered(subject: &Subject, direct: &SharedStore) -> Result<(), String
         let calls =
             join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh")))))
                 .await;
-        let decides = calls.iter().all(Attempt::allowed) && counted().await >= before + CONCURRENT;
+        let decides =
+            calls.iter().all(Attempt::is_allowed) && counted().await >= before + CONCURRENT;
         decides
             .then_some(())
             .ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
@@ -163,9 +164,9 @@ impl<'a> Run<'a> {
                     self.subject.call(Box::pin(self.plenty.acquire("dropped")))
                 ),
             );
-            self.admitted += u64::from(limited.allowed());
+            self.admitted += u64::from(limited.is_allowed());
             self.calls += 1;
-            self.counted += u64::from(without.allowed());
+            self.counted += u64::from(without.is_allowed());
             self.during.extend([with_id, without]);
             let ends = [limited, with_id, without].into_iter();
             self.violations

@@ -59,13 +59,13 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == Seen::Ok(true)
     }
 
     /// Returns the outcome as the error unless the call was admitted.
     pub(crate) fn admitted(&self) -> Result<(), Seen> {
-        if self.allowed() {
+        if self.is_allowed() {
             Ok(())
         } else {
             Err(self.outcome)
@@ -78,7 +78,7 @@ impl Subject {
     pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Attempt {
         let begun = Instant::now();
         let outcome = match timeout(self.bound + SLACK, call).await {
-            Ok(Ok(decision)) => Seen::Ok(decision.allowed()),
+            Ok(Ok(decision)) => Seen::Ok(decision.fits()),
             Ok(Err(error)) => Seen::Err(error.kind()),
             Err(_) => Seen::Never,
         };

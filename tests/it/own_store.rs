@@ -62,7 +62,7 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     if let Ok(path) = std::env::var(CHILD) {
         let search = Limiter::new("search", policy!("3/10m"), RedbStore::open(&path).unwrap());
         for _ in 0..3 {
-            assert!(search.acquire("customer 7").await.unwrap().allowed());
+            assert!(search.acquire("customer 7").await.unwrap().is_allowed());
         }
         println!("used up");
         std::thread::park();
@@ -91,8 +91,8 @@ async fn limits_are_in_force_after_the_process_was_killed() {
 
     let store = Arc::new(RedbStore::open(&path).unwrap());
     let search = Limiter::new("search", policy!("3/10m"), Arc::clone(&store));
-    assert!(!search.acquire("customer 7").await.unwrap().allowed());
+    assert!(!search.acquire("customer 7").await.unwrap().is_allowed());
     store.sweep().unwrap();
     assert_eq!(search.status("customer 7").await.unwrap().used(), 3);
-    assert!(search.acquire("customer 8").await.unwrap().allowed());
+    assert!(search.acquire("customer 8").await.unwrap().is_allowed());
 }

@@ -37,7 +37,7 @@ pub(crate) fn measure() -> Figures {
             limiter
                 .acquire(key)
                 .now()
-                .is_ok_and(|decision| decision.allowed())
+                .is_ok_and(|decision| decision.is_allowed())
         });
     }
     let (before, governor) = (allocated(), (PEERS[1].limiter)(&policy));

@@ -14,7 +14,7 @@ use super::limits::Limits;
 /// Takes a reference, because moving the decision would also be measured.
 #[inline(always)]
 fn allowed(decision: &Result<Decision, Error>) -> bool {
-    matches!(decision, Ok(decision) if black_box(decision).allowed())
+    matches!(decision, Ok(decision) if black_box(decision).is_allowed())
 }
 
 /// Polls a future once, as an executor would. An in-memory store decides in the first poll.

@@ -45,8 +45,8 @@ impl Decider {
     /// Makes a decision on `cost` units of a key. Returns an error if the verdict is not `allowed`.
     pub(super) async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
         let verdict = match self {
-            Self::Ours(limiter, false) => limiter.acquire(key).cost(cost).await?.allowed(),
-            Self::Ours(limiter, true) => limiter.record(key).cost(cost).await?.allowed(),
+            Self::Ours(limiter, false) => limiter.acquire(key).cost(cost).await?.is_allowed(),
+            Self::Ours(limiter, true) => limiter.record(key).cost(cost).await?.fits(),
             Self::Gcra(connection, script, (burst, seconds)) => {
                 let mut call = script.key(format!("rate:{key}"));
                 call.arg(burst).arg(burst).arg(seconds).arg(cost);

@@ -152,7 +152,7 @@ impl<'a> Running<'a> {
                 for n in (1..=3 * units).rev() {
                     let at = Timestamp::from_micros(end - n * step)?;
                     let decision = limiter.acquire(key).cost(self.scenario.cost).at(at).await?;
-                    ensure!(decision.allowed(), "{key} is full too early");
+                    ensure!(decision.is_allowed(), "{key} is full too early");
                 }
             }
         }

@@ -112,7 +112,7 @@ async fn line(
             ),
             None => None,
         };
-        if args.over && decision.as_ref().is_none_or(Decision::allowed) {
+        if args.over && decision.as_ref().is_none_or(Decision::is_allowed) {
             return Ok(None);
         }
         Ok::<_, Error>(

@@ -140,7 +140,7 @@ impl Summary {
                 }
                 if row.action == Action::Record {
                     self.recorded += 1;
-                } else if decision.allowed() {
+                } else if decision.is_allowed() {
                     self.allowed += 1;
                 } else {
                     self.denied += 1;

@@ -21,7 +21,7 @@ fn fill_as(name: &str, url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
         let limiter = Limiter::new(name, limit, connect(url, prefix).await.unwrap());
         for (key, count) in keys {
             for _ in 0..*count {
-                assert!(limiter.acquire(*key).await.unwrap().allowed());
+                assert!(limiter.acquire(*key).await.unwrap().is_allowed());
             }
         }
     });

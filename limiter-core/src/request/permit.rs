@@ -1,7 +1,6 @@
 //! Permits: admitted acquires that can be settled or refunded.
 
 use std::fmt;
-use std::ops::Deref;
 
 use super::call::Call;
 use super::settle::Settle;
@@ -14,7 +13,7 @@ use crate::op::Mode;
 use crate::settlement::Receipt;
 use crate::verdict::Denied;
 
-/// The decision on an acquire that asked for a [`Permit`]. Dereferences to the [`Decision`].
+/// The decision on an acquire that asked for a [`Permit`].
 #[must_use = "a decision may be a denial"]
 #[derive(Debug)]
 pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
@@ -69,7 +68,7 @@ impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
     ) -> Result<Self, Error> {
         let decision = decision?;
         if decision.is_denied() {
-            return Ok(Self(Err(Denied(Box::new(decision)))));
+            return Ok(Self(Err(Denied::new(decision))));
         }
         Permit::of_entry(Target::of(call), decision)
             .map(|permit| Self(Ok(permit)))
@@ -88,16 +87,12 @@ impl<'a, S> PermitDecision<'a, S> {
     pub fn into_result(self) -> Result<Permit<'a, S>, Denied> {
         self.0
     }
-}
 
-impl<S> Deref for PermitDecision<'_, S> {
-    type Target = Decision;
-
-    fn deref(&self) -> &Decision {
-        match &self.0 {
-            Ok(permit) => &permit.decision,
-            Err(denied) => denied,
-        }
+    /// Returns the decision.
+    pub fn decision(&self) -> &Decision {
+        self.0
+            .as_ref()
+            .map_or_else(Denied::decision, Permit::decision)
     }
 }
 
@@ -160,16 +155,15 @@ impl<'a, S> Permit<'a, S> {
         self.settle(0)
     }
 
-    /// Returns an owned permit for the same entry, which can move into a task or a response body.
+    /// Returns the same permit without its borrows, so that it can move into a task or a response body.
     #[must_use]
-    pub fn to_owned(&self) -> Permit<'static, S>
+    pub fn into_owned(self) -> Permit<'static, S>
     where
         S: Clone,
     {
         Permit {
-            target: self.target.to_owned(),
-            entry: self.entry,
-            decision: self.decision.clone(),
+            target: self.target.into_owned(),
+            ..self
         }
     }
 
@@ -180,21 +174,32 @@ impl<'a, S> Permit<'a, S> {
     /// that it sent, even if the client disconnects:
     ///
     /// ```
+    /// # use std::sync::Arc;
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     /// # use limiter_core::{Permit, PermitGuard};
-    /// fn guard<'a>(permit: Permit<'a>, streamed: &'a AtomicU64) -> PermitGuard<'a> {
-    ///     permit.on_drop(|permit| {
-    ///         let (permit, cost) = (permit.to_owned(), streamed.load(Relaxed));
+    /// fn guard(permit: Permit<'_>, streamed: Arc<AtomicU64>) -> PermitGuard<'static> {
+    ///     permit.into_owned().on_drop(move |permit| {
+    ///         let cost = streamed.load(Relaxed);
     ///         tokio::spawn(async move { permit.settle_or_record(cost).await });
     ///     })
     /// }
     /// ```
     ///
     /// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
-    pub fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> PermitGuard<'a, S> {
+    pub fn on_drop(self, settle: impl FnOnce(Self) + Send + 'a) -> PermitGuard<'a, S> {
         PermitGuard {
             permit: self,
             settle: Some(Box::new(settle)),
+        }
+    }
+}
+
+impl<S> Clone for Permit<'_, S> {
+    fn clone(&self) -> Self {
+        Self {
+            target: self.target.clone(),
+            entry: self.entry,
+            decision: self.decision.clone(),
         }
     }
 }
@@ -209,35 +214,31 @@ impl<S> fmt::Debug for Permit<'_, S> {
     }
 }
 
-/// A guard that settles its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
-/// See [`Permit::on_drop`].
+/// A guard that settles its permit when it is dropped, unless it is confirmed. See [`Permit::on_drop`].
 #[must_use = "dropping it settles the acquire immediately"]
 pub struct PermitGuard<'a, S = SharedStore> {
     permit: Permit<'a, S>,
     settle: Option<OnDrop<'a, S>>,
 }
 
-type OnDrop<'a, S> = Box<dyn FnOnce(&Permit<'a, S>) + Send + 'a>;
+type OnDrop<'a, S> = Box<dyn FnOnce(Permit<'a, S>) + Send + 'a>;
 
-impl<S> PermitGuard<'_, S> {
+impl<'a, S> PermitGuard<'a, S> {
+    /// Returns the permit.
+    pub const fn permit(&self) -> &Permit<'a, S> {
+        &self.permit
+    }
+
     /// Keeps the charge as it is.
     pub fn confirm(mut self) {
         self.settle = None;
     }
 }
 
-impl<'a, S> Deref for PermitGuard<'a, S> {
-    type Target = Permit<'a, S>;
-
-    fn deref(&self) -> &Permit<'a, S> {
-        &self.permit
-    }
-}
-
 impl<S> Drop for PermitGuard<'_, S> {
     fn drop(&mut self) {
         if let Some(settle) = self.settle.take() {
-            settle(&self.permit);
+            settle(self.permit.clone());
         }
     }
 }

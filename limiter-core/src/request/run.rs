@@ -14,7 +14,7 @@ use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::op::{At, EntryId};
+use crate::op::{At, IdempotencyKey};
 use crate::policy::Policy;
 use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
@@ -129,8 +129,8 @@ impl<S, B, V: Costs, const MAY_WAIT: bool> Request<'_, S, B, V, MAY_WAIT> {
     /// returns the original verdict with the current usage. A denied acquire that did not count leaves
     /// no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
-    pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
-        self.call.id = Some(key.into());
+    pub fn idempotency_key(mut self, key: impl Into<IdempotencyKey>) -> Self {
+        self.call.id = Some(key.into().0);
         self
     }
 }

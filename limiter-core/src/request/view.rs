@@ -17,11 +17,20 @@ pub(super) enum View<'a, T> {
 }
 
 impl<T: Clone> View<'_, T> {
-    fn to_shared(&self) -> View<'static, T> {
+    fn into_shared(self) -> View<'static, T> {
         View::Shared(match self {
             Self::Borrowed(value) => Arc::new(T::clone(value)),
-            Self::Shared(value) => Arc::clone(value),
+            Self::Shared(value) => value,
         })
+    }
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Borrowed(value) => Self::Borrowed(value),
+            Self::Shared(value) => Self::Shared(Arc::clone(value)),
+        }
     }
 }
 
@@ -71,15 +80,24 @@ impl<'a, S> Target<'a, S> {
     }
 
     /// Returns the same without its borrows.
-    pub(super) fn to_owned(&self) -> Target<'static, S>
+    pub(super) fn into_owned(self) -> Target<'static, S>
     where
         S: Clone,
     {
-        let policy = self.policy.as_ref().map(View::to_shared);
         Target {
-            limiter: self.limiter.to_shared(),
+            limiter: self.limiter.into_shared(),
+            policy: self.policy.map(View::into_shared),
+            ..self
+        }
+    }
+}
+
+impl<S> Clone for Target<'_, S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
             key: self.key.clone(),
-            policy,
+            policy: self.policy.clone(),
             at: self.at,
         }
     }

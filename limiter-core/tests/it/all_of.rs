@@ -92,7 +92,7 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
         };
         assert!(admits(calls()));
         assert_eq!([used(&five), used(&two), used(&short)], [2, 1, 1]);
-        assert!(block_on(two.acquire("k")).unwrap().allowed());
+        assert!(block_on(two.acquire("k")).unwrap().is_allowed());
         let second = decided(calls()).unwrap();
         assert!(
             second.retry_after().unwrap().as_secs() >= 3_590,
@@ -188,7 +188,7 @@ fn advisory_calls_come_last_and_kept_charges_stay() {
                 .with(kept)
                 .with(broken)
         };
-        assert!(block_on(two.acquire("k")).unwrap().allowed());
+        assert!(block_on(two.acquire("k")).unwrap().is_allowed());
         assert!(!admits(calls()));
         assert_eq!([used(&five), used(&two), used(&trial)], [1, 1, 0]);
         assert!(block_on(two.reset("k").into_future()).unwrap() && admits(calls()));
@@ -265,7 +265,7 @@ fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
                 .with(five.acquire("k").cost(5).at(at(100)))
                 .with(two.acquire("k").cost(cost).at(at(100)))
         };
-        assert!(block_on(two.acquire("k").at(at(100))).unwrap().allowed());
+        assert!(block_on(two.acquire("k").at(at(100))).unwrap().is_allowed());
         assert!(!admits(calls(2)));
         assert_eq!([used(&five, 100), used(&two, 100)], [0, 1]);
         let charges = decided(calls(1)).unwrap().into_result().unwrap();
@@ -282,8 +282,8 @@ fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
 fn charges_are_settled_refunded_and_moved_into_a_task() {
     for store in stores() {
         let (five, two) = limiters(&store);
-        let gold = Arc::new(policy!("50/1h"));
-        let part = |cost| Part::from(two.acquire("k").cost(cost)).shared_policy(Arc::clone(&gold));
+        let gold = policy!("50/1h");
+        let part = |cost| Part::from(two.acquire("k").cost(cost)).policy(&gold);
         let calls = AllOf::new()
             .refundable()
             .with(five.acquire("k").cost(3))
@@ -414,7 +414,7 @@ fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
                 .with(second.acquire("k"))
         };
         assert!(admits(calls()));
-        assert!(block_on(second.acquire("k")).unwrap().allowed());
+        assert!(block_on(second.acquire("k")).unwrap().is_allowed());
         assert!(!admits(calls()));
         assert_eq!([used(first), used(second)], [1, 2]);
         let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
@@ -492,6 +492,6 @@ fn ten_thousand_aborted_decisions_leave_what_was_charged_by_then() {
             "{joins}, {polls} polls"
         );
         let next = block_on(first.acquire(0_u64)).unwrap();
-        assert_eq!(next.allowed(), left[0] == 0, "never above the maximum");
+        assert_eq!(next.is_allowed(), left[0] == 0, "never above the maximum");
     }
 }

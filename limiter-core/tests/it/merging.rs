@@ -43,7 +43,7 @@ impl Pair {
                 .receipt()
                 .map(|receipt| (receipt.at(), receipt.window()));
             (
-                decision.allowed(),
+                decision.is_allowed(),
                 decision.at(),
                 decision.retry_after(),
                 decision.limits(),

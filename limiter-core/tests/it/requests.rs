@@ -45,7 +45,7 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
     // Above the limiter's policy, there is no receipt.
     assert_eq!(
         (
-            decisions[4].allowed(),
+            decisions[4].is_allowed(),
             decisions[4].receipt(),
             decisions[5].receipt()
         ),
@@ -132,7 +132,13 @@ fn without_a_future_the_answers_are_the_same() {
     assert_eq!(
         (
             first.used(),
-            limiter.peek("k").cost(2).at(at(1)).now().unwrap().allowed()
+            limiter
+                .peek("k")
+                .cost(2)
+                .at(at(1))
+                .now()
+                .unwrap()
+                .is_allowed()
         ),
         (2, false)
     );
@@ -148,8 +154,13 @@ fn without_a_future_the_answers_are_the_same() {
     );
     let record = limiter.record("k").cost(9).at(at(1)).now().unwrap();
     assert_eq!(
-        (record.used(), record.allowed(), record.is_denied()),
-        (3, false, false)
+        (
+            record.used(),
+            record.fits(),
+            record.is_allowed(),
+            record.is_denied()
+        ),
+        (3, false, true, false)
     );
     assert!(record.into_result().is_ok(), "a record is never denied");
     assert_eq!(limiter.status("k").at(at(1)).now().unwrap().used(), 3);
@@ -174,7 +185,7 @@ fn without_a_future_the_answers_are_the_same() {
 #[test]
 fn a_key_at_its_limit_is_no_denial_for_status() {
     let limiter = Limiter::new("search", policy!("1/1s, 1/10s"), ReferenceStore::new());
-    assert!(limiter.acquire("k").at(at(0)).now().unwrap().allowed());
+    assert!(limiter.acquire("k").at(at(0)).now().unwrap().is_allowed());
     let peek = limiter.peek("k").at(at(200_000)).now().unwrap();
     assert_eq!(
         (peek.retry_after_secs(), peek.limit().to_string()),
@@ -238,7 +249,7 @@ fn a_cost_that_makes_no_sense_is_an_error_that_does_not_print_the_key() {
         now.record("k")
             .cost(u64::MAX)
             .now()
-            .is_ok_and(|decision| !decision.allowed())
+            .is_ok_and(|decision| !decision.fits())
     );
     assert_eq!(slow.store().calls.load(Ordering::Relaxed), 0);
 }
@@ -251,7 +262,7 @@ fn a_request_dropped_before_it_is_polled_does_nothing_and_many_can_be_joined() {
     assert_eq!(
         allowed
             .into_iter()
-            .filter(|decision| decision.as_ref().unwrap().allowed())
+            .filter(|decision| decision.as_ref().unwrap().is_allowed())
             .count(),
         3
     );
@@ -270,6 +281,6 @@ fn a_shared_store_is_not_wrapped_again_and_needs_one_poll_if_it_answers_at_once(
             .now_or_never()
             .unwrap()
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
 }

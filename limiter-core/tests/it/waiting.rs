@@ -36,7 +36,14 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
         let start = clock.now();
         let passed = || clock.now().micros_since(start);
         for _ in 0..2 {
-            assert!(limiter.acquire("k").within(SECOND).await.unwrap().allowed());
+            assert!(
+                limiter
+                    .acquire("k")
+                    .within(SECOND)
+                    .await
+                    .unwrap()
+                    .is_allowed()
+            );
         }
         assert_eq!(passed(), 0);
         let impatient = limiter
@@ -44,9 +51,9 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
             .within(SECOND - Duration::from_micros(1))
             .await
             .unwrap();
-        assert_eq!((impatient.allowed(), passed()), (false, 0));
+        assert_eq!((impatient.is_allowed(), passed()), (false, 0));
         let patient = limiter.acquire("k").cost(2).within(SECOND).await.unwrap();
-        assert_eq!((patient.allowed(), passed()), (true, 1_000_000));
+        assert_eq!((patient.is_allowed(), passed()), (true, 1_000_000));
     }
     let clock = MockClock::new().auto_advancing();
     let at_once = WithClock::new(ReferenceStore::new(), clock.clone());
@@ -74,14 +81,14 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
         assert_eq!(
             block_on(limiter.acquire("k").within(Duration::ZERO))
                 .unwrap()
-                .allowed(),
+                .is_allowed(),
             allowed
         );
         let at = limiter_core::Timestamp::from_micros(1).unwrap();
         assert_eq!(
             block_on(limiter.acquire("given").at(at).within(SECOND))
                 .unwrap()
-                .allowed(),
+                .is_allowed(),
             allowed
         );
     }
@@ -96,7 +103,7 @@ fn the_clock_in_front_of_the_store_sleeps() {
         assert!(
             block_on(limiter.acquire("k").within(SECOND))
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
     }
     let slept = clock.0.lock().unwrap();
@@ -116,11 +123,11 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
         WithClock::new(ReferenceStore::new(), clock.clone()),
     );
     let start = clock.now();
-    assert!(limiter.acquire("k").now().unwrap().allowed());
+    assert!(limiter.acquire("k").now().unwrap().is_allowed());
     assert!(
         !block_on(limiter.acquire("k").at(start).within(Duration::MAX))
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
     // The first try is in the log under this id, so a second try would only repeat the verdict.
     assert!(
@@ -131,7 +138,7 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
                 .within(Duration::MAX)
         )
         .unwrap()
-        .allowed()
+        .is_allowed()
     );
     assert_eq!(clock.now().micros_since(start), 1_000_000);
 }
@@ -144,7 +151,7 @@ fn a_waiter_that_is_dropped_has_consumed_nothing() {
         policy!("1/1s"),
         WithClock::new(ReferenceStore::new(), clock.clone()),
     );
-    assert!(limiter.acquire("k").now().unwrap().allowed());
+    assert!(limiter.acquire("k").now().unwrap().is_allowed());
     {
         let mut waiting = pin!(limiter.acquire("k").within(SECOND));
         assert!(matches!(
@@ -179,7 +186,7 @@ fn in_a_tokio_runtime_tokio_is_the_timer() {
                     .within(20 * SECOND)
                     .await
                     .unwrap()
-                    .allowed()
+                    .is_allowed()
             );
         }
         assert!(start.elapsed() >= Duration::from_millis(40));
@@ -201,12 +208,12 @@ fn a_wait_that_an_entry_ahead_of_the_clock_makes_too_long_does_not_begin() {
     let ahead = Timestamp::try_from(SystemTime::now())
         .unwrap()
         .saturating_add(3600 * SECOND);
-    assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
+    assert!(limiter.acquire("k").at(ahead).now().unwrap().is_allowed());
     assert!(
         !runtime
             .block_on(limiter.acquire("k").within(wait))
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
     // The same holds with a clock in front of the store.
     let clock = MockClock::new().auto_advancing();
@@ -221,7 +228,7 @@ fn a_wait_that_an_entry_ahead_of_the_clock_makes_too_long_does_not_begin() {
             .at(clock.now().saturating_add(3600 * SECOND))
             .now()
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
     let start = clock.now();
     let denied = block_on(limiter.acquire("k").within(wait)).unwrap();
@@ -235,7 +242,7 @@ fn a_wait_that_an_entry_ahead_of_the_clock_makes_too_long_does_not_begin() {
         (retry, retry)
     );
     clock.advance(retry - Duration::from_micros(1));
-    assert!(!limiter.acquire("k").now().unwrap().allowed());
+    assert!(!limiter.acquire("k").now().unwrap().is_allowed());
     clock.advance(Duration::from_micros(1));
-    assert!(limiter.acquire("k").now().unwrap().allowed());
+    assert!(limiter.acquire("k").now().unwrap().is_allowed());
 }

@@ -2,8 +2,8 @@
 //! step.
 
 use limiter_core::internal::{self, SizedFacts};
-use limiter_core::store::{Entry, Op, Outcome};
-use limiter_core::{EntryId, Limit, Timestamp};
+use limiter_core::store::{Entry, EntryId, Op, Outcome};
+use limiter_core::{Limit, Timestamp};
 
 use super::counted::Counted;
 use crate::log::encoding::Encoding;

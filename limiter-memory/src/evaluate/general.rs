@@ -1,9 +1,9 @@
 //! The general version: every operation, on every form of a log.
 
 use limiter_core::store::{
-    Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+    Entry, EntryId, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
 };
-use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
+use limiter_core::{MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
 
 use super::counted::Counted;
 use crate::log::encoding::Encoding;

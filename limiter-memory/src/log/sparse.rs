@@ -2,8 +2,8 @@
 //! numbers.
 
 use limiter_core::internal::SizedFacts;
-use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{EntryId, Receipt, Timestamp, internal};
+use limiter_core::store::{self, EntryId, Facts, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::{Receipt, Timestamp, internal};
 
 use super::encoding::Encoding;
 use super::lifetime::Lifetime;

@@ -95,7 +95,7 @@ fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) 
                 .acquire(other.to_le_bytes())
                 .now()
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
     }
     let tried = AtomicU64::new(0);

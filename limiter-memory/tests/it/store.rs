@@ -45,7 +45,7 @@ fn a_hit_of_a_known_key_does_not_allocate() {
                 .at(at(micros))
                 .now()
                 .unwrap()
-                .allowed()
+                .is_allowed()
         };
         // An entry leaves as an entry comes.
         let mut now = 1 << 50;
@@ -83,7 +83,7 @@ fn nor_does_one_over_a_store_chosen_at_run_time() {
     let limiter = Limiter::new("test", policy!("10/1h"), store);
     let acquire =
         || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => decision.unwrap().allowed(),
+            Poll::Ready(decision) => decision.unwrap().is_allowed(),
             Poll::Pending => panic!("the store is in memory"),
         };
     assert!((0..9).all(|_| acquire()));
@@ -101,7 +101,7 @@ fn a_log_that_counts_attempts_is_bounded_by_its_largest_maximum() {
                 .at(at((1 << 50) + i * step))
                 .now()
                 .unwrap();
-            assert_eq!(decision.allowed(), i < 5);
+            assert_eq!(decision.is_allowed(), i < 5);
             assert!(entries(&limiter, name) <= 50, "{name}");
         }
         assert_eq!(entries(&limiter, name), 50, "{name}");
@@ -114,11 +114,11 @@ fn idle_keys_are_swept_and_their_memory_returned() {
     let left = measure(|| {
         for i in 0..2_000_u32 {
             for _ in 0..10 {
-                assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+                assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().is_allowed());
             }
         }
         std::thread::sleep(Duration::from_millis(200));
-        assert!(limiter.acquire("busy").now().unwrap().allowed());
+        assert!(limiter.acquire("busy").now().unwrap().is_allowed());
         assert!(limiter.store().sweep() > 0);
         assert_eq!(limiter.store().len(), 1);
     });
@@ -135,7 +135,7 @@ fn a_key_keeps_its_log_when_it_is_moved() {
             .at(at(1 << 50))
             .now()
             .unwrap()
-            .allowed()
+            .is_allowed()
     };
     let len = || limiter.store().len();
     assert!((0..6_000).all(acquire));
@@ -167,7 +167,7 @@ fn a_fresh_key_takes_the_place_of_an_expired_one() {
                     .acquire((round << 16 | key).to_le_bytes())
                     .now()
                     .unwrap()
-                    .allowed()
+                    .is_allowed()
             );
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -186,7 +186,7 @@ fn a_fresh_key_takes_the_place_of_an_expired_one() {
                 .at(at((i as u64) << 10))
                 .now()
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
     }
     assert_eq!(
@@ -215,7 +215,7 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
                             .at(at((1 << 50) + i))
                             .now()
                             .unwrap()
-                            .allowed()
+                            .is_allowed()
                     );
                 }
             }
@@ -252,7 +252,7 @@ fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
                     .at(at((1 << 50) + 863_999 * i))
                     .now()
                     .unwrap()
-                    .allowed()
+                    .is_allowed()
             );
         }
     });
@@ -282,7 +282,7 @@ fn a_log_with_a_resolution_takes_memory_by_its_cells() {
                     .at(at)
                     .now()
                     .unwrap();
-                assert!(decision.allowed(), "{text}: {i}");
+                assert!(decision.is_allowed(), "{text}: {i}");
             }
         });
         let limiter = filled.unwrap();
@@ -313,9 +313,14 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
         (policy!("3/1h"), 65_536, 150_000, 500),
     ] {
         let limiter = Limiter::new("test", policy.clone(), MemoryStore::with_max_keys(max_keys));
-        while limiter.acquire("over its limit").now().unwrap().allowed() {}
+        while limiter
+            .acquire("over its limit")
+            .now()
+            .unwrap()
+            .is_allowed()
+        {}
         for i in 0..fresh {
-            assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+            assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().is_allowed());
             if i % check_every == 0 {
                 assert!(
                     limiter.store().len() <= max_keys,
@@ -323,7 +328,7 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
                     limiter.store().len()
                 );
                 let decision = limiter.acquire("over its limit").now().unwrap();
-                assert!(!decision.allowed(), "{policy}: freed by fresh key {i}");
+                assert!(!decision.is_allowed(), "{policy}: freed by fresh key {i}");
             }
         }
         assert!(
@@ -348,10 +353,10 @@ fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
     assert_eq!(entries(&limiter, "victim"), 3);
     for i in 0..200_u8 {
         key[1 << 19] = i;
-        assert!(limiter.acquire(&key[..]).now().unwrap().allowed());
+        assert!(limiter.acquire(&key[..]).now().unwrap().is_allowed());
         assert!(limiter.store().len() <= 8);
     }
-    assert!(!limiter.acquire("victim").now().unwrap().allowed());
+    assert!(!limiter.acquire("victim").now().unwrap().is_allowed());
     assert_eq!(limiter.peek(&key[..]).now().unwrap().used(), 1);
 }
 

@@ -18,7 +18,7 @@ fn at_a_frozen_time_they_admit_exactly_the_maximum() {
             let acquire = || {
                 barrier.wait();
                 (0..1000)
-                    .filter(|_| limiter.acquire("key").at(at).now().unwrap().allowed())
+                    .filter(|_| limiter.acquire("key").at(at).now().unwrap().is_allowed())
                     .count()
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(acquire)).collect();
@@ -43,7 +43,7 @@ fn while_time_runs_no_window_admits_more_than_the_maximum() {
         let acquire = || {
             let decisions = (0..100_000).map(|_| limiter.acquire("key").now().unwrap());
             decisions
-                .filter(limiter_core::Decision::allowed)
+                .filter(limiter_core::Decision::is_allowed)
                 .map(|decision| decision.at().as_micros())
                 .collect::<Vec<_>>()
         };
@@ -67,7 +67,14 @@ fn at(second: u64) -> Timestamp {
 #[test]
 fn a_key_has_one_log_while_others_come_and_go() {
     let limiter = Limiter::new("test", policy!("20/1h"), MemoryStore::new());
-    let acquire = |key: &str, second| limiter.acquire(key).at(at(second)).now().unwrap().allowed();
+    let acquire = |key: &str, second| {
+        limiter
+            .acquire(key)
+            .at(at(second))
+            .now()
+            .unwrap()
+            .is_allowed()
+    };
     // Few keys at first, and then so many that all of them are kept in another way.
     for (round, keys) in [(0, 1_000), (1, 6_000), (2, 30_000)] {
         let barrier = Barrier::new(3);

@@ -52,7 +52,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     let store = Arc::new(connect(&as_user(&server.url(), "shop")).await);
     let limiter = search(policy!("3/1h"), store.clone());
     for allowed in [true, true, true, false] {
-        assert_eq!(limiter.acquire("k").await.unwrap().allowed(), allowed);
+        assert_eq!(limiter.acquire("k").await.unwrap().is_allowed(), allowed);
     }
     assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
     assert!(limiter.reset("k").await.unwrap());
@@ -67,7 +67,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
                 .idempotency_key(id)
                 .await
                 .unwrap();
-            assert_eq!(decision.allowed(), id < 3);
+            assert_eq!(decision.is_allowed(), id < 3);
         }
     }
     let receipt = limiter
@@ -137,7 +137,7 @@ async fn a_user_for_one_limiter_reaches_no_other() {
                 .acquire(key)
                 .await
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
         for name in ["login", "", "search2", "search:", "Search", "*"] {
             let error = Limiter::new(name, policy!("3/1h"), store.clone())
@@ -262,8 +262,8 @@ async fn every_kind_of_connection_will_do() {
             store,
         );
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
-            assert!(limiter.acquire(key).await.unwrap().allowed());
-            assert!(!limiter.acquire(key).await.unwrap().allowed());
+            assert!(limiter.acquire(key).await.unwrap().is_allowed());
+            assert!(!limiter.acquire(key).await.unwrap().is_allowed());
         }
         let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
         assert_eq!(found.len(), 8, "a scan over connection {number}");
@@ -314,7 +314,7 @@ async fn the_longest_durations_are_timeouts_too() {
 async fn an_acquire_waits_on_tokio() {
     let server = Server::start().unwrap();
     let limiter = search(policy!("1/300ms"), connect(&server.url()).await);
-    assert!(limiter.acquire("k").await.unwrap().allowed());
+    assert!(limiter.acquire("k").await.unwrap().is_allowed());
     let begun = tokio::time::Instant::now();
     let decision = limiter
         .acquire("k")
@@ -322,7 +322,7 @@ async fn an_acquire_waits_on_tokio() {
         .await
         .unwrap();
     assert!(
-        decision.allowed() && begun.elapsed() > Duration::from_millis(1),
+        decision.is_allowed() && begun.elapsed() > Duration::from_millis(1),
         "{decision:?}"
     );
 }
@@ -356,7 +356,7 @@ async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
             for (key, decision) in (0..).zip(calls) {
                 let decision = decision.unwrap();
                 assert_eq!(
-                    (decision.allowed(), decision.used()),
+                    (decision.is_allowed(), decision.used()),
                     (allowed, cost(key)),
                     "{number}, {key}"
                 );

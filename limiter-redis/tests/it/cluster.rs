@@ -88,7 +88,7 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
         .iter()
         .position(|node| node.port() != from.port())
         .unwrap();
-    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    assert!(limiter.acquire("warm").await.unwrap().is_allowed());
     begin_migration(from, &cluster.nodes()[to], moving);
     for used in 1..=3 {
         assert_eq!(

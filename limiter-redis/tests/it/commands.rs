@@ -13,7 +13,7 @@ async fn a_decision_is_one_command() {
     let server = Server::start().unwrap();
     let limiter = search(policy!("5/1h, 50/1d"), connect(&server.url()).await);
     let gold = policy!("50/1s");
-    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    assert!(limiter.acquire("warm").await.unwrap().is_allowed());
     let receipt = limiter
         .record("settled")
         .cost(3)
@@ -74,7 +74,7 @@ async fn denials_and_peeks_write_nothing() {
     };
     let empty = mark();
     for _ in 0..5 {
-        assert!(limiter.acquire("k").await.unwrap().allowed());
+        assert!(limiter.acquire("k").await.unwrap().is_allowed());
     }
     let gone = limiter.record("gone").await.unwrap().receipt().unwrap();
     assert!(limiter.refund("gone", gone).await.unwrap().applied());
@@ -84,7 +84,7 @@ async fn denials_and_peeks_write_nothing() {
         "what is admitted is replicated: {empty:?}, {full:?}"
     );
     for n in 0..size(2_000, 10_000) {
-        assert!(!limiter.acquire("k").await.unwrap().allowed());
+        assert!(!limiter.acquire("k").await.unwrap().is_allowed());
         if n % 10 == 0 {
             assert_eq!(limiter.peek("k").await.unwrap().used(), 5);
             assert_eq!(limiter.status("k").await.unwrap().used(), 5);
@@ -182,7 +182,7 @@ async fn the_common_operations_take_few_commands() {
                 "records" => Op::record(name, policy),
                 _ => Op::acquire(name, policy),
             };
-            run(&store, op.with_cost(cost)).await.unwrap().allowed()
+            run(&store, op.with_cost(cost)).await.unwrap().is_allowed()
         };
         for _ in 0..n {
             assert!(is_allowed().await);
@@ -231,7 +231,7 @@ async fn operations_under_another_policy_take_few_commands() {
             .at(at(time))
             .await
             .unwrap();
-        assert!(decision.allowed(), "{key}, {time}");
+        assert!(decision.is_allowed(), "{key}, {time}");
         decision.used()
     };
     for n in 0..2 * CALLS {
@@ -303,7 +303,7 @@ async fn an_acquire_that_merges_takes_few_commands() {
             .await
             .unwrap();
         assert_eq!(
-            (decision.allowed(), decision.refill_after().as_micros()),
+            (decision.is_allowed(), decision.refill_after().as_micros()),
             (
                 n < CALLS,
                 3_600_000_000 - u128::from(n.saturating_sub(CALLS - 1))
@@ -351,7 +351,7 @@ async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
                     .await
                     .unwrap();
                 assert!(
-                    decision.allowed() && decision.limits()[0].used() <= leaving * CALLS,
+                    decision.is_allowed() && decision.limits()[0].used() <= leaving * CALLS,
                     "{key}, {n}"
                 );
             }
@@ -393,7 +393,7 @@ async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     for entries in [2, 500] {
         let key = format!("log of {entries}");
         for _ in 1..entries {
-            assert!(limiter.acquire(&key).await.unwrap().allowed());
+            assert!(limiter.acquire(&key).await.unwrap().is_allowed());
         }
         let receipt = limiter.acquire(&key).await.unwrap().receipt().unwrap();
         assert!(limiter.settle(&key, receipt, 2).await.unwrap().applied());

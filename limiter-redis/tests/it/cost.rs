@@ -128,7 +128,7 @@ async fn compare(
                 .at(at(*next));
             op.limiter_policy = side.default.as_ref();
             let decision = run(store, op).await.unwrap();
-            assert_eq!(decision.allowed(), allowed, "{name}: {decision:?}");
+            assert_eq!(decision.is_allowed(), allowed, "{name}: {decision:?}");
             *next += u64::from(decision.appended());
         }
         *best = best.min(spent(server));

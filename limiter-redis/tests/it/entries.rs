@@ -75,7 +75,7 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
 
     // An entry with a caller's id, and all entries while the log holds it.
     let id = Op::record("k", &log.meter).with_id(1_u128);
-    assert!(log.run(id, WINDOW).await.allowed());
+    assert!(log.run(id, WINDOW).await.is_allowed());
     log.record(1, WINDOW + 1).await;
     assert_eq!(log.forms(), [(true, 26), (false, 35), (false, 23)]);
     // The append that drops the id finds it there.
@@ -89,7 +89,7 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
         assert_eq!(
             log.run(Op::acquire("k", &attempts), 2 * WINDOW + 2)
                 .await
-                .allowed(),
+                .is_allowed(),
             allowed
         );
     }
@@ -120,7 +120,7 @@ async fn an_entry_is_long_beyond_a_running_total_or_beside_one_of_a_great_age() 
     log.store.reset(log.key()).await.unwrap();
     let policy = Policy::from(limit(100, 2 * AGE));
     for at in [0, AGE - 1, AGE] {
-        assert!(log.run(Op::acquire("k", &policy), at).await.allowed());
+        assert!(log.run(Op::acquire("k", &policy), at).await.is_allowed());
     }
     assert_eq!(log.forms(), [(true, 26), (true, 26), (false, 23)]);
     let decision = log.run(Op::peek("k", &policy), AGE).await;
@@ -164,7 +164,7 @@ async fn a_log_of_denied_attempts_holds_the_maximum_in_short_entries() {
     let policy = Policy::from(limit(5, 100)).with_counting(Counting::Attempts);
     for n in 0..300 {
         let decision = log.run(Op::acquire("k", &policy), n).await;
-        assert_eq!(decision.allowed(), n < 5);
+        assert_eq!(decision.is_allowed(), n < 5);
         // Another form would keep the next operation from the fast path.
         assert_eq!(log.forms(), vec![(true, 26); (n as usize + 1).min(5)]);
     }

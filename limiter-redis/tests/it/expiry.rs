@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use limiter_core::store::{LogKey, Op, Settlement};
-use limiter_core::{Counting, EntryId, Limiter, Name, Policy, WindowStore, policy};
+use limiter_core::store::{EntryId, LogKey, Op, Settlement};
+use limiter_core::{Counting, Limiter, Name, Policy, WindowStore, policy};
 use testbed::server::Server;
 
 use crate::support::{at, calls, connect, random_below, run, ttl, until};
@@ -128,7 +128,7 @@ async fn a_key_lives_as_long_as_its_log_counts() {
             run(&store, Op::acquire("third", &policies[3].1))
                 .await
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
     }
     // A cell of this window has 2 s.
@@ -165,7 +165,14 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
         .unwrap();
     assert_eq!(receipt.window(), limiter.policy().longest_window());
     expect("new", HOUR, HOUR * 9 / 8);
-    assert!(limiter.acquire("day").policy(&day).await.unwrap().allowed());
+    assert!(
+        limiter
+            .acquire("day")
+            .policy(&day)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
     expect("day", 24 * HOUR, 27 * HOUR);
     assert!(
         limiter
@@ -174,7 +181,7 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
             .at(at(0))
             .await
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
     expect("given", HOUR + 60_000, HOUR + 60_001);
     let op = Op::acquire("given", &second)
@@ -185,7 +192,7 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
     expect("given", 61_000, 61_001);
 
     for (key, id) in [("old", None), ("old with an id", Some(7_u128))] {
-        assert!(limiter.acquire(key).await.unwrap().allowed());
+        assert!(limiter.acquire(key).await.unwrap().is_allowed());
         for n in 0..20 {
             let request = limiter.record(key).policy(&short).cost(1 + n % 2);
             let decision = match id {
@@ -225,7 +232,7 @@ async fn an_append_that_outlasts_its_window_decides() {
         op.id = id.map(EntryId::from_u128);
         let decision = run(&store, op).await.unwrap();
         assert!(
-            (decision.allowed(), decision.used()) == (true, 1),
+            (decision.is_allowed(), decision.used()) == (true, 1),
             "{decision:?}"
         );
         until("the key expires", async || {

@@ -54,7 +54,7 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
             ),
         }
         let decision = limiter.acquire("k").await.unwrap();
-        assert_eq!((decision.allowed(), decision.used()), (true, used));
+        assert_eq!((decision.is_allowed(), decision.used()), (true, used));
     }
 }
 
@@ -187,7 +187,7 @@ async fn a_clock_that_is_set_forward_costs_one_round_trip() {
     let limiter = search(policy!("5/1h"), store);
     for used in 1..=4 {
         let decision = limiter.acquire("k").await.unwrap();
-        assert_eq!((decision.allowed(), decision.used()), (true, used));
+        assert_eq!((decision.is_allowed(), decision.used()), (true, used));
     }
     assert_eq!(seen.load(Ordering::Relaxed), 5, "the second was late once");
 }
@@ -240,7 +240,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
         .await
         .unwrap();
     let entry = decision.receipt().unwrap();
-    assert_eq!((decision.allowed(), decision.used()), (true, 1));
+    assert_eq!((decision.is_allowed(), decision.used()), (true, 1));
     // A repetition is decided later than its entry: a window is exact by the times of its entries.
     assert!(
         decision.at().micros_since(entry.at()) > 200_000,
@@ -255,14 +255,14 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
             .policy(&gold)
             .await
             .unwrap()
-            .allowed()
+            .is_allowed()
     );
     let decision = held
         .repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future())
         .await
         .unwrap();
     assert!(
-        decision.allowed() && decision.receipt().is_some(),
+        decision.is_allowed() && decision.receipt().is_some(),
         "{decision:?}"
     );
     assert_eq!(limiter.peek("gold").await.unwrap().used(), 4);
@@ -273,7 +273,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
             .await
             .unwrap();
         assert!(
-            decision.allowed() && decision.appended() && decision.receipt().is_none(),
+            decision.is_allowed() && decision.appended() && decision.receipt().is_none(),
             "{form}: {decision:?}"
         );
         assert!(
@@ -296,7 +296,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
         let decision = held.repeated(run(limiter.store(), op)).await.unwrap();
         let expected = (true, true, 1, receipt);
         let found = (
-            decision.allowed(),
+            decision.is_allowed(),
             decision.appended(),
             decision.used(),
             decision.receipt().is_some(),
@@ -329,7 +329,7 @@ async fn a_reset_whose_answer_is_lost_is_an_error_and_is_not_repeated() {
     let held = Held::start();
     let limiter = limiter(builder().retries(50), &held.url(), policy!("10/1h")).await;
     let direct = search(policy!("10/1h"), connect(&held.server.url()).await);
-    assert!(limiter.acquire("k").cost(7).await.unwrap().allowed());
+    assert!(limiter.acquire("k").cost(7).await.unwrap().is_allowed());
     let before = held.executed();
     held.proxy.set(Network::HoldReplies);
     let others = async {
@@ -344,7 +344,7 @@ async fn a_reset_whose_answer_is_lost_is_an_error_and_is_not_repeated() {
         "{error:?}"
     );
     held.proxy.set(Network::Healthy);
-    assert!(others.allowed(), "the reset took effect");
+    assert!(others.is_allowed(), "the reset took effect");
     assert_eq!(
         direct.peek("k").await.unwrap().used(),
         10,
@@ -378,7 +378,7 @@ async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
     let replica = server.start_replica().unwrap();
     let limiter = patient(&server).await;
     for _ in 0..5 {
-        assert!(limiter.acquire("full").await.unwrap().allowed());
+        assert!(limiter.acquire("full").await.unwrap().is_allowed());
     }
     for (option, value, normal, text) in [
         ("maxmemory", "100kb", "0", "maxmemory"),
@@ -391,7 +391,7 @@ async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains(text), "{error}");
         assert!(
-            !limiter.acquire("full").await.unwrap().allowed(),
+            !limiter.acquire("full").await.unwrap().is_allowed(),
             "a denial never writes"
         );
         server
@@ -481,7 +481,7 @@ async fn what_no_limiter_wrote_is_an_error_and_a_reset_removes_it() {
     let alone = BEHIND.into_iter().chain(BEFORE).map(|case| (false, case));
     for (has_entry, (key, score, member)) in behind_an_entry.into_iter().chain(alone) {
         if has_entry {
-            assert!(limiter.acquire(key).await.unwrap().allowed());
+            assert!(limiter.acquire(key).await.unwrap().is_allowed());
         }
         let log = LogKey::new(limiter.name(), key);
         let stored = limiter.store().redis_key(log);

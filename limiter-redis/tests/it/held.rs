@@ -324,7 +324,7 @@ async fn thousands_of_entries_merge_with_few_commands() {
             join_all(records)
                 .await
                 .into_iter()
-                .all(|done| done.unwrap().allowed())
+                .all(|done| done.unwrap().is_allowed())
         );
     }
     reset_calls(&server);

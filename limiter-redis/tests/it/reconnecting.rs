@@ -79,7 +79,7 @@ async fn a_store_leaves_a_former_master() {
         })
         .await;
         assert_eq!(new.command::<i64>(&["DBSIZE"]).unwrap(), 1, "{name}");
-        assert!(limiter.acquire("k").await.unwrap().allowed(), "{name}");
+        assert!(limiter.acquire("k").await.unwrap().is_allowed(), "{name}");
     };
     let cases = OLD_MASTERS
         .into_iter()
@@ -102,19 +102,19 @@ async fn a_store_keeps_a_connection_that_replies() {
         policy!("999/1h"),
         patient.connect(&url(&service)).await.unwrap(),
     );
-    assert!(limiter.acquire("k").await.unwrap().allowed());
+    assert!(limiter.acquire("k").await.unwrap().is_allowed());
     let (direct, before) = (connect(&server.url()).await, connections(&server));
     drop(direct);
     service.set(Network::Latency(Duration::from_millis(70)));
     for _ in 0..5 {
-        assert!(limiter.acquire("k").await.unwrap().allowed());
+        assert!(limiter.acquire("k").await.unwrap().is_allowed());
     }
     service.set(Network::Healthy);
     for _ in 0..50 {
         let mut dropped = Box::pin(limiter.acquire("k").into_future());
         assert!(poll_times(1, &mut dropped).await.is_none());
     }
-    assert!(limiter.acquire("k").await.unwrap().allowed());
+    assert!(limiter.acquire("k").await.unwrap().is_allowed());
     server
         .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
         .unwrap();
@@ -163,7 +163,7 @@ async fn a_thousand_calls_after_a_restart_share_one_connection() {
         let before = connections(&server);
         sleep(Duration::from_millis(1)).await;
         for decision in join_all((0..1_000).map(|_| limiter.acquire("k").into_future())).await {
-            assert!(decision.unwrap().allowed());
+            assert!(decision.unwrap().is_allowed());
         }
         assert_eq!(connections(&server) - before, 2, "one is the count's");
     }

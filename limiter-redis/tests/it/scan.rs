@@ -14,7 +14,7 @@ const KEYS: u64 = 700;
 async fn fill(store: RedisStore) -> Limiter<RedisStore> {
     let limiter = search(policy!("10/1h"), store);
     for n in 0..KEYS {
-        assert!(limiter.acquire(n).await.unwrap().allowed());
+        assert!(limiter.acquire(n).await.unwrap().is_allowed());
     }
     limiter
 }
@@ -136,7 +136,7 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
             run(store, Op::acquire(key, &policy).with_name(Name::new(name)))
                 .await
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
     }
     let all = scanned(store, None, 3).await;
@@ -190,7 +190,7 @@ async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_a
     each_name_is_scanned_alone(&cluster).await;
 
     let limiter = search(policy!("10/1h"), store);
-    assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
+    assert!(limiter.acquire("k".repeat(257)).await.unwrap().is_allowed());
     let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
     assert!(
         matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), .. }] if hex.len() == 64),

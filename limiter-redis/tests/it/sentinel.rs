@@ -147,7 +147,7 @@ async fn sentinels_may_require_a_login() {
         let store = builder().connect(&url).await;
         let Some(expected) = expected else {
             let limiter = search(policy!("9/1h"), store.expect(&case));
-            assert!(limiter.acquire("k").await.unwrap().allowed(), "{case}");
+            assert!(limiter.acquire("k").await.unwrap().is_allowed(), "{case}");
             continue;
         };
         let error = store.expect_err(&case);
@@ -244,7 +244,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
                 }
             }
         });
-        assert!(decision.await.allowed());
+        assert!(decision.await.is_allowed());
     }
 
     // The former master comes back and, ten seconds later, becomes a replica; nobody writes to it.

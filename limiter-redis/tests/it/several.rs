@@ -83,7 +83,7 @@ async fn a_tenant_whose_own_rule_denies_takes_nothing_of_a_shared_rule() {
     let store: SharedStore = Arc::new(connect(&server.url()).await);
     let shared = Limiter::new("shared", policy!("300/1h"), store.clone());
     let own = Limiter::new("own", policy!("1/1h"), store);
-    assert!(own.acquire("hammers").await.unwrap().allowed());
+    assert!(own.acquire("hammers").await.unwrap().is_allowed());
     let (over, denied) = (AtomicBool::new(false), AtomicU64::new(0));
     let hammer = async || {
         while !over.load(Ordering::Relaxed) {

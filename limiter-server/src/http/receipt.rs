@@ -1,6 +1,7 @@
 //! Receipts as text.
 
-use limiter_core::{EntryId, Receipt, Timestamp, Window};
+use limiter_core::store::EntryId;
+use limiter_core::{Receipt, Timestamp, Window};
 
 /// Returns a receipt as text: the entry's id, its time, and how long it is kept.
 pub(super) fn to_text(receipt: Receipt) -> String {

@@ -8,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
-use limiter_core::{Decision, EntryId, Error, ErrorKind, KeyBuf, Limiter, Receipt};
+use limiter_core::{Decision, Error, ErrorKind, IdempotencyKey, KeyBuf, Limiter, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -112,11 +112,9 @@ impl ApiRequest {
     }
 
     /// Returns the idempotency key. Texts of any length have one.
-    fn id(&self) -> Option<EntryId> {
+    fn id(&self) -> Option<IdempotencyKey> {
         let digest = Sha256::digest(self.id.as_ref()?);
-        Some(EntryId::from_u128(u128::from_be_bytes(
-            *digest.first_chunk()?,
-        )))
+        Some(u128::from_be_bytes(*digest.first_chunk()?).into())
     }
 }
 
@@ -219,12 +217,12 @@ async fn ask(
         (Op::Status, _) => json!(limiter.status(key).await?),
         _ => match decide(service, op, limiter, key, request, cost).await {
             Ok(decision) => {
-                if op == Op::Acquire && decision.allowed() {
+                if op == Op::Acquire && decision.is_allowed() {
                     rule.counts
                         .note_usage(decision.used(), decision.limit().max());
                 }
                 let mut out = json!(decision);
-                out["allowed"] = json!(count(decision.allowed()));
+                out["allowed"] = json!(count(decision.fits()));
                 out["receipt"] = json!(decision.receipt().map(receipt::to_text));
                 out
             }
@@ -274,7 +272,10 @@ async fn decide(
                 }
                 let acquire = acquire.within(Duration::from_millis(wait_ms));
                 if has_receipt {
-                    acquire.permit().await.map(|permit| permit.clone())
+                    acquire
+                        .permit()
+                        .await
+                        .map(|permit| permit.decision().clone())
                 } else {
                     acquire.await
                 }

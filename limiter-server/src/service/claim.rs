@@ -39,7 +39,7 @@ pub(super) struct Claim<'r> {
     /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit.
-    policy: Option<Arc<Policy>>,
+    policy: Option<Policy>,
     /// The call's position among the request's calls.
     part: Option<usize>,
 }
@@ -107,7 +107,7 @@ impl<'r> Claim<'r> {
                 false => Counting::Admitted,
             };
             claim.limiter = rule.own_limiter(unit);
-            claim.policy = policy.map(|policy| Arc::new(policy.with_counting(counting)));
+            claim.policy = policy.map(|policy| policy.with_counting(counting));
             if claim.policy.is_none() {
                 claim.wants = Wants::Anything;
             }
@@ -165,7 +165,7 @@ impl<'r> Claim<'r> {
     /// Returns the policy that applies: the descriptor's own, or the rule's.
     fn policy(&self) -> Option<&Policy> {
         self.policy
-            .as_deref()
+            .as_ref()
             .or_else(|| Some(self.limiter?.policy()))
     }
 
@@ -194,7 +194,7 @@ impl<'r> Claim<'r> {
             Wants::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
         };
         if let Some(policy) = &self.policy {
-            part = part.shared_policy(Arc::clone(policy));
+            part = part.policy(policy);
         }
         part.is_advisory |= self.class != Class::Enforced;
         part.keeps_charge = self.keeps_charge;

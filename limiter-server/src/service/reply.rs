@@ -91,7 +91,9 @@ fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted
 fn usage(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>]) -> Option<Status> {
     let part = claim.part(parts)?;
     match part.outcome.as_ref()? {
-        PartOutcome::Denied(denial) if claim.class != Class::Shadow => Some(Status::clone(denial)),
+        PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
+            Some(denial.status().clone())
+        }
         _ => part.status().cloned(),
     }
 }

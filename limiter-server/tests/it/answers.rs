@@ -18,7 +18,7 @@ use limiter_server::rules::Rules;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
 use limiter_testkit::MockClock;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use testbed::{Does, Faulty};
 use tokio::time::Instant;
 use tonic::Request;
@@ -1025,7 +1025,7 @@ async fn the_outage_choice_decides_before_the_caller_gives_up() {
     ] {
         let faulty = Faulty::new(MemoryStore::new());
         faulty.set(Does::Hang);
-        let store = Arc::new(Stack::new(faulty).fallback(MemoryStore::new()));
+        let store = Arc::new(Guarded::builder(faulty).fallback(MemoryStore::new()));
         let service =
             over(store, Headers::None).with_caller_timeout(flag.map(Duration::from_millis));
         let mut message = Request::new(asked.clone());

@@ -11,8 +11,8 @@ pub(super) mod transcript;
 
 use std::sync::Arc;
 
-use limiter_core::store::{At, LogKey, Mode, Op};
-use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
+use limiter_core::store::{At, EntryId, LogKey, Mode, Op};
+use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 
 use call_result::CallResult;
 use case::{Operation, Place};

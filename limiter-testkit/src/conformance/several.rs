@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use limiter_core::store::{At, Facts, JointFacts, JointOp, Mode, Op, Outcome, decide};
-use limiter_core::{Counting, Policy, SharedStore, Timestamp, WindowStore as _, policy};
+use limiter_core::{
+    Counting, LimitStatus, Policy, SharedStore, Timestamp, WindowStore as _, policy,
+};
 
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6, F1, F2};
@@ -212,7 +214,10 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
     let decision = decide(&op, facts);
     if joint.op.mode == Mode::Record && !decision.appended() {
         // It may be above the maximum, so that no wait helps: which limit binds is unspecified.
-        return format!("{raw_facts:?}, {:?}", decision.status());
+        let values =
+            |limit: &LimitStatus| (limit.used(), limit.refill_after(), limit.reset_after());
+        let limits: Vec<_> = decision.limits().iter().map(values).collect();
+        return format!("{raw_facts:?}, {:?}, {limits:?}", decision.at());
     }
     let mut answer = Answer::from(&decision);
     // A store need not know whether a repeated entry has a receipt.

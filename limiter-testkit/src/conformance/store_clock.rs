@@ -73,7 +73,7 @@ async fn records(run: &mut Run<'_>) -> Result<(), String> {
             .filter(|at| now.saturating_sub(**at) < window)
             .count() as u64;
         let expected = (before < MAX, (before + 1).min(MAX));
-        let got = (decision.allowed(), decision.used());
+        let got = (decision.fits(), decision.used());
         if got != expected {
             wrong = wrong.or(Some(format!(
                 "record {number} in a row, under {limit}: the store said that it happened at {now} \u{b5}s, when {before} entries \

@@ -76,8 +76,9 @@ fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
         WithClock::new(ReferenceStore::new(), clock.clone()),
     );
     let start = clock.now();
-    let at =
-        |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
+    let at = |decision: limiter_core::Decision| {
+        (decision.is_allowed(), decision.at().micros_since(start))
+    };
     let next = || at(block_on(limiter.acquire("key").within(10 * SECOND)).unwrap());
     assert_eq!(
         [next(), next(), next(), next(), next()].map(|(allowed, _)| allowed),

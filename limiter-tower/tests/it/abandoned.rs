@@ -37,7 +37,7 @@ async fn a_client_that_resets_its_streams_leaves_what_was_charged_by_then() {
     const STREAMS: usize = 200;
     let (shared_store, shared) = remote("limit", POLICY);
     let own = Limiter::new("own", policy!("1/1h"), store().0);
-    assert!(own.acquire("k").await.unwrap().allowed());
+    assert!(own.acquire("k").await.unwrap().is_allowed());
     let first = Server::start(limited([&shared, &own]), true).await;
     let last = Server::start(limited([&own, &shared]), true).await;
     shared_store.rule(|verb, _| {

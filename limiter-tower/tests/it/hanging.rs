@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exact_limiter::wrappers::Stack;
+use exact_limiter::wrappers::Guarded;
 use exact_limiter::{Limiter, MemoryStore, policy};
 use http::StatusCode;
 use limiter_tower::key::{Constant, Header};
@@ -20,7 +20,8 @@ async fn a_fallback_answers_however_many_rules_hang() {
     println!("rules | slowest response of 40");
     for rules in [1, 2, 5, 8, 20] {
         let store = Faulty::new(MemoryStore::new());
-        let stack = std::sync::Arc::new(Stack::new(store.clone()).fallback(MemoryStore::new()));
+        let stack =
+            std::sync::Arc::new(Guarded::builder(store.clone()).fallback(MemoryStore::new()));
         let rules = (0..rules).map(|n| {
             let limiter = Limiter::new(format!("rule {n}"), policy!("20/1h"), stack.clone());
             let limiter = limiter.into_shared();

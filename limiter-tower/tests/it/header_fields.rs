@@ -173,7 +173,7 @@ async fn a_policy_by_request_has_its_own_name_and_quota() {
     let rule = rule("search", policy!("2/10s"))
         .0
         .charge(move |head| match head.header("x-gold") {
-            Some(_) => Charge::units(3).policy(gold.clone()),
+            Some(_) => Charge::units(3).policy(&gold),
             None => Charge::units(1),
         });
     let app = hello(LimitLayer::new([rule], CLOSED));

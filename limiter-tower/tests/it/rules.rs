@@ -243,15 +243,16 @@ async fn a_request_without_a_key_is_a_choice() {
 async fn costs_and_policies_come_from_the_request() {
     for (store, _) in stores() {
         let limiter = Limiter::new("search", policy!("5/1m"), store);
-        let gold = Arc::new(policy!("50/1m"));
+        let gold = policy!("50/1m");
         let rule = Rule::new(limiter.clone(), Constant::new("k"), REJECT).charge(move |head| {
             let cost = head
                 .header("x-cost")
                 .and_then(|value| value.to_str().ok()?.parse().ok())
                 .unwrap_or(1);
-            Charge {
-                cost,
-                policy: head.header("x-gold").map(|_| Arc::clone(&gold)),
+            let charge = Charge::units(cost);
+            match head.header("x-gold") {
+                Some(_) => charge.policy(&gold),
+                None => charge,
             }
         });
         let layer = LimitLayer::new([rule.exempt(|head| head.path() == "/health")], CLOSED);
@@ -305,7 +306,7 @@ async fn costs_and_policies_come_from_the_request() {
 async fn a_cost_above_a_maximum_is_413_whatever_else_denies() {
     let (broken, failing) = crate::common::remote("failing", policy!("9/1m"));
     let full = Limiter::new("full", policy!("6/1m"), store().0);
-    assert!(full.acquire("k").cost(6).await.unwrap().allowed());
+    assert!(full.acquire("k").cost(6).await.unwrap().is_allowed());
     let small = Limiter::new("small", policy!("5/1m"), store().0);
     for does in [Does::Answer, Does::Refuse] {
         broken.set(does);

@@ -22,9 +22,9 @@ use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
-    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
+    At, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
 };
-use limiter_core::{Counting, EntryId, Name, Policy};
+use limiter_core::{Counting, Name, Policy};
 use tokio::time::Instant;
 
 /// The acquires of the smallest block that is taken.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use limiter_core::store::{At, LogKey, Retention, Settlement};
-use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
+use limiter_core::store::{At, EntryId, LogKey, Retention, Settlement};
+use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

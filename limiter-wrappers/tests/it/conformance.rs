@@ -8,8 +8,8 @@ use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
-use limiter_wrappers::Stack;
 use limiter_wrappers::observe::ObservedStore;
+use limiter_wrappers::{Guarded, GuardedBuilder};
 use testbed::Faulty;
 use testbed::server::Server;
 
@@ -18,8 +18,8 @@ use crate::script::{Does, bare};
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-fn stack() -> Stack<MemoryStore> {
-    Stack::new(MemoryStore::new())
+fn stack() -> GuardedBuilder<MemoryStore> {
+    Guarded::builder(MemoryStore::new())
         .timeout(LONG)
         .failure_threshold(1)
         .cooldown(LONG)
@@ -60,7 +60,7 @@ conformance_tests!(
             .unwrap();
         suite
             .run(Arc::new(
-                Stack::new(redis)
+                Guarded::builder(redis)
                     .timeout(LONG)
                     .denial_cache_capacity(0)
                     .fail_open(),

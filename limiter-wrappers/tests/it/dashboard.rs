@@ -6,7 +6,7 @@ use crate::metrics::{block_on, metrics_of, traffic};
 use crate::script::{Does, Faulty};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use serde_json::Value;
 
@@ -26,7 +26,10 @@ fn emitted() -> BTreeMap<String, BTreeSet<String>> {
             traffic(&limiter(remote.clone())).await;
             remote.set(Does::Corrupt);
             limiter(remote.clone()).acquire("key").await.unwrap_err();
-            report("default", &Stack::new(remote).fallback(MemoryStore::new()));
+            report(
+                "default",
+                &Guarded::builder(remote).fallback(MemoryStore::new()),
+            );
         });
     });
     let mut emitted = BTreeMap::<String, BTreeSet<String>>::new();

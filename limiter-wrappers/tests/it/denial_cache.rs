@@ -90,8 +90,8 @@ async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
         while start.elapsed() < Duration::from_secs(2) || denied < 100_000 / TASKS {
             for _ in 0..100 {
                 let decision = limiter.acquire("key").await.unwrap();
-                denied += u64::from(!decision.allowed());
-                admitted.extend(decision.allowed().then_some(decision.at().as_micros()));
+                denied += u64::from(!decision.is_allowed());
+                admitted.extend(decision.is_allowed().then_some(decision.at().as_micros()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

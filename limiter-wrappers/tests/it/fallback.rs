@@ -145,7 +145,7 @@ async fn a_dead_node_holds_up_no_other() {
         .map(|log| format!("{log}@dead"))
         .chain(["log@live".to_owned()])
     {
-        assert!(scene.limiter.acquire(log).await.unwrap().allowed());
+        assert!(scene.limiter.acquire(log).await.unwrap().is_allowed());
     }
     sleep(Duration::from_millis(150)).await;
     let asked = || scene.server.calls_to("peek");
@@ -211,7 +211,7 @@ async fn a_log_with_a_future_time_does_not_age_the_others() {
             .await
             .is_ok()
     );
-    assert!(scene.limiter.acquire("key").await.unwrap().allowed());
+    assert!(scene.limiter.acquire("key").await.unwrap().is_allowed());
     flush(&scene.server, store).await;
     assert_eq!(scene.used("key", scene.clock.now()), 1);
 }
@@ -266,7 +266,7 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
                 .policy(policy)
                 .await
                 .unwrap()
-                .allowed()
+                .is_allowed()
             {
                 let _ =
                     exact.apply_now(&Op::record("key", &policy!("1000000/64s")).with_cost(cost));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use limiter_core::store::Op;
 use limiter_core::{Clock, SyncStore, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use limiter_wrappers::observe::ObservedStore;
 use testbed::Faulty;
 
@@ -27,7 +27,7 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_clock_and_the_node() {
         ),
         (
             "Guarded",
-            Box::new(Stack::new(store()).fallback(ReferenceStore::new())),
+            Box::new(Guarded::builder(store()).fallback(ReferenceStore::new())),
         ),
     ];
     let policy = policy!("9/1h");
@@ -75,7 +75,7 @@ fn every_synchronous_wrapper_forwards_decide_now() {
             wrapper
                 .decide_now(Op::acquire(name, &policy))
                 .unwrap()
-                .allowed()
+                .is_allowed()
         );
         assert_eq!(store.calls_to("decide_now"), calls, "{name}");
     }

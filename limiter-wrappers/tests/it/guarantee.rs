@@ -16,7 +16,7 @@ use futures_util::poll;
 use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, Policy, SyncStore, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::{Guarded, Stack};
+use limiter_wrappers::Guarded;
 use tokio::time::{Instant, sleep};
 
 use crate::script::{step_system_clock, system_clock};
@@ -215,7 +215,7 @@ async fn run(
 ) {
     let world = network.0.clone();
     let start = || {
-        let stack = Stack::new(network.clone()).system_clock(system_clock);
+        let stack = Guarded::builder(network.clone()).system_clock(system_clock);
         let stack = stack.timeout(Duration::MAX).failure_threshold(u32::MAX);
         Limiter::new("t", policy.clone(), stack.or_error())
     };
@@ -223,7 +223,7 @@ async fn run(
         let mut acquire = pin!(limiter.acquire("k").cost(world.cost).into_future());
         match poll!(acquire.as_mut()) {
             // The process decided.
-            Poll::Ready(Ok(decision)) if decision.allowed() => world.note(Some(world.cost)),
+            Poll::Ready(Ok(decision)) if decision.is_allowed() => world.note(Some(world.cost)),
             Poll::Ready(_) => {}
             // The store did, when it was called.
             Poll::Pending => drop(acquire.await),

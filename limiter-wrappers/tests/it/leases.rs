@@ -7,7 +7,7 @@ use limiter_core::store::{JointOp, Op};
 use limiter_core::{Limiter, Policy, SyncStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::ReferenceStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use testbed::server::Server;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -280,7 +280,7 @@ async fn over_redis_no_window_admits_more_and_few_decisions_call() {
             let limiter = Limiter::new(
                 &*policy.to_string(),
                 policy.clone(),
-                Stack::new(store).or_error(),
+                Guarded::builder(store).or_error(),
             );
             tasks.push(tokio::spawn(async move {
                 let mut ticks = interval(Duration::from_millis(1));
@@ -289,7 +289,7 @@ async fn over_redis_no_window_admits_more_and_few_decisions_call() {
                 for _ in 0..3_000 {
                     ticks.tick().await;
                     let decision = limiter.acquire("k").await.unwrap();
-                    admitted.extend(decision.allowed().then_some(decision.at().as_micros()));
+                    admitted.extend(decision.is_allowed().then_some(decision.at().as_micros()));
                 }
                 admitted
             }));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::script::{Does, Faulty};
 use limiter_core::{Limiter, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::Guarded;
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
@@ -87,7 +87,7 @@ fn decisions_while_the_clock_is_behind_are_counted() {
         let store = ObservedStore::new(MemoryStore::new(), "default");
         let search = Limiter::new("search", policy!("5/10s"), store);
         block_on(async {
-            assert!(search.acquire("k").at(ahead).await.unwrap().allowed());
+            assert!(search.acquire("k").at(ahead).await.unwrap().is_allowed());
             let denied = search.acquire("k").cost(5).await.unwrap();
             // The wait includes the time until the clock reaches the entry.
             assert!(denied.retry_after_secs() > Some(3600));
@@ -201,7 +201,7 @@ fn a_stack_reports_its_state() {
         .unwrap();
     let _entered = runtime.enter();
     let remote = Faulty::default();
-    let stack = || Stack::new(remote.clone()).failure_threshold(2);
+    let stack = || Guarded::builder(remote.clone()).failure_threshold(2);
     let stores = [
         stack().fallback(MemoryStore::new()),
         stack().fail_open(),

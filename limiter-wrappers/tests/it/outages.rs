@@ -6,20 +6,18 @@ use std::time::Duration;
 
 use crate::script::{Build, Does, Faulty, Scene, Server, bare};
 use limiter_core::request::AllOf;
-use limiter_core::store::{Op, Settlement};
-use limiter_core::{
-    EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy,
-};
+use limiter_core::store::{EntryId, Op, Settlement};
+use limiter_core::{ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::Stack;
+use limiter_wrappers::{Guarded, GuardedBuilder};
 use tokio::time::advance;
 
 const PAUSE: Duration = Duration::from_secs(1);
 
 const TIMEOUT: Build = |stack| stack.timeout(Duration::from_millis(300)).or_error();
 const BREAKER: Build = |stack| stack.failure_threshold(3).cooldown(PAUSE).or_error();
-const OPEN: Build = Stack::fail_open;
+const OPEN: Build = GuardedBuilder::fail_open;
 const CLOSED: Build = |stack| stack.cooldown(2 * PAUSE).fail_closed();
 const CACHED: Build = |stack| {
     stack
@@ -36,7 +34,7 @@ const ALL: Build = |stack| {
         .fail_open()
 };
 
-fn longest(stack: Stack<Server>) -> Stack<Server> {
+fn longest(stack: GuardedBuilder<Server>) -> GuardedBuilder<Server> {
     stack
         .failure_threshold(1)
         .cooldown(Duration::MAX)
@@ -158,7 +156,11 @@ async fn each_stack_does_in_an_outage_what_it_says() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_in_a_hurry_opens_no_breaker() {
     let faulty = Faulty::default();
-    let store = Arc::new(Stack::new(faulty.clone()).failure_threshold(1).or_error());
+    let store = Arc::new(
+        Guarded::builder(faulty.clone())
+            .failure_threshold(1)
+            .or_error(),
+    );
     let limiter = Limiter::new("t", policy!("5/1h"), Arc::clone(&store) as SharedStore);
     faulty.set(Does::Hang);
     for (millis, opens) in [(20, false), (20, false), (999, true)] {
@@ -195,9 +197,12 @@ fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
             Poll::Pending => panic!("it would wait for ever"),
         }
     };
-    assert_eq!(poll(&Stack::new(MemoryStore::new()).or_error()), Ok(false));
     assert_eq!(
-        poll(&Stack::new(Faulty::default()).or_error()),
+        poll(&Guarded::builder(MemoryStore::new()).or_error()),
+        Ok(false)
+    );
+    assert_eq!(
+        poll(&Guarded::builder(Faulty::default()).or_error()),
         Err(ErrorKind::Configuration)
     );
 }
@@ -226,8 +231,8 @@ async fn one_probe_passes_each_pause() {
             && faulty.calls() == 2
     );
     advance(PAUSE).await;
-    assert!(limiter.acquire("key").await.unwrap().allowed());
-    assert!(probe.await.unwrap().allowed());
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    assert!(probe.await.unwrap().is_allowed());
 }
 
 #[tokio::test]
@@ -240,7 +245,7 @@ async fn fail_closed_counts_no_attempt() {
         .await
         .unwrap();
     assert_eq!(
-        (attempt.allowed(), attempt.retry_after()),
+        (attempt.is_allowed(), attempt.retry_after()),
         (false, Some(PAUSE))
     );
 }

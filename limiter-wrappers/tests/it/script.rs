@@ -13,7 +13,7 @@ use limiter_core::{
     BoxFuture, Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
 };
 use limiter_memory::MemoryStore;
-use limiter_wrappers::{Guarded, Outage, Stack};
+use limiter_wrappers::{Guarded, GuardedBuilder, Outage};
 pub(crate) use testbed::Does;
 use tokio::time::{Instant, sleep};
 
@@ -54,8 +54,8 @@ pub(crate) fn step_system_clock(off: i64) {
 pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
 
 /// Returns a stack without guards.
-pub(crate) fn bare<S>(store: S) -> Stack<S> {
-    Stack::new(store)
+pub(crate) fn bare<S>(store: S) -> GuardedBuilder<S> {
+    Guarded::builder(store)
         .timeout(Duration::MAX)
         .failure_threshold(u32::MAX)
         .denial_cache_capacity(0)
@@ -65,7 +65,7 @@ pub(crate) fn bare<S>(store: S) -> Stack<S> {
 pub(crate) type Server = testbed::Faulty<WithClock<MemoryStore, Virtual>>;
 
 /// Sets the guards of a bare stack, and what decides during an outage.
-pub(crate) type Build = fn(Stack<Server>) -> Guarded<Server>;
+pub(crate) type Build = fn(GuardedBuilder<Server>) -> Guarded<Server>;
 
 /// A limiter `t` on a guarded server.
 pub(crate) struct Scene {
@@ -78,7 +78,10 @@ pub(crate) struct Scene {
 
 impl Scene {
     /// `policy` ends in ` attempts` if it counts them.
-    pub(crate) fn new(policy: &str, build: impl FnOnce(Stack<Server>) -> Guarded<Server>) -> Self {
+    pub(crate) fn new(
+        policy: &str,
+        build: impl FnOnce(GuardedBuilder<Server>) -> Guarded<Server>,
+    ) -> Self {
         let clock = Virtual(Instant::now(), 0);
         let limits: Policy = policy.trim_end_matches(" attempts").parse().unwrap();
         let policy = if policy.ends_with("attempts") {
@@ -133,7 +136,7 @@ impl Scene {
             };
             let decision = decision.unwrap();
             assert!(
-                decision.allowed() && decision.receipt().is_none(),
+                decision.is_allowed() && decision.receipt().is_none(),
                 "{decision:?}"
             );
             // With longer pauses, entries may expire.
@@ -167,7 +170,7 @@ impl Scene {
             let n = |index: usize| words[index].parse::<u64>().unwrap();
             let time = |index| Timestamp::from_micros_saturating(n(index) * 1_000_000);
             let verdict =
-                |decision: Decision| if decision.allowed() { "" } else { "denied" }.to_owned();
+                |decision: Decision| if decision.fits() { "" } else { "denied" }.to_owned();
             let found: Result<String, Error> = match words[..] {
                 ["acquire", key, _, ref options @ ..] => {
                     sleep(Duration::from_millis(1)).await;
@@ -175,7 +178,10 @@ impl Scene {
                     let decided = match options {
                         ["at", _] => acquire.at(time(4)).await,
                         ["permit"] => {
-                            let decided = acquire.permit().await.map(|permit| (*permit).clone());
+                            let decided = acquire
+                                .permit()
+                                .await
+                                .map(|permit| permit.decision().clone());
                             assert!(decided.iter().all(|decision| decision.receipt().is_some()));
                             decided
                         }
@@ -206,7 +212,7 @@ impl Scene {
                     assert!(
                         decided
                             .iter()
-                            .all(|decided| decided.as_ref().unwrap().allowed())
+                            .all(|decided| decided.as_ref().unwrap().is_allowed())
                     );
                     Ok((self.server.calls() - before).to_string())
                 }

@@ -9,7 +9,7 @@ use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, Se
 use limiter_core::{Counting, Error, Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::ReferenceStore;
-use limiter_wrappers::{Guarded, Stack};
+use limiter_wrappers::{Guarded, GuardedBuilder};
 
 use crate::script::{Does, bare};
 
@@ -22,10 +22,10 @@ async fn used(limiter: &Limiter) -> u64 {
 
 #[tokio::test]
 async fn one_call_replaces_the_answer_while_the_store_is_down() {
-    type Build = fn(Stack<Remote>) -> Guarded<Remote>;
+    type Build = fn(GuardedBuilder<Remote>) -> Guarded<Remote>;
     for (name, build, expected) in [
-        ("open", Stack::fail_open as Build, [true, true]),
-        ("closed", Stack::fail_closed, [false, false]),
+        ("open", GuardedBuilder::fail_open as Build, [true, true]),
+        ("closed", GuardedBuilder::fail_closed, [false, false]),
         (
             "fallback",
             |stack| stack.fallback(MemoryStore::new()),
@@ -64,7 +64,7 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
 async fn a_denial_cache_responds_if_it_knows_all_denials() {
     let remote = Remote::default();
     let store: SharedStore = Arc::new(
-        Stack::new(remote.clone())
+        Guarded::builder(remote.clone())
             .denial_cache_capacity(usize::MAX)
             .or_error(),
     );
@@ -76,7 +76,7 @@ async fn a_denial_cache_responds_if_it_knows_all_denials() {
         policy!("1/1h").with_counting(Counting::Attempts),
     );
     for limiter in [&first, &second, &attempts] {
-        assert!(limiter.acquire("k").await.unwrap().allowed());
+        assert!(limiter.acquire("k").await.unwrap().is_allowed());
     }
     for (calls, others) in [
         (1, &third),
@@ -146,7 +146,7 @@ async fn a_node_that_fails_decides_no_other_log_and_recovers_by_joint_calls_alon
             Does::Answer
         }
     });
-    let stack = Stack::new(Slots(remote.clone())).failure_threshold(1);
+    let stack = Guarded::builder(Slots(remote.clone())).failure_threshold(1);
     let stack = stack.fail_open();
     let limiter = Limiter::new("n", policy!("1/1h"), Arc::new(stack.clone()));
     let both = async |first, second| {

@@ -87,7 +87,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
                     permits.extend(Permit::of_entry(part.target, charge));
                 }
                 Some(PartOutcome::Denied(denial)) if is_denied => {
-                    denials.push((name, Denied(Box::new(denial))));
+                    denials.push((name, Denied::new(denial)));
                 }
                 _ => {}
             }
@@ -132,15 +132,14 @@ impl JointDenied {
     /// Returns how long to wait until the same calls fit, if nothing else is charged.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0
-            .iter()
-            .filter_map(|(_, denied)| denied.retry_after())
-            .max()
+        self.0.iter().map(|(_, denied)| denied.retry_after()).max()
     }
 
     /// Returns the limiters that denied, with their decisions.
     pub fn denials(&self) -> impl Iterator<Item = (Name, &Decision)> {
-        self.0.iter().map(|(name, denied)| (*name, &**denied))
+        self.0
+            .iter()
+            .map(|(name, denied)| (*name, denied.decision()))
     }
 }
 
@@ -205,10 +204,10 @@ impl<'a, S, B: AsRef<[u8]>, V: Verb> From<Request<'a, S, B, V>> for Part<'a, S> 
 }
 
 impl<'a, S> Part<'a, S> {
-    /// Sets the policy for this call, like [`Request::policy`], without borrowing it.
+    /// Sets the policy for this call, like [`Request::policy`], and copies it.
     #[must_use]
-    pub fn shared_policy(mut self, policy: Arc<Policy>) -> Self {
-        self.target.policy = Some(View::Shared(policy));
+    pub fn policy(mut self, policy: &Policy) -> Self {
+        self.target.policy = Some(View::Shared(Arc::new(policy.clone())));
         self
     }
 
@@ -234,7 +233,9 @@ impl<'a, S> Part<'a, S> {
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self.outcome.as_ref()? {
-            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision),
+            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => {
+                Some(decision.status())
+            }
             PartOutcome::Uncharged(status) => Some(status),
             PartOutcome::Failed(_) => None,
         }
@@ -253,7 +254,7 @@ impl<'a, S> Part<'a, S> {
     where
         S: Clone,
     {
-        Permit::of_entry(self.target.to_owned(), self.charge()?.clone())
+        Permit::of_entry(self.target.clone().into_owned(), self.charge()?.clone())
     }
 
     /// Returns `true` if the outcome denies the whole.
@@ -316,7 +317,7 @@ impl<'a, S> Part<'a, S> {
         S: Clone,
     {
         Part {
-            target: self.target.to_owned(),
+            target: self.target.into_owned(),
             ..self
         }
     }

@@ -165,7 +165,7 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
                 request = request.at(at);
             }
             if let Some(id) = op.id {
-                request = request.idempotency_key(id);
+                request = request.idempotency_key(id.as_u128());
             }
             request
         }};

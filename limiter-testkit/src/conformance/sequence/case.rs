@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use limiter_core::store::Mode;
-use limiter_core::{Counting, EntryId, Policy, Timestamp};
+use limiter_core::store::{EntryId, Mode};
+use limiter_core::{Counting, Policy, Timestamp};
 
 /// A sequence of operations on a few keys through a few limiters on one store.
 #[derive(Clone, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use limiter_core::store::{LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{EntryId, ErrorKind, MAX_COST, Policy, Receipt, SyncStore, Timestamp};
+use limiter_core::store::{EntryId, LogKey, Mode, Op, Settlement, decide};
+use limiter_core::{ErrorKind, MAX_COST, Policy, Receipt, SyncStore, Timestamp};
 
 use super::call_result::{CallResult, RawFacts};
 use super::case::{Case, CaseId, CaseLimiter, Operation, Place};

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Facts, JointFacts, JointOp, Log, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
-    decide,
+    At, EntryId, Facts, JointFacts, JointOp, Log, LogKey, Mode, Op, Outcome, Settlement,
+    SettlementFacts, decide,
 };
 use limiter_core::{
-    BoxFuture, Clock, Decision, EntryId, Error, Name, Receipt, SharedStore, Timestamp, WindowStore,
+    BoxFuture, Clock, Decision, Error, Name, Receipt, SharedStore, Timestamp, WindowStore,
 };
 
 use super::{Change, Expiry, Flaw, fail, in_mode, wait};

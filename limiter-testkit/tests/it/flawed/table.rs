@@ -7,8 +7,8 @@ use Change::{
 };
 use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, StoreClock};
 use Sentence::*;
-use limiter_core::store::{At, Mode};
-use limiter_core::{EntryId, Policy, Receipt, Window};
+use limiter_core::store::{At, EntryId, Mode};
+use limiter_core::{Policy, Receipt, Window};
 use limiter_testkit::conformance::{Phase, Sentence};
 
 use super::{Change, Flaw, joint};

@@ -6,14 +6,14 @@ use limiter_core::SyncStore;
 
 use crate::guarded::{Guarded, Local, StandIn};
 
-/// Builds a [`Guarded`] store around a store.
+/// The options of a [`Guarded`] store. The last method determines what calls return during an outage.
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
 /// - The denial cache is outside the breaker, so that known denials continue during an outage.
 /// - The cache is inside the outage choice, so that a synthetic denial is never cached.
 #[derive(Clone, Debug)]
-#[must_use = "a stack does nothing until a final method, such as `fallback`, builds the store"]
-pub struct Stack<S> {
+#[must_use = "a final method, such as `fallback`, builds the store"]
+pub struct GuardedBuilder<S> {
     pub(crate) store: S,
     pub(crate) timeout: Duration,
     pub(crate) failure_threshold: u32,
@@ -23,9 +23,8 @@ pub struct Stack<S> {
     pub(crate) system_clock: fn() -> SystemTime,
 }
 
-impl<S> Stack<S> {
-    /// Returns a stack around `store`, with default options.
-    pub const fn new(store: S) -> Self {
+impl<S> GuardedBuilder<S> {
+    pub(crate) const fn new(store: S) -> Self {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
         let (failure_threshold, denial_cache_capacity, denial_ttl) =
             (5, 100_000, Duration::from_secs(1));
