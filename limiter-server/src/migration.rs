@@ -44,8 +44,8 @@ pub const REPLACED: &[(&str, &str)] = &[
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         "--unhealthy-when store-down",
     ),
-    ("USE_PROMETHEUS", "nothing: /metrics"),
-    ("USE_STATSD", "nothing: /metrics"),
+    ("USE_PROMETHEUS", "/metrics"),
+    ("USE_STATSD", "/metrics"),
     ("LOG_LEVEL", "RUST_LOG"),
     ("LOG_FORMAT", "--log-format"),
     ("SHADOW_MODE", "shadow_mode of each rule"),
@@ -61,7 +61,10 @@ pub fn replaced(variables: impl IntoIterator<Item = String>) -> Vec<String> {
                 Some(start) => variable.starts_with(start),
                 None => variable == *name,
             })?;
-        Some(format!("{variable} has no effect; instead use {instead}"))
+        Some(match instead.strip_prefix("nothing") {
+            Some(why) => format!("{variable} has no effect, and needs no replacement{why}"),
+            None => format!("{variable} has no effect; instead use {instead}"),
+        })
     };
     variables.into_iter().filter_map(known).collect()
 }

@@ -13,10 +13,11 @@ use limiter_server::migration;
 use limiter_server::options::Options;
 
 use crate::envoy::{Envoy, get};
-use crate::server::{Server, exchange, until};
+use crate::server::{self, Server, exchange, until};
 use crate::{tools, v1};
 
 const README: &str = include_str!("../../README.md");
+const FROM_ENVOY: &str = include_str!("../../../docs/from-envoy.md");
 
 /// Returns the code blocks in this language.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
@@ -132,7 +133,7 @@ fn reference() -> String {
 fn the_readme_lists_the_options_with_their_defaults() {
     for (variable, _) in migration::REPLACED {
         let listed = variable.replace('*', "…");
-        assert!(README.contains(&format!("`{listed}`")), "{listed}");
+        assert!(FROM_ENVOY.contains(&format!("`{listed}`")), "{listed}");
     }
     let reference = reference();
     if !README.contains(&reference) {
@@ -147,15 +148,95 @@ fn the_readme_lists_the_options_with_their_defaults() {
     }
 }
 
+/// Returns a block with this many more columns in front of each line.
+fn indented(block: &str, columns: usize) -> String {
+    let line = |line| format!("{}{line}\n", " ".repeat(columns));
+    block.lines().map(line).collect()
+}
+
+#[test]
+fn a_running_fleet_moves_and_moves_back() {
+    let [shadow, switch] = blocks(FROM_ENVOY, "sh")[..] else {
+        panic!("{FROM_ENVOY}")
+    };
+    let [filter, cluster] = blocks(FROM_ENVOY, "yaml")[..] else {
+        panic!("{FROM_ENVOY}")
+    };
+    let limits = include_str!("../../examples/envoy/limits.yaml");
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("config")).unwrap();
+    fs::write(folder.path().join("config/edge.yaml"), limits).unwrap();
+    let program = server::program();
+    let run = |commands: &str| {
+        let commands = commands.replace("limiter-server ", &format!("{} ", program.display()));
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &commands]).current_dir(folder.path());
+        let output = shell.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output)
+    };
+    let checked = run(shadow);
+    assert_eq!(checked.matches("shadow mode").count(), 3, "{checked}");
+
+    // The old service is another limiter-server, which speaks the same protocol.
+    let old = [Server::start(limits, &[])];
+    let new = Server::start_with(
+        &folder.path().join("shadow"),
+        tempfile::tempdir().unwrap(),
+        &[],
+    );
+    let envoy = Envoy::start_with(&old, "20s", |example| {
+        let ours = format!("address: 127.0.0.1, port_value: {}", new.grpc.port());
+        let cluster = cluster.replace("address: limiter-server, port_value: 8081", &ours);
+        let filter = indented(&filter.replace("0.1s", "20s"), 18);
+        let first = format!("{}- name: envoy.filters.http.ratelimit\n", " ".repeat(18));
+        let clusters = format!("  clusters:\n{}", indented(&cluster, 4));
+        assert!(example.contains(&first));
+        example
+            .replacen(&first, &(filter + &first), 1)
+            .replacen("  clusters:\n", &clusters, 1)
+    });
+    let login = || get(envoy.address, "/login").0;
+    let denied = || {
+        ["shadow_denied", "denied"].map(|outcome| {
+            let metrics = new.admin("/metrics");
+            let is_of_login = |line: &&str| {
+                line.starts_with("limiter_server_decisions_total")
+                    && line.contains("login")
+                    && line.contains(&format!("\"{outcome}\""))
+            };
+            let line = metrics.lines().find(is_of_login);
+            line.map_or("0", |line| line.rsplit_once(' ').unwrap().1)
+                .to_owned()
+        })
+    };
+    let shadows = |rules| {
+        until("the rules are loaded", || {
+            let shown = new.admin("/rlconfig");
+            (shown.matches("shadow_mode: true").count() == rules).then_some(())
+        });
+    };
+    let statuses: Vec<_> = (0..6).map(|_| login()).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(denied(), ["1", "0"]);
+
+    run(switch);
+    shadows(1);
+    assert_eq!(login(), 429);
+    assert_eq!(denied(), ["1", "1"]);
+
+    let (_, back) = shadow.split_once('\n').unwrap();
+    run(back);
+    shadows(3);
+    assert_eq!(login(), 429);
+    assert_eq!(denied(), ["2", "1"]);
+}
+
 #[test]
 fn a_budget_of_tokens_is_charged_after_the_response() {
     let section = README.split("## From Envoy's service").nth(1).unwrap();
     let [limits, filter, route] = blocks(section, "yaml")[..] else {
         panic!("{section}")
-    };
-    let indented = |block: &str, columns: usize| {
-        let line = |line| format!("{}{line}\n", " ".repeat(columns));
-        block.lines().map(line).collect::<String>()
     };
     let servers = [Server::start(limits, &[])];
     let envoy = Envoy::start_with(&servers, "20s", |example| {
