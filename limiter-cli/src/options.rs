@@ -11,8 +11,13 @@ use crate::usage_error::UsageError;
 pub(crate) struct PolicyArgs {
     /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). MAX/WINDOW~RESOLUTION merges entries, and units become
     /// available late, by less than RESOLUTION. MAX/WINDOW+LEASE counts windows longer by LEASE, within which `load --on-outage` decides
-    /// from blocks. Repeat it for a policy of several limits
-    #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
+    /// from blocks. Several limits with commas, as in 5/1m,100/1h, or several options, are one policy
+    #[arg(
+        long = "limit",
+        value_name = "MAX/WINDOW",
+        required = true,
+        value_delimiter = ','
+    )]
     limits: Vec<Limit>,
     /// Count only admitted acquires, or every attempt
     #[arg(long, alias = "count", default_value = "admitted", value_parser = PossibleValuesParser::new(["admitted", "attempts"])

@@ -108,7 +108,7 @@ fn pass(
     let bar = bar(what, input.length());
     let mut trace = Trace::new(bar.wrap_read(input), args.format).with_context(|| name.clone())?;
     let limiter = Limiter::new(NAME, policy.clone(), MemoryStore::new());
-    let result = rows::replay(&mut trace, &limiter, args.skip_invalid, each);
+    let result = rows::replay(args, &mut trace, &limiter, each);
     bar.finish_and_clear();
     result.map_err(|error| {
         // An I/O error comes from the output, often a closed pipe, so do not blame the trace.

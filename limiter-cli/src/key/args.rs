@@ -93,8 +93,13 @@ pub(super) struct ListArgs {
 /// The output on a log.
 #[derive(Args, Debug)]
 pub(super) struct Shown {
-    /// Apply this limit: at most MAX units within any WINDOW. Repeat it for a policy of several limits
-    #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
+    /// Apply this limit: at most MAX units within any WINDOW. Several limits with commas, or several options, are one policy
+    #[arg(
+        long = "limit",
+        id = "limits",
+        value_name = "MAX/WINDOW",
+        value_delimiter = ','
+    )]
     limits: Vec<Limit>,
     /// Text, or one JSON object per log
     #[arg(long, value_enum, default_value_t = Output::Summary)]

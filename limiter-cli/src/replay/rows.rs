@@ -3,9 +3,10 @@
 use std::io::Read;
 
 use anyhow::Context;
-use limiter_core::{Decision, Error, ErrorKind, Limiter};
+use limiter_core::{Decision, Error, ErrorKind, IpBlock, Key, KeyBuf, Limiter};
 use limiter_memory::MemoryStore;
 
+use super::Replay;
 use crate::json::DecisionFields;
 use crate::trace::{Action, Malformed, Row, Trace};
 
@@ -43,9 +44,9 @@ pub(super) struct Skipped {
 
 /// Runs every row at the time of the row, and calls `each` with the result. Ends at a malformed row, or skips it.
 pub(super) fn replay<R: Read>(
+    args: &Replay,
     trace: &mut Trace<R>,
     limiter: &Limiter<MemoryStore>,
-    skip_invalid: bool,
     mut each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
 ) -> anyhow::Result<Skipped> {
     let (mut number, mut skipped) = (0_u64, Skipped::default());
@@ -53,13 +54,16 @@ pub(super) fn replay<R: Read>(
         number += 1;
         match row {
             Ok(row) => {
+                let network = args.client_prefix.and_then(|bits| network(row.key, bits));
+                let key = network.as_ref().map_or(row.key, AsRef::as_ref);
+                let row = Row { key, ..row };
                 let result = run_row(&row, limiter)
                     .with_context(|| format!("deciding on row {number} of the trace"))?;
                 each(&row, &result)?;
             }
             Err(error) => {
                 let malformed: Malformed = error.downcast()?;
-                if !(skip_invalid && malformed.skippable) {
+                if !(args.skip_invalid && malformed.skippable) {
                     return Err(malformed.into());
                 }
                 skipped.count += 1;
@@ -68,6 +72,12 @@ pub(super) fn replay<R: Read>(
         }
     }
     Ok(skipped)
+}
+
+/// Returns the key of an address's network. `None` if the key is not an address.
+fn network(key: &[u8], bits: u8) -> Option<KeyBuf> {
+    let address = std::str::from_utf8(key).ok()?.parse().ok()?;
+    Some(IpBlock::with_prefix(address, bits).to_key())
 }
 
 #[inline]

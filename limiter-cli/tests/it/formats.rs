@@ -1,8 +1,10 @@
 //! Real-world variants of the trace formats.
 
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::common::{jsonl, stdout_of};
+use crate::common::{jsonl, stdout_of, text};
 
 /// Returns the time and the key of every row.
 fn rows(trace: impl AsRef<[u8]>) -> Vec<(u64, String)> {
@@ -184,4 +186,62 @@ fn a_generated_trace_can_be_replayed() {
     assert!((4.0..6.0).contains(&seconds), "{seconds}");
     let of = |name: &str| rows.iter().filter(|(_, key)| key == name).count();
     assert!(of("client-1") > 4 * of("client-10") && of("client-10") > 0);
+}
+
+#[test]
+fn the_commands_of_the_readme_read_other_formats() {
+    let readme = include_str!("../../README.md");
+    let (_, section) = readme.split_once("### Other formats").unwrap();
+    let commands: Vec<_> = section
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split_once("\n```").unwrap().0)
+        .filter(|command| command.contains("| limiter replay"))
+        .collect();
+    assert_eq!(commands.len(), 5, "{commands:?}");
+    let run = |command: &str| {
+        let command = command.replace(
+            "| limiter ",
+            concat!("| ", env!("CARGO_BIN_EXE_limiter"), " "),
+        );
+        let output = Command::new("sh")
+            .args(["-c", &command])
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/data/formats"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+        text(&output.stdout)
+    };
+    for command in commands {
+        let rows = |options: &str| {
+            let printed = run(&format!("{command} --output jsonl {options}"));
+            let rows = printed.lines().map(|line| {
+                let row: Value = serde_json::from_str(line).unwrap();
+                let second = row["at_us"].as_u64().unwrap() / 1_000_000;
+                (
+                    second,
+                    row["key"].as_str().unwrap().to_owned(),
+                    row["allowed"] == true,
+                )
+            });
+            rows.collect::<Vec<_>>()
+        };
+        let found = rows("");
+        let start = 1_779_012_300; // 17 May 2026, 10:05 UTC
+        let expected: Vec<_> = (0..10)
+            .map(|i| {
+                let key = match i {
+                    2 => "2001:db8::a",
+                    5 => "2001:db8::b",
+                    8 => "2001:db8::c",
+                    _ => "203.0.113.7",
+                };
+                (start + 4 * i, key.to_owned(), i < 7 || i == 8)
+            })
+            .collect();
+        assert_eq!(found, expected, "{command}");
+        let networks = rows("--client-prefix 64");
+        let of_network = networks.iter().filter(|(_, key, _)| key == "2001:db8::/64");
+        assert_eq!(of_network.count(), 3, "{command}");
+    }
 }

@@ -27,6 +27,13 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "a policy has 1 to 8 limits, found more",
     ),
+    ("replay --limit 3/s,4", 2, "expected MAX/WINDOW"),
+    (
+        "replay --limit 1/s,2/s,3/s,4/s,5/s,6/s,7/s,8/s,9/s",
+        2,
+        "a policy has 1 to 8 limits, found more",
+    ),
+    ("replay --limit 3/s --client-prefix 129", 2, "1..=128"),
     (
         "replay --limit 3/s --counting some",
         2,
