@@ -59,6 +59,7 @@
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
 //! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
+//! | `log` | `LogStore`, a store over any database that can swap bytes |
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files, decisions and statuses as JSON |
 //! | `metrics` | counters and histograms of each operation |
@@ -72,6 +73,8 @@ pub use limiter_core::{
     JointDecision, JointDenied, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit,
     Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
+#[cfg(feature = "log")]
+pub use limiter_log as log;
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};
 #[cfg(feature = "redis")]
@@ -81,8 +84,8 @@ pub use limiter_wrappers as wrappers;
 
 /// The store contract, for authors of stores and for code that is generic over the store.
 ///
-/// [`WindowStore`](store::WindowStore) is the contract. To write a store, read `ReferenceStore` in `limiter-testkit` first. Most
-/// backends build on [`Log`](store::Log). The testkit's conformance suite checks the result.
+/// [`WindowStore`](store::WindowStore) is the contract. Most backends need only load and swap bytes: then use `limiter-log`. To
+/// write another, read `ReferenceStore` in `limiter-testkit` first. The testkit's conformance suite checks the result.
 pub mod store {
     pub use limiter_core::store::*;
     pub use limiter_core::{MAX_COST, MAX_LIMITS, PerLimit};

@@ -43,11 +43,6 @@ use crate::time::Timestamp;
 ///
 /// With a resolution, merging adds amortised logarithmic time to an append.
 #[derive(Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(into = "saved::SavedLog", try_from = "saved::SavedLog")
-)]
 pub struct Log {
     /// Oldest first.
     entries: VecDeque<StoredEntry>,

@@ -3,7 +3,7 @@
 //! [`WindowStore`] is the contract. To write a backend:
 //!
 //! 1. Read `ReferenceStore` in `limiter-testkit` first. It implements the whole contract in plain code without optimisations.
-//! 2. Build on [`Log`] if the backend can load and save bytes atomically: it is the algorithm as a value.
+//! 2. Build on `limiter-log` if the backend can replace bytes that are still the old ones, or on [`Log`], the algorithm as a value.
 //! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure quotes
 //!    the rules that the wrong result may break.
 //!

@@ -1,4 +1,5 @@
 //! The tests of the facade, in one program.
 
 mod known_bugs;
+#[cfg(feature = "log")]
 mod own_store;

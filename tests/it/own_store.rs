@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
+use exact_limiter::log::LogStore;
 use exact_limiter::time::BoxFuture;
 use exact_limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 #[allow(dead_code, reason = "the example has a main function")]
 mod example;
 
-use example::RedbStore;
+use example::RedbTable;
 
 /// Returns a folder in memory if there is one: these tests are not about the disk.
 fn folder() -> TempDir {
@@ -38,29 +38,27 @@ fn path(folder: &TempDir) -> String {
         .to_owned()
 }
 
-// Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
-conformance_tests!(
-    the_store,
-    tokio,
-    Suite::slow().sizes(|sizes| sizes.blocking = Duration::from_secs(1)),
-    async |suite| {
-        let folder = folder();
-        let store = Arc::new(RedbStore::open(&path(&folder)).unwrap());
-        let sweeper = Arc::clone(&store);
-        let sweep = move || -> BoxFuture<'static, ()> {
-            sweeper.sweep().unwrap();
-            Box::pin(async {})
-        };
-        suite.sweep(sweep).run(store).await
-    }
-);
+conformance_tests!(the_store, tokio, Suite::slow(), async |suite| {
+    let folder = folder();
+    let table = RedbTable::open(&path(&folder)).unwrap();
+    let store = Arc::new(LogStore::new(table.clone()));
+    let sweep = move || -> BoxFuture<'static, ()> {
+        table.sweep().unwrap();
+        Box::pin(async {})
+    };
+    suite.sweep(sweep).run(store).await
+});
 
 /// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_are_in_force_after_the_process_was_killed() {
     const CHILD: &str = "OWN_STORE_PATH";
     if let Ok(path) = std::env::var(CHILD) {
-        let search = Limiter::new("search", policy!("3/10m"), RedbStore::open(&path).unwrap());
+        let search = Limiter::new(
+            "search",
+            policy!("3/10m"),
+            LogStore::new(RedbTable::open(&path).unwrap()),
+        );
         for _ in 0..3 {
             assert!(search.acquire("customer 7").await.unwrap().is_allowed());
         }
@@ -89,10 +87,10 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
 
-    let store = Arc::new(RedbStore::open(&path).unwrap());
-    let search = Limiter::new("search", policy!("3/10m"), Arc::clone(&store));
+    let table = RedbTable::open(&path).unwrap();
+    let search = Limiter::new("search", policy!("3/10m"), LogStore::new(table.clone()));
     assert!(!search.acquire("customer 7").await.unwrap().is_allowed());
-    store.sweep().unwrap();
+    table.sweep().unwrap();
     assert_eq!(search.status("customer 7").await.unwrap().used(), 3);
     assert!(search.acquire("customer 8").await.unwrap().is_allowed());
 }

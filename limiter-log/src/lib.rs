@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod batch;
+mod call;
+mod key;
+mod store;
+mod table;
+
+pub use key::stored_key;
+pub use store::LogStore;
+pub use table::{Change, Loaded, Table, async_trait};

@@ -1,0 +1,141 @@
+//! The store over a table.
+
+use std::fmt;
+use std::sync::Arc;
+
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, Log, LogKey, Op, Settlement, SettlementFacts,
+};
+use limiter_core::{Error, Timestamp, WindowStore};
+
+use crate::batch::Lanes;
+use crate::call::{Failed, Held, OwnedOp, Pending, appended, apply_all};
+use crate::key::stored_key;
+use crate::table::{Table, async_trait};
+
+/// A store that loads a log from a [`Table`], applies calls to it, and saves it if it is unchanged.
+///
+/// Calls that wait for the same log are applied together and saved once. So a busy key costs two requests to the table for all calls
+/// that arrive meanwhile. Calls on several logs are combined with each other. A denial or a peek saves nothing.
+///
+/// # Errors
+/// Every operation returns the errors of the table, and
+/// - [`Corrupt`](limiter_core::ErrorKind::Corrupt) if the bytes are no log; [`reset`](limiter_core::Limiter::reset) removes them,
+/// - [`Unavailable`](limiter_core::ErrorKind::Unavailable) if other processes changed the log during each of 100 attempts.
+///
+/// # Cancel safety
+/// If a future is dropped before it completes, its operation may or may not take effect. Operations of other callers that were
+/// combined with it are neither lost nor applied twice.
+pub struct LogStore<T> {
+    table: Arc<T>,
+    lanes: Lanes,
+}
+
+impl<T: Table> LogStore<T> {
+    /// Returns a store over a table. Stores of other processes over the same table share its logs.
+    #[must_use]
+    pub fn new(table: T) -> Self {
+        let (table, lanes) = (Arc::new(table), Lanes::default());
+        Self { table, lanes }
+    }
+
+    /// Returns the table.
+    #[must_use]
+    pub fn table(&self) -> &T {
+        &self.table
+    }
+
+    async fn call<R: Send + 'static>(
+        &self,
+        logs: &[LogKey<'_>],
+        work: impl Fn(&mut [Held], Timestamp) -> Result<(R, bool), Failed> + Send + Sync + 'static,
+    ) -> Result<R, Error> {
+        let keys = logs.iter().map(|log| stored_key(*log)).collect();
+        let call = Arc::new(Pending::new(keys, work));
+        self.lanes.join(call.clone(), &self.table).await;
+        call.result().map_err(|failed| failed.into_error(logs))
+    }
+}
+
+/// Returns the log of a call on one log.
+fn only(held: &mut [Held]) -> Result<&mut Log, Failed> {
+    match held {
+        [Ok(log)] => Ok(log),
+        [Err(text)] => Err(Failed::damaged(0, text)),
+        _ => Err(Failed::damaged(0, "expected one log")),
+    }
+}
+
+#[async_trait]
+impl<T: Table> WindowStore for LogStore<T> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let owned = OwnedOp::from(JointOp::from(op));
+        let work = move |held: &mut [Held], now| {
+            let facts = only(held)?.apply(&owned.op(), now);
+            let changed = appended(&facts);
+            Ok((facts, changed))
+        };
+        self.call(&[op.log], work).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let Settlement {
+            log,
+            receipt,
+            cost,
+            at,
+            ..
+        } = settlement;
+        let policy = settlement.policy.clone();
+        let work = move |held: &mut [Held], now| {
+            let mut owned = Settlement::new(LogKey::new(log.name, ""), &policy, receipt, cost);
+            owned.at = at;
+            let facts = only(held)?.settle(&owned, now);
+            let changed = facts.applied;
+            Ok((facts, changed))
+        };
+        self.call(&[log], work).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let work = |held: &mut [Held], _| {
+            let removed = held
+                .iter()
+                .any(|held| !held.as_ref().is_ok_and(Log::is_empty));
+            held.fill_with(|| Ok(Log::new()));
+            Ok((removed, removed))
+        };
+        self.call(&[log], work).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        if !self.table.takes_several() {
+            return Ok(None);
+        }
+        let logs: Vec<LogKey<'_>> = ops.iter().map(|joint| joint.op.log).collect();
+        let owned: Vec<OwnedOp> = ops.iter().map(|joint| OwnedOp::from(*joint)).collect();
+        let work = move |held: &mut [Held], now| apply_all(&owned, held, now);
+        let facts = self.call(&logs, work).await?;
+        let facts = facts.into_iter();
+        Ok(Some(
+            facts
+                .map(|facts| facts.map_err(|failed| failed.into_error(&logs)))
+                .collect(),
+        ))
+    }
+
+    fn identity(&self) -> Option<usize> {
+        self.table
+            .takes_several()
+            .then(|| std::ptr::from_ref(self).addr())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for LogStore<T> {
+    /// Takes no lock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogStore")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! What a database has to do.
+
+use std::fmt::Debug;
+
+pub use async_trait::async_trait;
+use limiter_core::{Error, Timestamp};
+
+/// A table of bytes by key that can replace bytes if they are still the old ones.
+///
+/// [`LogStore`](crate::LogStore) is a store over a table. It decides what the bytes are; the table only compares them.
+///
+/// # Errors
+/// Return [`ErrorKind::Unavailable`](limiter_core::ErrorKind::Unavailable) if the database cannot be reached,
+/// [`Timeout`](limiter_core::ErrorKind::Timeout) if it does not respond in time, and
+/// [`Configuration`](limiter_core::ErrorKind::Configuration) if only an operator can help. A lost comparison is no error.
+///
+/// # Cancel safety
+/// A future may be dropped before it completes. Then all of its changes take effect or none, and later calls are served as before.
+#[async_trait]
+pub trait Table: Debug + Send + Sync + 'static {
+    /// Returns the bytes of each key, as they are at one moment, and the table's time.
+    ///
+    /// Read the clock in the statement or transaction that reads the bytes: an operation happens at that time. Expired logs may be
+    /// among them.
+    async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error>;
+
+    /// Saves all changes, if the bytes of all keys are still [`old`](Change::old). Otherwise changes nothing and returns `false`.
+    ///
+    /// The keys are sorted, so transactions that lock rows in this order do not deadlock.
+    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error>;
+
+    /// Returns whether `load` and `swap` accept several keys, as one transaction does. Otherwise they always get exactly one, and
+    /// [`AllOf`](limiter_core::AllOf) decides over several limiters one by one. Default: `false`.
+    fn takes_several(&self) -> bool {
+        false
+    }
+}
+
+/// The result of [`Table::load`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The bytes of each key, in the order of the keys. `None` if the table does not hold the key.
+    pub logs: Vec<Option<Vec<u8>>>,
+    /// The time by the table's clock.
+    pub now: Timestamp,
+}
+
+/// A change of one key's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key: 1 to 255 bytes.
+    pub key: Vec<u8>,
+    /// The bytes that the table must still hold. `None`: it must not hold the key.
+    pub old: Option<Vec<u8>>,
+    /// The bytes to save. `None`: remove the key. With several keys, these may be the old bytes, which the table then only compares.
+    pub new: Option<Vec<u8>>,
+    /// From this time on by the table's clock, the table may remove the key.
+    pub expires_at: Timestamp,
+}

@@ -1,0 +1,124 @@
+//! A table in memory.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::SystemTime;
+
+use limiter_core::{Clock, Error, ErrorKind, Timestamp};
+use limiter_log::{Change, Loaded, Table, async_trait};
+use limiter_testkit::MockClock;
+
+/// The bytes and their expiry.
+type Logs = BTreeMap<Vec<u8>, (Vec<u8>, Timestamp)>;
+
+/// A table in memory. Clones share the logs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Map {
+    pub(crate) logs: Arc<Mutex<Logs>>,
+    /// The system's clock without one.
+    pub(crate) clock: Option<MockClock>,
+    pub(crate) takes_several: bool,
+    /// One in this many comparisons is lost, at random. 0: none.
+    pub(crate) lost: u64,
+    /// Nothing happens while it is closed.
+    pub(crate) is_closed: Arc<AtomicBool>,
+    pub(crate) error: Arc<Mutex<Option<ErrorKind>>>,
+    pub(crate) loads: Arc<AtomicUsize>,
+    pub(crate) swaps: Arc<AtomicU64>,
+}
+
+impl Map {
+    fn now(&self) -> Timestamp {
+        let system = || Timestamp::try_from(SystemTime::now()).unwrap();
+        self.clock.as_ref().map_or_else(system, Clock::now)
+    }
+
+    pub(crate) fn sweep(&self) {
+        let now = self.now();
+        self.logs
+            .lock()
+            .unwrap()
+            .retain(|_, (_, expires_at)| *expires_at > now);
+    }
+
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        (
+            self.loads.load(Ordering::SeqCst),
+            self.swaps.load(Ordering::SeqCst),
+        )
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let error = *self.error.lock().unwrap();
+        error.map_or(Ok(()), |kind| Err(Error::new(kind, "the map is broken")))
+    }
+
+    /// Lets the other tasks run at least once, and waits until the map is open.
+    async fn pause(&self) {
+        let mut is_second = false;
+        futures::future::poll_fn(|context| {
+            if std::mem::replace(&mut is_second, true) && !self.is_closed.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+#[async_trait]
+impl Table for Map {
+    async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
+        assert!(keys.len() == 1 || self.takes_several);
+        assert!(keys.iter().all(|key| (1..=255).contains(&key.len())));
+        self.pause().await;
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        self.check()?;
+        let loaded = {
+            let logs = self.logs.lock().unwrap();
+            let bytes = |key: &Vec<u8>| logs.get(key).map(|(bytes, _)| bytes.clone());
+            Loaded {
+                logs: keys.iter().map(bytes).collect(),
+                now: self.now(),
+            }
+        };
+        self.pause().await;
+        Ok(loaded)
+    }
+
+    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+        assert!(changes.len() == 1 || self.takes_several);
+        assert!(changes.is_sorted_by_key(|change| &change.key));
+        self.pause().await;
+        let number = self.swaps.fetch_add(1, Ordering::SeqCst);
+        let is_lost = self.lost > 0
+            && RandomState::new()
+                .hash_one(number)
+                .is_multiple_of(self.lost);
+        self.check()?;
+        let is_equal = {
+            let mut logs = self.logs.lock().unwrap();
+            let is_old = |change: &Change| {
+                logs.get(&change.key).map(|(bytes, _)| bytes) == change.old.as_ref()
+            };
+            let is_equal = !is_lost && changes.iter().all(is_old);
+            for change in changes.into_iter().filter(|_| is_equal) {
+                match change.new {
+                    Some(new) => logs.insert(change.key, (new, change.expires_at)),
+                    None => logs.remove(&change.key),
+                };
+            }
+            is_equal
+        };
+        self.pause().await;
+        Ok(is_equal)
+    }
+
+    fn takes_several(&self) -> bool {
+        self.takes_several
+    }
+}
