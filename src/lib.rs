@@ -29,7 +29,7 @@
 //! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
 //! - [`AllOf`] is a decision over several limiters, all or nothing.
 //! - [`request`] lists each call's wait, errors and cost.
-//! - [`SharedStore`] is a store chosen at run time, which several limiters share.
+//! - [`SharedStore`] is a store chosen at run time, which several limiters share. [`open_store`] opens one by its URL.
 #![cfg_attr(
     feature = "memory",
     doc = "- [`memory`] is the in-process store, [`MemoryStore`]."
@@ -75,12 +75,15 @@ pub use limiter_core::{
 };
 #[cfg(feature = "log")]
 pub use limiter_log as log;
+mod open;
+
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
 #[cfg(any(feature = "metrics", feature = "wrappers"))]
 pub use limiter_wrappers as wrappers;
+pub use open::open_store;
 
 /// The store contract, for authors of stores and for code that is generic over the store.
 ///
