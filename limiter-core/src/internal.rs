@@ -5,6 +5,7 @@ pub use crate::decision::{SizedFacts, decide_sized};
 pub use crate::error::excerpt;
 use crate::limit::Limit;
 use crate::log::Log;
+use crate::name::Name;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
@@ -55,4 +56,22 @@ pub const fn timestamp_from_low_bits(bits: u64) -> Timestamp {
 #[must_use]
 pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Log {
     Log::numbered(first, entries)
+}
+
+/// Returns the number of a log's first entry, and the times and costs of its entries, oldest first, if
+/// [`numbered_log`] returns an equal log for them. `None` for a log with idempotency keys, merged entries, gaps in its numbers or
+/// ids of its own.
+pub fn numbered_entries(log: &Log) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
+    log.numbered_entries()
+}
+
+/// Sets the time from which the store may delete a log.
+pub fn set_expiry(log: &mut Log, expires_at: Timestamp) {
+    log.set_expiry(expires_at);
+}
+
+/// Returns the names that the process has used. Each is at the index of its [id](Name::id).
+#[must_use]
+pub fn names() -> Vec<Name> {
+    Name::all()
 }

@@ -122,6 +122,29 @@ impl Log {
         log
     }
 
+    /// See [`crate::internal::numbered_entries`].
+    pub(crate) fn numbered_entries(&self) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
+        let first = self
+            .entries
+            .front()
+            .map_or(self.next, |entry| entry.flagged);
+        let mut numbers = first..;
+        let is_numbered = self.prefix == 0
+            && self.ids.is_empty()
+            && self
+                .entries
+                .iter()
+                .all(|entry| numbers.next() == Some(entry.flagged))
+            && numbers.start == self.next;
+        let entries = self.entries.iter().enumerate();
+        is_numbered.then(|| (first, entries.map(|(i, entry)| (entry.at, self.cost_of(i)))))
+    }
+
+    /// See [`crate::internal::set_expiry`].
+    pub(crate) fn set_expiry(&mut self, expires_at: Timestamp) {
+        self.expires_at = expires_at;
+    }
+
     /// Applies an operation that [`Op::checked`] has accepted.
     ///
     /// `now` is the store's clock, read inside the transaction. An operation with a caller-supplied time uses `now` only to

@@ -83,6 +83,15 @@ impl Name {
     pub fn id(&self) -> u32 {
         self.0.id
     }
+
+    /// See [`crate::internal::names`].
+    pub(crate) fn all() -> Vec<Self> {
+        let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = names.values().map(|name| Self(name)).collect();
+        all.push(Self::default());
+        all.sort_unstable_by_key(Self::id);
+        all
+    }
 }
 
 fn encode(text: &str) -> String {

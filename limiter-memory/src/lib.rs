@@ -4,6 +4,7 @@
 //! - [`MemoryStore`] is the store. Pass it to [`Limiter::new`](limiter_core::Limiter::new), in an
 //!   [`Arc`](std::sync::Arc) if several limiters share it.
 //! - [`MemoryStore::with_max_keys`] bounds the number of keys.
+//! - [`MemoryStore::export`] and [`MemoryStore::import`] carry counts over a restart.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -56,6 +57,7 @@ mod clock;
 mod evaluate;
 mod log;
 mod placement;
+mod saved;
 mod store;
 
 pub use store::MemoryStore;

@@ -19,12 +19,14 @@ use self::ring::Ring;
 use self::sparse::Sparse;
 
 /// A log is converted when its form cannot hold the next entry, and never converted back.
+#[derive(Clone)]
 pub(crate) enum Log {
     Ring(Ring),
     Other(Other),
 }
 
 /// Nested in [`Log`] so that both tags fit into unused values: a log takes 32 bytes.
+#[derive(Clone)]
 pub(crate) enum Other {
     Inline(Inline),
     Sparse(Box<Sparse>),

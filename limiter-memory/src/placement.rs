@@ -8,7 +8,7 @@ pub(crate) mod table;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{mem, thread};
+use std::{iter, mem, thread};
 
 use limiter_core::Timestamp;
 
@@ -229,6 +229,48 @@ impl Placement {
                 .remove(hash, name, key, self.rehash())
         };
         direct.or_else(in_shard).map(|keyed| keyed.log)
+    }
+
+    /// Puts a log in the place of the key's log.
+    pub(crate) fn replace(&self, name: u32, key: &[u8], mut log: Log, now: impl Fn() -> Timestamp) {
+        let hash = self.hash(name, key);
+        let slot = match self
+            .has_direct_slots()
+            .then(|| self.find_direct(hash, name, key))
+        {
+            Some(Ok(mut old)) => {
+                *old = log;
+                return;
+            }
+            other => other.and_then(Result::err),
+        };
+        match self.find_in_shard(slot, hash, name, key) {
+            Ok(mut old) => {
+                old.oldest = log.no_oldest();
+                old.keyed.log = log;
+            }
+            Err(vacancy) => self.insert(vacancy, name, key, log, now),
+        }
+    }
+
+    /// Returns copies of all logs. Locks one slot or shard at a time, and copies no more than a part of a shard while it is locked.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = KeyedLog> {
+        // The direct slots first: keys move from them to the shards, never back.
+        let direct = self
+            .direct
+            .all()
+            .iter()
+            .filter_map(|slot| slot.lock().copy());
+        let in_shards = self.shards.all().iter().flat_map(move |shard| {
+            let mut next = Some(0);
+            let parts = iter::from_fn(move || {
+                let (part, after) = shard.lock().part(next?, self.rehash());
+                next = after;
+                Some(part)
+            });
+            parts.flatten()
+        });
+        direct.chain(in_shards)
     }
 
     /// Evicts the logs for which `is_over` holds, and returns how many there were. Locks one slot or shard at a time.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
-use limiter_core::{Decision, Error, SyncStore, Timestamp, WindowStore};
+use limiter_core::store::{self, At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore, internal};
 
 use crate::clock;
 use crate::evaluate::{self, Answer, general};
@@ -14,6 +14,7 @@ use crate::log::inline::NUMBERS;
 use crate::placement::direct::DirectSlot;
 use crate::placement::lock::Guard;
 use crate::placement::{Placement, Vacancy};
+use crate::saved;
 
 /// A log's first number is below this, so that an inline log can append for long before its numbers run out.
 const FIRST_NUMBERS: u32 = NUMBERS / 2;
@@ -131,6 +132,36 @@ impl MemoryStore {
                 .is_none_or(|newest| log.lifetime().is_over_at(newest, given))
         };
         self.placement.sweep(is_over)
+    }
+
+    /// Returns a copy of each log, with its limiter's name and its key.
+    ///
+    /// With [`import`](Self::import), counts survive a restart. A log that is in the store all the time is returned at least once,
+    /// as it was at some time during the iteration; a second time it is newer. Logs that come or go meanwhile may be missed.
+    ///
+    /// # Locking
+    /// Each step locks one slot or shard, to copy at most a few dozen logs.
+    pub fn export(&self) -> impl Iterator<Item = (Name, KeyBuf, store::Log)> {
+        let mut names = internal::names();
+        self.placement.copies().filter_map(move |keyed| {
+            let (id, key) = keyed.key.parts();
+            if id as usize >= names.len() {
+                names = internal::names();
+            }
+            let (name, key) = (*names.get(id as usize)?, KeyBuf::from(key));
+            Some((name, key, saved::export(keyed.log)))
+        })
+    }
+
+    /// Puts a log in the place of the key's log, unless it has expired. Receipts of its entries stay valid.
+    ///
+    /// With [`with_max_keys`](Self::with_max_keys), this may evict another key, as an insert does.
+    pub fn import(&self, key: LogKey<'_>, log: &store::Log) {
+        let log = saved::import(log);
+        if !log.has_expired(clock::now()) {
+            self.placement
+                .replace(key.name.id(), key.key, log, clock::now);
+        }
     }
 
     #[cold]

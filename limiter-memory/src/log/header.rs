@@ -93,6 +93,7 @@ const _: () = assert!(
 );
 
 /// A ring's part of a slot, besides the pointer to its block.
+#[derive(Clone)]
 pub(crate) struct RingHeader {
     /// The newest entry's time, then the [`Format`], then the [`Lifetime`].
     newest: u64,

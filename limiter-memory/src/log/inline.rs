@@ -11,11 +11,13 @@ use super::lifetime::Lifetime;
 use super::view::View;
 
 /// The low halves of the times. No window of an inline log is longer than a low half can express.
+#[derive(Clone)]
 pub(crate) struct Inline {
     header: InlineHeader,
     low: [u32; CAPACITY],
 }
 
+#[derive(Clone)]
 pub(crate) struct InlineHeader {
     /// The first entry's number in 24 bits, the length in 7, and a 1: [`Log`](super::Log) keeps its tag in the unused value.
     state: NonZero<u32>,

@@ -1,7 +1,7 @@
 //! How long the store must keep a log.
 
-use limiter_core::Timestamp;
 use limiter_core::store::{At, Op};
+use limiter_core::{Timestamp, Window};
 
 /// How long a log must be kept after its newest entry, in seven bits: the leading zeros of the retention window of the last
 /// append, in microseconds. Forever if that append was at a given time, which does not reveal the store's clock.
@@ -29,6 +29,24 @@ impl Lifetime {
                     Self::GIVEN
                 },
         )
+    }
+
+    /// Returns the time by the store's clock from which it may evict a log with this newest entry. [`Timestamp::MAX`] for never.
+    pub(crate) fn expires_at(self, newest: Timestamp) -> Timestamp {
+        if self.0 & Self::GIVEN > 0 {
+            return Timestamp::MAX;
+        }
+        Timestamp::from_micros_saturating(newest.as_micros().saturating_add(self.micros()))
+    }
+
+    /// Returns the shortest lifetime in which a log with this newest entry does not expire before `expires_at`.
+    pub(crate) fn until(expires_at: Timestamp, newest: Timestamp) -> Self {
+        Self((expires_at.micros_since(newest) | 1).leading_zeros() as u8)
+    }
+
+    /// Returns the longest window of an operation with this lifetime.
+    pub(crate) fn window(self) -> Window {
+        Window::from_micros(self.micros()).unwrap_or(Window::MAX)
     }
 
     /// Returns a duration longer than the window and at most twice as long, in microseconds.

@@ -14,6 +14,7 @@ pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
 /// The capacity of a new ring.
 const SMALLEST: usize = 8;
 
+#[derive(Clone)]
 pub(crate) struct Ring {
     /// The entries, then the hints.
     words: Box<[u32]>,

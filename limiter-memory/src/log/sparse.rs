@@ -10,6 +10,7 @@ use super::lifetime::Lifetime;
 use super::view::View;
 
 /// A log as the core implements it, without regard to its size.
+#[derive(Clone)]
 pub(crate) struct Sparse {
     pub(crate) log: store::Log,
     lifetime: Lifetime,
@@ -22,6 +23,10 @@ impl Sparse {
             log: internal::numbered_log(u64::from(log.number(0)), entries),
             lifetime,
         }
+    }
+
+    pub(crate) fn new(log: store::Log, lifetime: Lifetime) -> Self {
+        Self { log, lifetime }
     }
 
     pub(crate) fn len(&self) -> usize {

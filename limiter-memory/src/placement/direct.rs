@@ -25,6 +25,13 @@ impl DirectSlot {
         }
     }
 
+    pub(crate) fn copy(&self) -> Option<KeyedLog> {
+        match self {
+            Self::Taken(keyed) => Some(keyed.clone()),
+            _ => None,
+        }
+    }
+
     /// Takes the log out if `matches` holds for it.
     pub(crate) fn take_if(&mut self, matches: impl FnOnce(&KeyedLog) -> bool) -> Option<KeyedLog> {
         match mem::take(self) {

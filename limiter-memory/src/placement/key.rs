@@ -5,6 +5,7 @@
 use crate::log::Log;
 
 /// A log and its name and key.
+#[derive(Clone)]
 pub(crate) struct KeyedLog {
     pub(crate) key: Key,
     pub(crate) log: Log,
@@ -14,6 +15,7 @@ pub(crate) struct KeyedLog {
 const INLINE: usize = 18;
 
 /// A name's number, and a key's bytes. An inline key saves an allocation, and a cache miss in every comparison.
+#[derive(Clone)]
 pub(crate) enum Key {
     Inline {
         len: u8,

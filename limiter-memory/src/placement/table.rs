@@ -40,6 +40,9 @@ pub(crate) struct Table {
 
 const SMALLEST: usize = 8;
 
+/// The buckets that are copied at once. Few, because their shard is locked meanwhile.
+pub(crate) const PART: usize = 32;
+
 /// Returns how many keys this many buckets can hold. Probing is slow if few buckets are vacant.
 fn capacity(buckets: usize) -> usize {
     buckets - buckets / 4
@@ -111,6 +114,30 @@ impl Table {
         let home = self.home(hash);
         let order = (home..self.buckets.len()).chain(0..home);
         order.filter_map(|at| Some((at, &self.buckets[at].0.as_ref()?.keyed)))
+    }
+
+    /// Returns copies of the logs whose homes are the next [`PART`] buckets, and the first hash after theirs, of which only the low
+    /// half counts. The order of the hashes does not depend on the number of buckets, so a key that stays is in exactly one part,
+    /// even if the table grows in between.
+    pub(crate) fn part(
+        &self,
+        from: u64,
+        rehash: impl Fn(&Key) -> u64,
+    ) -> (Vec<KeyedLog>, Option<u64>) {
+        let (home, buckets) = (self.home(from), self.buckets.len());
+        let next = home + PART;
+        let until = (next < buckets).then(|| ((next as u64) << 32).div_ceil(buckets as u64));
+        let hashes = from..until.unwrap_or(1 << 32);
+        let order = (home..buckets).chain(0..home).enumerate();
+        // The keys up to the next vacant bucket may be displaced.
+        let logs = order.map_while(|(i, at)| match &self.buckets[at].0 {
+            None if i >= PART => None,
+            log => Some(log),
+        });
+        let logs = logs.flatten().map(|log| &log.keyed);
+        let logs =
+            logs.filter(|keyed| hashes.contains(&(rehash(&keyed.key) & u64::from(u32::MAX))));
+        (logs.cloned().collect(), until)
     }
 
     /// Keeps the logs for which `keeps` holds, and makes the table the smallest that can hold `keys` keys, at least those kept.

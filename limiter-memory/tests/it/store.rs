@@ -394,3 +394,75 @@ fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
     assert_eq!(store.len(), 6);
     assert_eq!(store.entries(LogKey::new(Name::new(""), "a")), 3);
 }
+
+#[test]
+fn an_imported_log_decides_as_its_original_does_and_takes_as_many_bytes() {
+    for (text, cost, calls, is_sparse) in [
+        ("3/1h", 1, 2, false),
+        ("100/1h", 1, 200, false),
+        ("300/1h", 2, 100, false),
+        ("100/30d", 1, 100, false),
+        ("4503599627370496/30d", 1 << 40, 100, false),
+        ("100/1h, 200/2h", 1, 100, false),
+        ("60/1h~1m, 30/1m", 1, 50, false),
+        ("100/1h", 1, 50, true),
+    ] {
+        let policy: Policy = text.parse().unwrap();
+        let mut filled = None;
+        let bytes = bytes_of(&mut filled, &policy, |limiter| {
+            for i in 0..calls {
+                let mut acquire = limiter.acquire("a key of any length and more").cost(cost);
+                if is_sparse {
+                    acquire = acquire.idempotency_key(i);
+                }
+                let decision = acquire.now().unwrap();
+                if is_sparse && i % 3 == 0 {
+                    let receipt = decision.receipt().unwrap();
+                    let refund = limiter.refund("a key of any length and more", receipt);
+                    assert!(refund.now().unwrap().applied());
+                }
+            }
+        });
+        let limiter = filled.unwrap();
+        let decision = limiter.acquire("b").cost(cost).now().unwrap();
+        let mut copied = None;
+        let copied_bytes = bytes_of(&mut copied, &policy, |other| {
+            limiter
+                .store()
+                .export()
+                .for_each(|(name, key, log)| other.store().import(LogKey::new(name, &key), &log));
+        });
+        let other = copied.unwrap();
+        assert!(
+            copied_bytes <= bytes + bytes / 4 + 128,
+            "{text}: {copied_bytes} instead of {bytes}"
+        );
+        let now = decision.at().as_micros();
+        for (micros, repeated) in [
+            (0, 1),
+            (1, 1),
+            (59_999_000, 49),
+            (3_599_999_990, 7),
+            (1 << 41, 99),
+        ] {
+            let acquire = |limiter: &Limiter<MemoryStore>| {
+                let acquire = limiter.acquire("a key of any length and more");
+                let mut acquire = acquire.cost(cost).at(at(now + micros));
+                if is_sparse {
+                    acquire = acquire.idempotency_key(repeated);
+                }
+                format!("{:?}", acquire.now().unwrap())
+            };
+            assert_eq!(acquire(&other), acquire(&limiter), "{text}: {micros}");
+        }
+        if let Some(receipt) = decision.receipt() {
+            let refund = |limiter: &Limiter<MemoryStore>| {
+                limiter.refund("b", receipt).now().unwrap().applied()
+            };
+            assert!(
+                refund(&other) && !refund(&other) && refund(&limiter),
+                "{text}"
+            );
+        }
+    }
+}

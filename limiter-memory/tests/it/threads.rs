@@ -1,5 +1,6 @@
 //! Several threads on one key.
 
+use std::collections::HashSet;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -117,5 +118,47 @@ fn a_key_has_one_log_while_others_come_and_go() {
             20,
             "{key}"
         );
+    }
+}
+
+#[test]
+fn an_export_misses_no_key_that_stays() {
+    for (name, max_keys) in [("unbounded", usize::MAX), ("bounded", 60_000)] {
+        let store = MemoryStore::with_max_keys(max_keys);
+        let limiter = Limiter::new(name, policy!("1/1h"), store);
+        let is_stayer = |key: u32| key.is_multiple_of(16);
+        let acquire = |key: u32| {
+            let decision = limiter.acquire(key.to_le_bytes()).now().unwrap();
+            assert!(decision.is_allowed());
+        };
+        (0..16_000).filter(|key| is_stayer(*key)).for_each(acquire);
+        let fill = || {
+            // Tables grow, keys leave the direct slots, and keys behind a removed one move back.
+            for round in 0..5 {
+                let others = || (0..16_000).filter(|key| !is_stayer(*key));
+                others().for_each(acquire);
+                others().for_each(|key| assert!(limiter.reset(key.to_le_bytes()).now().unwrap()));
+                assert_eq!(limiter.store().len(), 1_000, "round {round}");
+            }
+        };
+        thread::scope(|scope| {
+            let filling = scope.spawn(fill);
+            loop {
+                let is_last = filling.is_finished();
+                let stayers: HashSet<u32> = limiter
+                    .store()
+                    .export()
+                    .filter_map(|(exported, key, log)| {
+                        assert_eq!((exported, log.len()), (limiter.name(), 1));
+                        let key = u32::from_le_bytes(key.as_ref().try_into().unwrap());
+                        is_stayer(key).then_some(key)
+                    })
+                    .collect();
+                assert_eq!(stayers.len(), 1_000);
+                if is_last {
+                    break;
+                }
+            }
+        });
     }
 }
