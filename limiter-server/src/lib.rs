@@ -23,5 +23,6 @@ pub mod reload;
 pub mod rules;
 pub mod run;
 pub mod service;
+pub mod state;
 pub mod store;
 mod tls;

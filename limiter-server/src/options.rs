@@ -100,6 +100,12 @@ pub struct Serve {
     /// The maximum number of keys in memory, including the fallback's; see [Memory](#memory)
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,
+    /// The file in which counts in memory survive a restart. Loaded at the start; saved on SIGTERM and every `--state-interval`
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// The time from one save to the next. After a crash, what was admitted since the last save counts no more
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    pub state_interval: Duration,
     /// How to decide while the store is down: in memory, always open, always closed, or by an error
     #[arg(long, alias = "outage", value_enum, default_value_t)]
     pub on_outage: OnOutage,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 use tracing::info;
@@ -22,6 +22,7 @@ use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
 use crate::service::Service;
+use crate::state::State;
 use crate::store::Store;
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
@@ -47,6 +48,7 @@ pub struct Server {
     pub admin: SocketAddr,
     service: Arc<Service>,
     health: HealthReporter,
+    state: Option<Arc<State>>,
     listeners: JoinSet<()>,
     background: JoinSet<()>,
 }
@@ -65,6 +67,11 @@ impl Server {
             options.max_keys,
             options.on_outage,
         )?;
+        let state = options.state.as_deref().map(|file| {
+            let memory = store.memory().context("it needs --store memory")?;
+            State::load(file, Arc::clone(memory)).map(Arc::new)
+        });
+        let state = state.transpose().context("--state")?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
         rules
             .warnings()
@@ -116,6 +123,9 @@ impl Server {
         if let Some(tls) = tls {
             background.spawn(reload::watch_tls(tls)?);
         }
+        if let Some(state) = state.clone() {
+            background.spawn(state.keep_saving(options.state_interval));
+        }
         background.spawn(metrics::upkeep());
         background.spawn(async move { checks.follow(reporter, &HEALTH).await });
         Ok(Self {
@@ -124,6 +134,7 @@ impl Server {
             admin,
             service,
             health,
+            state,
             listeners,
             background,
         })
@@ -150,6 +161,10 @@ impl Server {
         self.service.stopped().cancel();
         while self.listeners.join_next().await.is_some() {}
         self.service.store().flush(FLUSH).await;
+        if let Some(state) = self.state {
+            // After the last request.
+            let _ = spawn_blocking(move || state.save()).await;
+        }
     }
 }
 

@@ -115,6 +115,7 @@ type Redis = Guarded<Refusals<ObservedStore<RedisStore>>>;
 pub struct Store {
     shared: SharedStore,
     redis: Option<Redis>,
+    memory: Option<Arc<MemoryStore>>,
     report: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -170,6 +171,7 @@ impl Store {
         Self {
             shared,
             redis: None,
+            memory: None,
             report: Box::new(|| {}),
         }
     }
@@ -177,10 +179,11 @@ impl Store {
     fn in_memory(store: MemoryStore) -> Self {
         let store = Arc::new(store);
         tokio::spawn(sweep(Arc::downgrade(&store)));
-        let counted = Arc::clone(&store);
+        let (counted, memory) = (Arc::clone(&store), Some(Arc::clone(&store)));
         let observed = Arc::new(observed(store, "memory"));
         let report = Box::new(move || report_keys("memory", counted.len()));
         Self {
+            memory,
             report,
             ..Self::over(observed)
         }
@@ -190,6 +193,11 @@ impl Store {
     #[must_use]
     pub fn shared(&self) -> &SharedStore {
         &self.shared
+    }
+
+    /// Returns the memory store; `None` if the counts are elsewhere.
+    pub(crate) fn memory(&self) -> Option<&Arc<MemoryStore>> {
+        self.memory.as_ref()
     }
 
     /// Returns `true` if the store or one of its nodes is down, so that the outage choice decides.

@@ -19,6 +19,7 @@ mod readme;
 mod reload;
 mod rules;
 mod server;
+mod state;
 mod stores;
 mod tools;
 mod v1;

@@ -1,0 +1,198 @@
+//! Counts in memory that survive a restart.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use limiter_core::{Limiter, Timestamp, policy};
+use limiter_memory::MemoryStore;
+use limiter_server::state::State;
+
+use crate::server::{Server, http, program, until};
+
+const MAX: usize = 1_100;
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: day, requests_per_unit: 1100 } }
+";
+const REQUEST: &str =
+    r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+
+fn start(file: &Path, interval: &str) -> Server {
+    let file = file.to_str().unwrap();
+    Server::start(CONFIG, &["--state", file, "--state-interval", interval])
+}
+
+/// Returns how many of these requests are admitted.
+fn admitted(server: &Server, requests: usize) -> usize {
+    (0..requests)
+        .filter(|_| server.post("/json", REQUEST).0 == 200)
+        .count()
+}
+
+#[test]
+fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let mut server = start(&file, "10s");
+    let address = Mutex::new(server.http);
+    let (admitted, lost, done) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicBool::new(false),
+    );
+    let load = || {
+        let len = REQUEST.len();
+        let head = format!(
+            "POST /json HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {len}"
+        );
+        while !done.load(SeqCst) {
+            let to = *address.lock().unwrap_or_else(PoisonError::into_inner);
+            if std::net::TcpStream::connect(to).is_err() {
+                thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            match http(to, &format!("{head}\r\n\r\n{REQUEST}")).0 {
+                200 => admitted.fetch_add(1, SeqCst),
+                0 => lost.fetch_add(1, SeqCst),
+                _ => 0,
+            };
+        }
+    };
+    thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(load));
+        for restart in 1..=10 {
+            until("some requests are admitted", || {
+                (admitted.load(SeqCst) >= 100 * restart).then_some(())
+            });
+            server.signal("TERM");
+            assert!(server.wait().success());
+            server = start(&file, "10s");
+            *address.lock().unwrap() = server.http;
+        }
+        until("a request is denied", || {
+            (server.post("/json", REQUEST).0 == 429).then_some(())
+        });
+        done.store(true, SeqCst);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    });
+    let (admitted, lost) = (admitted.load(SeqCst), lost.load(SeqCst));
+    assert!(
+        admitted <= MAX && admitted + lost >= MAX,
+        "{admitted} admitted, {lost} lost"
+    );
+}
+
+#[test]
+fn a_killed_server_forgets_what_it_admitted_since_the_last_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let server = start(&file, "20ms");
+    assert_eq!(admitted(&server, 60), 60);
+    // The save after next begins later than the last request.
+    let saves = || server.metric("limiter_server_state_saves_total{result=\"success\"}");
+    let before = saves().unwrap_or(0.0);
+    until("everything is saved", || {
+        saves().filter(|saves| *saves >= before + 2.0)
+    });
+    drop(server);
+    let server = start(&file, "1h");
+    assert_eq!(admitted(&server, 20), 20);
+    drop(server);
+    // Those 20 are lost.
+    assert_eq!(admitted(&start(&file, "1h"), MAX), MAX - 60);
+}
+
+#[test]
+fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let saved = |ahead: u64| {
+        let store = Arc::new(MemoryStore::new());
+        let now = Timestamp::try_from(SystemTime::now()).unwrap();
+        let limiter = Limiter::new("d/user", policy!("5/1d"), Arc::clone(&store));
+        let _ = limiter
+            .record("ann")
+            .at(now.saturating_add(Duration::from_secs(ahead)))
+            .now()
+            .unwrap();
+        State::load(&file, store).unwrap().save();
+        let bytes = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        bytes
+    };
+    let good = saved(0);
+    let changed = |i: usize| {
+        let mut bytes = good.clone();
+        bytes[i] ^= 1;
+        bytes
+    };
+    let refused = file.with_extension("refused");
+    for (bytes, expected) in [
+        (good.clone(), None),
+        (changed(30), Some("the file is damaged; delete it")),
+        (
+            good[..good.len() - 1].to_vec(),
+            Some("the file is damaged; delete it"),
+        ),
+        (
+            changed(21),
+            Some("not of this version; start the version that wrote it"),
+        ),
+        (Vec::new(), Some("not of this version")),
+        (
+            saved(3_600),
+            Some("the file is from the future; set the clock"),
+        ),
+    ] {
+        fs::write(&file, &bytes).unwrap();
+        let mut server = start(&file, "1h");
+        let text = expected.unwrap_or("Counts start at zero");
+        assert_eq!(
+            server.logged(text),
+            usize::from(expected.is_some()),
+            "{expected:?}"
+        );
+        assert_eq!(admitted(&server, 1), 1, "{expected:?}");
+        let kept = expected.map(|_| fs::read(&refused).unwrap());
+        assert_eq!(kept, expected.map(|_| bytes), "{expected:?}");
+        server.signal("TERM");
+        assert!(server.wait().success());
+        assert!(fs::read(&file).unwrap().len() > 60, "{expected:?}");
+        fs::remove_file(&file).unwrap();
+    }
+
+    let file = file.to_str().unwrap();
+    let server = start(Path::new(file), "1h");
+    for (args, expected) in [
+        (
+            ["--state", file, "--store", "memory"],
+            "in use by another process",
+        ),
+        (
+            ["--state", "/nowhere/counts", "--store", "memory"],
+            "/nowhere/counts.lock",
+        ),
+        (
+            ["--state", "x", "--store", "redis://127.0.0.1:1"],
+            "it needs --store memory",
+        ),
+    ] {
+        let mut command = Command::new(program());
+        command.arg("--config").arg(server.config()).args(args);
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains("--state") && errors.contains(expected),
+            "{errors}"
+        );
+    }
+}
