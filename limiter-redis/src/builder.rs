@@ -8,7 +8,7 @@ use crate::attempt::{RetryBudget, RetryPolicy};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::key::{HashTag, KeySpace};
-use crate::settings::Timeouts;
+use crate::settings::{Certificates, Timeouts};
 use crate::store::RedisStore;
 
 /// The default prefix of Redis keys.
@@ -35,6 +35,7 @@ pub struct RedisStoreBuilder {
     timeouts: Timeouts,
     retries: u32,
     hash_tag: Option<HashTag>,
+    certificates: Certificates,
 }
 
 impl Default for RedisStoreBuilder {
@@ -47,6 +48,7 @@ impl Default for RedisStoreBuilder {
             },
             retries: 1,
             hash_tag: None,
+            certificates: Certificates::default(),
         }
     }
 }
@@ -109,6 +111,29 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets the certificates for TLS, in PEM: the authorities that must have signed the servers' certificates, and the client's own
+    /// certificate chain and key. Default: the system's authorities, and no certificate of the client.
+    ///
+    /// They also apply to a Cluster's nodes, to sentinels and to their master. Connecting returns an error if the PEM is malformed, or
+    /// if the URL is not one of `rediss`.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn certificates(
+        mut self,
+        authorities: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
+        let client = client.map(|(client_cert, client_key)| redis::ClientTlsConfig {
+            client_cert,
+            client_key,
+        });
+        self.certificates = Certificates(Some(redis::TlsCertificates {
+            client_tls: client,
+            root_cert: authorities,
+        }));
+        self
+    }
+
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let (response_timeout, retries) = (self.timeouts.response, self.retries);
         let retry_policy = RetryPolicy {
@@ -155,7 +180,7 @@ impl RedisStoreBuilder {
     /// Dropping the future abandons the connection and has no other effect.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
-        let connection = Connection::open(url, self.timeouts).await?;
+        let connection = Connection::open(url, self.timeouts, &self.certificates).await?;
         Ok(self.store(connection, keys))
     }
 
@@ -168,7 +193,7 @@ impl RedisStoreBuilder {
     /// feature that is not enabled, or outside a tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
-        let connection = Connection::open_lazy(url, self.timeouts)?;
+        let connection = Connection::open_lazy(url, self.timeouts, &self.certificates)?;
         Ok(self.store(connection, keys))
     }
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use limiter_core::{Error, ErrorKind};
 use redis::aio::ConnectionLike;
-use redis::{
-    Client, Cmd, IntoConnectionInfo, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value,
-};
+use redis::{Client, Cmd, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::NodePool;
@@ -16,7 +14,7 @@ use crate::reconnecting::Reconnecting;
 use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinels;
-use crate::settings::{Address, Runtime, Timeouts};
+use crate::settings::{Address, Certificates, Runtime, Timeouts, connection_info};
 use crate::url;
 
 /// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
@@ -94,8 +92,12 @@ impl Connection {
     }
 
     /// Connects to a URL.
-    pub(crate) async fn open(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        let connection = Self::open_lazy(url, timeouts)?;
+    pub(crate) async fn open(
+        url: &str,
+        timeouts: Timeouts,
+        certificates: &Certificates,
+    ) -> Result<Self, Error> {
+        let connection = Self::open_lazy(url, timeouts, certificates)?;
         let opened = match &connection.0 {
             Kind::Single(server) => server.connect().await,
             Kind::Custom(_) => Ok(()),
@@ -110,7 +112,11 @@ impl Connection {
 
     /// Returns a connection to a URL that is opened when it is first needed. Checks its requirements, and provides the missing
     /// ones.
-    pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
+    pub(crate) fn open_lazy(
+        url: &str,
+        timeouts: Timeouts,
+        certificates: &Certificates,
+    ) -> Result<Self, Error> {
         url::check(url)?;
         let runtime = Runtime::current().ok_or_else(|| {
             let text = "a connection to Redis needs a tokio runtime";
@@ -121,10 +127,7 @@ impl Connection {
             // Fails only if another thread has just installed one.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let info = |url: &str| {
-            url.into_connection_info()
-                .map(|info| info.set_tcp_settings(timeouts.tcp_settings()))
-        };
+        let info = |url: &str| connection_info(url, timeouts, certificates);
         let kind = move || match url {
             #[cfg(feature = "sentinel")]
             _ if let Some(url) = url::sentinel(url) => {
@@ -256,8 +259,10 @@ mod tests {
             "redis+sentinel:///m",
         ] {
             for error in [
-                Connection::open(url, timeouts()).await.unwrap_err(),
-                Connection::open_lazy(url, timeouts()).unwrap_err(),
+                Connection::open(url, timeouts(), &Certificates::default())
+                    .await
+                    .unwrap_err(),
+                Connection::open_lazy(url, timeouts(), &Certificates::default()).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
                 assert!(error.to_string().contains("expected redis://, "), "{error}");
@@ -271,7 +276,9 @@ mod tests {
 
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
-        let error = Connection::open_lazy("redis://127.0.0.1:1", timeouts()).unwrap_err();
+        let error =
+            Connection::open_lazy("redis://127.0.0.1:1", timeouts(), &Certificates::default())
+                .unwrap_err();
         assert!(
             error.to_string().contains("needs a tokio runtime"),
             "{error}"

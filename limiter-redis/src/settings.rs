@@ -2,14 +2,35 @@
 
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
-use redis::io::tcp::TcpSettings;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::ConnectionAddr;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, RedisResult};
 use tokio::runtime::Handle;
 
 /// A server's host and port.
 pub(crate) type Address = (String, u16);
+
+/// The certificates for TLS. By default, the client has none, and the system's authorities sign those of servers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Certificates(#[cfg(feature = "tls")] pub(crate) Option<redis::TlsCertificates>);
+
+/// Returns how to connect to a URL.
+pub(crate) fn connection_info(
+    url: &str,
+    timeouts: Timeouts,
+    certificates: &Certificates,
+) -> RedisResult<ConnectionInfo> {
+    let info = url.into_connection_info()?;
+    let info = info.set_tcp_settings(timeouts.tcp_settings());
+    #[cfg(feature = "tls")]
+    if let Some(certificates) = &certificates.0 {
+        let client = redis::Client::build_with_tls(info, certificates.clone())?;
+        return Ok(client.get_connection_info().clone());
+    }
+    let _ = certificates;
+    Ok(info)
+}
 
 /// Returns how to connect to another address in the same way.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]

@@ -15,3 +15,4 @@ mod scan;
 mod sentinel;
 mod several;
 mod support;
+mod tls;

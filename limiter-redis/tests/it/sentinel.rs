@@ -19,7 +19,7 @@ const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel 
 cat >/dev/null; kill -9 $pid 2>/dev/null; wait"#;
 
 /// A sentinel for one test. Dropping it stops it.
-struct Sentinel {
+pub(crate) struct Sentinel {
     keeper: Child,
     port: u16,
     _dir: TempDir,
@@ -31,7 +31,7 @@ impl Sentinel {
     }
 
     /// Starts one with more lines of configuration.
-    fn start_with(master: u16, lines: &str) -> Self {
+    pub(crate) fn start_with(master: u16, lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
