@@ -70,6 +70,7 @@ pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
             get(move |service| state::state(service, about)),
         )
         .route("/page/key", get(key::show))
+        .route("/page/find", get(key::find))
         .route("/reset", post(key::reset))
         .layer(map_response(with_headers))
         .with_state(service)

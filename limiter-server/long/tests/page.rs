@@ -81,13 +81,11 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         // A key is always shown as text. In the address, a comma separates the parts of a key.
         page.shows("#detail h3", "<img src=x onerror=\"document.title='run'\">")
             .await?;
-        page.shows(
-            "#detail .verdict",
-            "Over its limit: next request allowed in",
-        )
-        .await?;
+        page.shows("#detail .verdict", "At its limit: next request allowed in")
+            .await?;
         page.shows("#detail", "2 of 2 used").await?;
         page.shows("#detail", "2 of 90 used").await?;
+        page.shows("#detail .facts", "Fully available\nin").await?;
         assert!(page.find_all(By::Css("img")).await?.is_empty());
         let label = async || {
             page.find(By::Css("#detail svg.log"))
@@ -324,6 +322,14 @@ async fn the_page_fits_a_phone_and_many_rules() {
         page.set_window_rect(0, 0, 500, 900).await?;
         page.open(&server).await?;
         page.shows("#rules-note", "200 of 1,000 rules").await?;
+        // Recently denied keys are in the first screen. A column appears with its first count.
+        let is_first = "return document.getElementById('denials').getBoundingClientRect().top < 700";
+        assert_eq!(page.execute(is_first, vec![]).await?.json(), &json!(true));
+        let columns = "return [2, 3, 4].map(i => getComputedStyle(document.querySelector(`#rules tbody tr:nth-child(2) td:nth-child(${i})`)).display !== 'none')";
+        assert_eq!(page.execute(columns, vec![]).await?.json(), &json!([false, false, false]));
+        send(&server, ("rule_0", "a"), 1);
+        page.shows("#tile-allowed .total", "1 total").await?;
+        assert_eq!(page.execute(columns, vec![]).await?.json(), &json!([true, false, false]));
         page.find(By::Css("#filter"))
             .await?
             .send_keys("rule_77")

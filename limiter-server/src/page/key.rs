@@ -56,6 +56,34 @@ pub(super) async fn show(
     ))
 }
 
+/// A key of any rule.
+#[derive(Debug, Deserialize)]
+pub(super) struct AnyRule {
+    key: String,
+}
+
+/// Returns the rules that have counted a key. Asks the store about all at the same time.
+pub(super) async fn find(
+    State(service): State<Arc<Service>>,
+    Query(AnyRule { key }): Query<AnyRule>,
+) -> Result<Json<Value>, Refusal> {
+    let rules = service.rules();
+    let with_limiters = rules
+        .iter()
+        .filter_map(|rule| Some((rule, rule.limiter()?)));
+    let found = try_join_all(with_limiters.map(async |(rule, limiter)| {
+        let status = limiter.status(&key).await?;
+        let limits = status.limits();
+        let used = limits.iter().find(|limit| limit.used() > 0);
+        Ok::<_, Error>(used.map(|limit| {
+            let (used, limit) = (limit.used(), limit.limit().to_string());
+            json!({ "domain": rule.domain, "path": rule.path, "used": used, "limit": limit })
+        }))
+    }));
+    let found: Vec<_> = found.await?.into_iter().flatten().collect();
+    Ok(Json(json!({ "found": found })))
+}
+
 /// Returns the units of each part of the window that ends at `now`, oldest first.
 ///
 /// Every store reports a status at a later time, so the usage there shows which units have left the window by then.
