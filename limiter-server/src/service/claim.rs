@@ -127,7 +127,6 @@ impl<'r> Claim<'r> {
         };
         let class = match rule {
             Some(rule) if rule.shadow => Class::Shadow,
-            // A rule that admits everything is no quota that others could need spent.
             Some(rule) if rule.quota && wants != Wants::Nothing => Class::Quota,
             _ => Class::Enforced,
         };
@@ -220,6 +219,12 @@ impl<'r> Claim<'r> {
         self.over && !matches!(self.class, Class::Shadow)
     }
 
+    /// Returns `true` if other quotas deny only if this rule is over its limit too. In shadow mode, it never is.
+    fn is_quota(&self) -> bool {
+        // A rule that admits everything is no quota that others could need spent.
+        self.wants != Wants::Nothing && self.rule.is_some_and(|rule| rule.quota)
+    }
+
     /// Returns `true` if the descriptor denies the request. `spent` is `true` if all quotas are exceeded.
     pub(super) const fn denies(&self, spent: bool) -> bool {
         self.over
@@ -262,11 +267,8 @@ pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
 /// Notes which rules are over their limits. Returns `true` if there are quotas and all are.
 pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]) -> bool {
     claims.iter_mut().for_each(|claim| claim.rule_on(parts));
-    let mut quotas = claims
-        .iter()
-        .filter(|claim| claim.class == Class::Quota)
-        .peekable();
-    quotas.peek().is_some() && quotas.all(|claim| claim.over)
+    let mut quotas = claims.iter().filter(|claim| claim.is_quota()).peekable();
+    quotas.peek().is_some() && quotas.all(Claim::is_over)
 }
 
 /// Drops the rules that other rules of the request replace. A dropped rule still replaces others.

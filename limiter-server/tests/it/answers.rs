@@ -81,6 +81,10 @@ descriptors:
   - key: endless
     quota_mode: true
     rate_limit: { unlimited: true }
+  - key: tried_quota
+    quota_mode: true
+    shadow_mode: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
   - key: none_left
     quota_mode: true
     rate_limit: { unit: day, requests_per_unit: 0 }
@@ -461,6 +465,17 @@ async fn quotas_deny_only_together() {
             0,
             "endless=x & monthly=x",
             "OVER | OK 4294967295 | OVER monthly 1/MONTH 0 2592000000000",
+        ),
+        // A quota in shadow mode is never spent, as in Envoy's service.
+        (
+            0,
+            "monthly=x & tried_quota=x",
+            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000",
+        ),
+        (
+            0,
+            "monthly=x & tried_quota=x",
+            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000",
         ),
         // A request that can never fit hides neither a spent quota nor a denial in shadow mode.
         (
