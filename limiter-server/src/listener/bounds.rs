@@ -37,8 +37,9 @@ const LOOKS: u32 = 4;
 const BUDGET: usize = 64 << 20;
 /// What a request counts besides its head, its body and its response.
 const REQUEST: usize = 8 << 10;
-/// What a byte of a body counts. The smallest elements of a message take many times their bytes.
-const BODY: usize = 8;
+/// What a byte of a body counts. The smallest elements of a message take two bytes, and 48 in memory, in a list that may be half
+/// empty.
+const BODY: usize = 48;
 
 /// The connections of a listener, and the memory of their requests.
 #[derive(Clone, Debug)]
