@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::http::Refusal;
-use crate::metrics::install;
+use crate::metrics::{installed, labels};
 use crate::page::{self, About};
 use crate::rules::Rule;
 use crate::service::Service;
@@ -47,7 +47,7 @@ pub(crate) async fn render(
 async fn metrics(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
     let text = render(service, |service| {
         service.store().report();
-        of_rules(service) + &install().map_or_else(String::new, PrometheusHandle::render)
+        of_rules(service) + &installed().map_or_else(String::new, PrometheusHandle::render)
     });
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], text.await?))
 }
@@ -150,16 +150,22 @@ impl Text {
 
     fn gauge(&mut self, name: &str, help: &str, value: usize) {
         self.family(name, "gauge", help);
-        let _ = writeln!(self.0, "{name} {value}");
+        self.series(name, &[], value as u64);
     }
 
     /// Adds a series, unless it counts what never happened.
-    fn count(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
-        if value == 0 {
-            return;
+    fn count(&mut self, name: &str, own: &[(&str, &str)], value: u64) {
+        if value > 0 {
+            self.series(name, own, value);
         }
+    }
+
+    fn series(&mut self, name: &str, own: &[(&str, &str)], value: u64) {
         self.0.push_str(name);
-        for (i, (label, text)) in labels.iter().enumerate() {
+        let given = labels().iter().map(|(label, text)| (&**label, &**text));
+        let given = given.filter(|(label, _)| own.iter().all(|(name, _)| name != label));
+        let all = own.iter().copied().chain(given);
+        for (i, (label, text)) in all.enumerate() {
             let _ = write!(self.0, "{}{label}=\"", if i == 0 { '{' } else { ',' });
             for char in text.chars() {
                 match char {
@@ -171,6 +177,7 @@ impl Text {
             }
             self.0.push('"');
         }
-        let _ = writeln!(self.0, "}} {value}");
+        let end = if self.0.ends_with('"') { "}" } else { "" };
+        let _ = writeln!(self.0, "{end} {value}");
     }
 }

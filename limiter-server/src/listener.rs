@@ -3,9 +3,11 @@
 mod bounds;
 
 use std::convert::Infallible;
+use std::fs;
 use std::future::pending;
 use std::hash::BuildHasher;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutWriter;
@@ -42,14 +44,58 @@ const STREAMS: u32 = 100;
 /// The bytes that a connection over HTTP/2 may send before they are read, and a request of it.
 const WINDOWS: (u32, u32) = (256 << 10, 64 << 10);
 
-/// Opens a listener at a host and a port, which `option` names in errors. Returns its address.
-pub(crate) async fn open(option: &str, address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let socket = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{option}: cannot listen on {address}"))?;
-    let address = socket.local_addr()?;
-    Ok((socket, address))
+/// What the address of a Unix socket begins with.
+pub(crate) const UNIX: &str = "unix:";
+
+/// A socket that listens.
+pub(crate) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
+
+impl Socket {
+    /// Opens a socket at a host and a port, or at `unix:` and a path. `option` names it in errors. Returns its address.
+    pub(crate) async fn open(option: &str, address: &str) -> anyhow::Result<(Self, String)> {
+        let cannot = || format!("{option}: cannot listen on {address}");
+        let Some(path) = address.strip_prefix(UNIX) else {
+            let socket = TcpListener::bind(address).await.with_context(cannot)?;
+            let address = socket.local_addr()?.to_string();
+            return Ok((Self::Tcp(socket), address));
+        };
+        // A process that ends leaves its socket behind.
+        let connected = UnixStream::connect(path).await;
+        if connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            fs::remove_file(path).with_context(cannot)?;
+        }
+        let socket = UnixListener::bind(path).with_context(cannot)?;
+        Ok((Self::Unix(socket), address.to_owned()))
+    }
+
+    /// Returns `true` if only this machine reaches it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().is_ok_and(|to| to.ip().is_loopback()),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// Returns a new connection and its client's address. All clients of a Unix socket have the same.
+    async fn accept(&self) -> io::Result<(Stream, IpAddr)> {
+        match self {
+            Self::Tcp(socket) => {
+                let (stream, client) = socket.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Either::Left(stream), client.ip()))
+            }
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                Ok((Either::Right(stream), Ipv4Addr::UNSPECIFIED.into()))
+            }
+        }
+    }
+}
+
+type Stream = Either<TcpStream, UnixStream>;
 
 /// Returns a duration that differs by up to a tenth, so that connections that began together do not end together.
 fn spread(duration: Duration) -> Duration {
@@ -118,7 +164,7 @@ where
     }
 
     /// Serves until `stop`.
-    pub(crate) async fn serve(self, socket: TcpListener, seats: Seats, stop: CancellationToken) {
+    pub(crate) async fn serve(self, socket: Socket, seats: Seats, stop: CancellationToken) {
         let listener = Arc::new(self);
         let mut connections = JoinSet::new();
         loop {
@@ -131,7 +177,7 @@ where
                 sleep(PAUSE).await;
                 continue;
             };
-            let Some(seat) = seats.take(client.ip()).map(Arc::new) else {
+            let Some(seat) = seats.take(client).map(Arc::new) else {
                 continue;
             };
             let (listener, stop) = (Arc::clone(&listener), stop.clone());
@@ -156,11 +202,10 @@ where
     /// Serves a connection until its client or the listener ends it.
     async fn connect(
         &self,
-        stream: TcpStream,
+        stream: Stream,
         seat: &Arc<Seat>,
         stop: &CancellationToken,
     ) -> Result<(), BoxError> {
-        stream.set_nodelay(true)?;
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(WRITE));
         let stream = Box::pin(stream);

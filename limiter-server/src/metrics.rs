@@ -16,12 +16,33 @@ const BUCKETS: [f64; 12] = [
     50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0,
 ];
 
-/// Installs the process's recorder, once. Returns `None` if the program has another one.
-pub(crate) fn install() -> Option<&'static PrometheusHandle> {
-    static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+/// The process's recorder; `None` if the program has another one.
+static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+/// The labels of all metrics.
+static LABELS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// Returns the labels of all metrics.
+pub(crate) fn labels() -> &'static [(String, String)] {
+    LABELS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Returns the process's recorder.
+pub(crate) fn installed() -> Option<&'static PrometheusHandle> {
+    INSTALLED.get()?.as_ref()
+}
+
+/// Installs the process's recorder with these labels, once.
+pub(crate) fn install(labels: &[(String, String)]) {
+    let labels = LABELS.get_or_init(|| labels.to_vec());
     let install = || {
         let matcher = Matcher::Suffix("_seconds".to_owned());
-        let recorder = PrometheusBuilder::new()
+        let builder = PrometheusBuilder::new();
+        let labelled = |builder: PrometheusBuilder, (name, value): &(String, String)| {
+            builder.add_global_label(name, value)
+        };
+        let recorder = labels
+            .iter()
+            .fold(builder, labelled)
             .set_buckets_for_metric(matcher, &BUCKETS)
             .ok()?
             .build_recorder();
@@ -39,12 +60,12 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
         );
         Some(handle)
     };
-    INSTALLED.get_or_init(install).as_ref()
+    INSTALLED.get_or_init(install);
 }
 
 /// Compacts the histograms from time to time.
 pub(crate) async fn upkeep() {
-    while let Some(handle) = install() {
+    while let Some(handle) = installed() {
         tokio::time::sleep(UPKEEP).await;
         handle.run_upkeep();
     }

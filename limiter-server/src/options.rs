@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limiter_core::Window;
 
+use crate::listener::UNIX;
 use crate::service::{Headers, Unmatched};
 use crate::store::{Location, LocationParser, OnOutage};
 
@@ -90,6 +91,16 @@ pub struct Serve {
     /// `redis+sentinel://` or `rediss+sentinel://`. A variable keeps its password off the command line
     #[arg(long, value_name = "URL", default_value = "memory", value_parser = LocationParser)]
     pub store: Location,
+    /// The authorities in PEM that must have signed the certificates of Redis, its Cluster or its sentinels, for `rediss` URLs. By
+    /// default, those of the system
+    #[arg(long, value_name = "FILE")]
+    pub store_tls_ca: Option<PathBuf>,
+    /// The certificate chain in PEM that this server shows to Redis
+    #[arg(long, value_name = "FILE", requires = "store_tls_key")]
+    pub store_tls_cert: Option<PathBuf>,
+    /// The private key of this certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "store_tls_cert")]
+    pub store_tls_key: Option<PathBuf>,
     /// The first part of the keys in Redis. Servers with different prefixes share no limits
     #[arg(long, value_name = "TEXT", default_value = "limiter")]
     pub prefix: String,
@@ -117,18 +128,19 @@ pub struct Serve {
     /// responded after three quarters of it, `--on-outage` decides. Unspecified, there is no bound
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub caller_timeout: Option<Duration>,
-    /// The header fields of responses: the IETF's `ratelimit` and `ratelimit-policy`, the older `ratelimit-limit`,
-    /// `ratelimit-remaining` and `ratelimit-reset`, or none
+    /// The header fields of responses: the IETF's `ratelimit` and `ratelimit-policy`; with `legacy`, `ratelimit-limit`,
+    /// `ratelimit-remaining` and `ratelimit-reset` of older drafts; with `x-ratelimit`, the same three with `x-` in front; or none
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,
-    /// The gRPC listener: Envoy's protocol, health checking, reflection. Port 0 chooses a free port
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8081")]
+    /// The gRPC listener: Envoy's protocol, health checking, reflection. Port 0 chooses a free port; `unix:PATH` is a Unix socket
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:8081")]
     pub grpc: String,
     /// The HTTP listener: `/json`, `/v1/…`, `/healthz`, `/healthcheck`
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:8080")]
     pub http: String,
-    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:6070")]
+    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`. Beyond loopback, it needs `--tls-cert` or
+    /// `--admin-plain`
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:6070")]
     pub admin: String,
     /// The maximum number of connections per listener. Excess ones are closed after a second, long enough for a health check
     #[arg(long, value_name = "N", default_value_t = 4_000)]
@@ -156,7 +168,13 @@ pub struct Serve {
     /// in the browser's dialog. Without a token, an admin listener on other addresses refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// The certificate chain in PEM, for TLS on the gRPC and HTTP listeners. Changed files are reloaded, as on SIGHUP
+    /// Serves the admin listener without TLS, where nobody can read its token on the network
+    #[arg(long)]
+    pub admin_plain: bool,
+    /// A label of all metrics, such as `region=eu`. Repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = label)]
+    pub metric_label: Vec<(String, String)>,
+    /// The certificate chain in PEM, for TLS on all listeners. Changed files are reloaded, as on SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM
@@ -175,7 +193,10 @@ pub struct Serve {
     pub tls_client_name: Vec<String>,
 }
 
-fn host_and_port(text: &str) -> Result<String, String> {
+fn address(text: &str) -> Result<String, String> {
+    if text.strip_prefix(UNIX).is_some_and(|path| !path.is_empty()) {
+        return Ok(text.to_owned());
+    }
     let port = text
         .rsplit_once(':')
         .filter(|(host, _)| !host.is_empty())
@@ -183,7 +204,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     if matches!(port, Some(Ok(_))) {
         Ok(text.to_owned())
     } else {
-        Err("expected HOST:PORT".to_owned())
+        Err("expected HOST:PORT or unix:PATH".to_owned())
     }
 }
 
@@ -191,4 +212,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     text.parse()
         .map(Window::as_duration)
         .map_err(|error| format!("{error}"))
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let is_name = |name: &str| {
+        let of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        name.bytes().all(of_name) && !name.is_empty() && !name.as_bytes()[0].is_ascii_digit()
+    };
+    match text.split_once('=') {
+        Some((name, value)) if is_name(name) => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE with a name of letters, digits and `_`".to_owned()),
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +16,13 @@ use tracing::info;
 use crate::grpc::Grpc;
 use crate::guard::Guard;
 use crate::health::Health;
-use crate::listener::{self, Listener, Seats};
+use crate::listener::{Listener, Seats, Socket};
 use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
 use crate::service::Service;
 use crate::state::State;
-use crate::store::Store;
+use crate::store::{Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
@@ -41,11 +40,11 @@ const HEALTH: [&str; 3] = [
 #[derive(Debug)]
 pub struct Server {
     /// The address of the gRPC listener.
-    pub grpc: SocketAddr,
+    pub grpc: String,
     /// The address of the HTTP listener.
-    pub http: SocketAddr,
+    pub http: String,
     /// The address of the admin listener.
-    pub admin: SocketAddr,
+    pub admin: String,
     service: Arc<Service>,
     health: HealthReporter,
     state: Option<Arc<State>>,
@@ -59,9 +58,15 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
-        metrics::install();
+        metrics::install(&options.metric_label);
+        let store_tls = StoreTls {
+            ca: options.store_tls_ca.clone(),
+            cert: options.store_tls_cert.clone(),
+            key: options.store_tls_key.clone(),
+        };
         let store = Store::open(
             &options.store,
+            &store_tls,
             &options.prefix,
             options.store_timeout,
             options.max_keys,
@@ -100,21 +105,23 @@ impl Server {
 
         let (tls, stop) = (Tls::read(options)?, service.stopped());
         let seats = || Seats::new(options.max_connections, options.max_connections_per_address);
-        let (grpc_socket, grpc) = listener::open("--grpc", &options.grpc).await?;
-        let (http_socket, http) = listener::open("--http", &options.http).await?;
-        let (admin_socket, admin) = listener::open("--admin", &options.admin).await?;
-        let guard = Guard::new(
-            token.as_deref(),
-            admin.ip().is_loopback(),
-            &options.admin_host,
+        let (grpc_socket, grpc) = Socket::open("--grpc", &options.grpc).await?;
+        let (http_socket, http) = Socket::open("--http", &options.http).await?;
+        let (admin_socket, admin) = Socket::open("--admin", &options.admin).await?;
+        let admin_tls = tls.clone().filter(|_| !options.admin_plain);
+        let is_local = admin_socket.is_local();
+        ensure!(
+            is_local || admin_tls.is_some() || options.admin_plain,
+            "--admin {admin}: beyond loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
         );
+        let guard = Guard::new(token.as_deref(), is_local, &options.admin_host);
         let for_admin = guard::guarded(for_admin, guard);
         let mut listeners = JoinSet::new();
         let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
         let (age, grace) = (options.max_connection_age, options.max_connection_age_grace);
         let for_grpc = for_grpc.max_age(age, grace);
         let for_http = Listener::new(for_http, tls.clone(), http::refuse).max_age(age, grace);
-        let for_admin = Listener::new(for_admin, None, http::refuse);
+        let for_admin = Listener::new(for_admin, admin_tls, http::refuse);
         listeners.spawn(for_grpc.serve(grpc_socket, seats(), stop.clone()));
         listeners.spawn(for_http.serve(http_socket, seats(), stop.clone()));
         listeners.spawn(for_admin.serve(admin_socket, seats(), stop.clone()));
@@ -204,9 +211,9 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     );
     info!("outage choice {}", options.on_outage.name());
     for (name, address) in [
-        ("grpc", server.grpc),
-        ("http", server.http),
-        ("admin", server.admin),
+        ("grpc", &server.grpc),
+        ("http", &server.http),
+        ("admin", &server.admin),
     ] {
         match options.log_format {
             LogFormat::Text => _ = writeln!(io::stderr(), "limiter-server: {name} {address}"),

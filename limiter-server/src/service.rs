@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use limiter_core::request::Part;
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
-use limiter_tower::{HeaderFormat, RateLimitHeaders};
+use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ pub enum Headers {
     Ratelimit,
     /// `ratelimit-limit`, `ratelimit-remaining`, `ratelimit-reset` and `retry-after`.
     Legacy,
+    /// `x-ratelimit-limit`, `x-ratelimit-remaining`, `x-ratelimit-reset` and `retry-after`.
+    XRatelimit,
     /// None.
     None,
 }
@@ -93,6 +95,9 @@ impl Service {
         let fields = match headers {
             Headers::Ratelimit => Some(RateLimitHeaders::default()),
             Headers::Legacy => Some(RateLimitHeaders::none().format(HeaderFormat::Separate)),
+            Headers::XRatelimit => {
+                Some(RateLimitHeaders::none().x_rate_limit(ResetFormat::SecondsFromNow))
+            }
             Headers::None => None,
         };
         Self {

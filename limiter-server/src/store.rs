@@ -5,16 +5,18 @@ mod refusals;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Command, ValueEnum};
 use limiter_core::{Limiter, Name, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_redis::{RedisStore, RedisUrl};
+use limiter_redis::{RedisStore, RedisStoreBuilder, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use limiter_wrappers::{Guarded, Outage};
 
@@ -108,6 +110,34 @@ impl Location {
     }
 }
 
+/// The files of certificates for TLS to Redis, in PEM. Read at the start.
+#[derive(Clone, Debug, Default)]
+pub struct StoreTls {
+    /// The authorities that must have signed the certificates of Redis.
+    pub ca: Option<PathBuf>,
+    /// The certificate chain of this server.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+}
+
+impl StoreTls {
+    /// Returns the builder with the certificates, if there are any.
+    fn applied(&self, builder: RedisStoreBuilder) -> anyhow::Result<RedisStoreBuilder> {
+        let read = |file: &Option<PathBuf>| {
+            let file = file.as_ref();
+            let read = |file: &PathBuf| fs::read(file).with_context(|| file.display().to_string());
+            file.map(read).transpose()
+        };
+        let authorities = read(&self.ca)?;
+        let client = read(&self.cert)?.zip(read(&self.key)?);
+        Ok(match (&authorities, &client) {
+            (None, None) => builder,
+            _ => builder.certificates(authorities, client),
+        })
+    }
+}
+
 /// Redis with the choice for outages.
 type Redis = Guarded<Refusals<ObservedStore<RedisStore>>>;
 
@@ -128,9 +158,10 @@ impl Store {
     /// Opens the store. Redis is connected to in the background, so it may be down.
     ///
     /// # Errors
-    /// If the URL or the prefix is malformed.
+    /// If the URL, the prefix or a file is malformed.
     pub fn open(
         location: &Location,
+        tls: &StoreTls,
         prefix: &str,
         timeout: Duration,
         max_keys: usize,
@@ -142,7 +173,8 @@ impl Store {
             Location::Redis(url) => url,
         };
         // An attempt ends before the call, so that the error contains its cause.
-        let redis = RedisStore::builder()
+        let redis = tls.applied(RedisStore::builder())?;
+        let redis = redis
             .prefix(prefix)
             .response_timeout(timeout - timeout / 6)
             .connect_lazy(url.with_credentials())

@@ -295,7 +295,7 @@ async fn a_scrape_of_many_rules_delays_no_decision_and_shows_what_happened() {
     for start in (0..RULES).step_by(1_000) {
         decide(start..start + 1_000).await;
     }
-    let admin = server.admin;
+    let admin = server.admin.clone();
     let scrape = tokio::spawn(async move {
         let mut stream = tokio::net::TcpStream::connect(admin).await.unwrap();
         let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -326,7 +326,7 @@ async fn connections_without_requests_or_readers_end() {
 
     // A connection without a first request.
     let (mut silent, began) = (
-        tokio::net::TcpStream::connect(server.grpc).await.unwrap(),
+        tokio::net::TcpStream::connect(&*server.grpc).await.unwrap(),
         Instant::now(),
     );
     let _ = silent.read_to_end(&mut Vec::new()).await;
@@ -337,7 +337,7 @@ async fn connections_without_requests_or_readers_end() {
     );
 
     // Pings keep a connection open only for a time.
-    let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(&*server.grpc).await.unwrap();
     let (client, connection) = h2::client::Builder::new()
         .handshake::<_, Bytes>(stream)
         .await
@@ -357,7 +357,7 @@ async fn connections_without_requests_or_readers_end() {
     );
 
     // A response over HTTP/2 that nobody reads. Its client answers pings.
-    let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(&*server.http).await.unwrap();
     let unread = h2::client::Builder::new()
         .initial_window_size(0)
         .handshake::<_, Bytes>(stream);
@@ -377,7 +377,9 @@ async fn connections_without_requests_or_readers_end() {
     );
 
     // More responses than the buffers of the system hold.
-    let mut stream = tokio::net::TcpStream::connect(server.admin).await.unwrap();
+    let mut stream = tokio::net::TcpStream::connect(&*server.admin)
+        .await
+        .unwrap();
     stream
         .write_all(
             "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

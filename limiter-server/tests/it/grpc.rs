@@ -12,7 +12,7 @@ use limiter_server::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use prost::Message;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -294,14 +294,18 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
 }
 
 /// Writes the certificates of a server and a client, both signed by `ca.pem`.
-fn certificates(folder: &Path) {
+pub(crate) fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    // OpenSSL takes a certificate with its issuer's name for one that signed itself.
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     fs::write(folder.join("ca.pem"), ca.pem()).unwrap();
     for name in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned)).unwrap();
         fs::write(
             folder.join(format!("{name}.pem")),
             params.signed_by(&key, &ca).unwrap().pem(),
@@ -312,7 +316,7 @@ fn certificates(folder: &Path) {
 }
 
 #[tokio::test]
-async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
+async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -363,12 +367,17 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
             .with_root_certificates(roots)
             .with_no_client_auth(),
     );
-    for (server, expected) in [(&one_sided, true), (&mutual, false)] {
+    for (to, path, expected) in [
+        (one_sided.http, "healthz", true),
+        (one_sided.admin, "rules", true),
+        (mutual.http, "healthz", false),
+        (mutual.admin, "rules", false),
+    ] {
         let client =
             ClientConnection::new(Arc::clone(&config), "localhost".try_into().unwrap()).unwrap();
-        let mut stream = StreamOwned::new(client, TcpStream::connect(server.http).unwrap());
-        let _ = stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let mut stream = StreamOwned::new(client, TcpStream::connect(to).unwrap());
+        let head = format!("GET /{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(head.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);

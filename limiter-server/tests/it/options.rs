@@ -1,6 +1,7 @@
 //! The options: a row each of what Envoy's service lets its operators set.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::grpc::certificates;
 use crate::server::{PATIENCE, Server, http, until};
 
 const CONFIG: &str = "
@@ -208,5 +210,148 @@ async fn an_old_connection_ends() {
         let (client, connection) = h2::client::handshake(stream).await.unwrap();
         timeout(PATIENCE, connection).await.unwrap().unwrap();
         drop(client);
+    }
+}
+
+#[test]
+fn the_headers_and_the_labels_of_metrics_are_a_choice() {
+    let labels = [
+        "--metric-label",
+        "region=eu,rule=own",
+        "--metric-label",
+        "env=a\"b",
+    ];
+    for (headers, expected) in [
+        ("ratelimit", &["ratelimit", "ratelimit-policy"][..]),
+        (
+            "legacy",
+            &["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
+        ),
+        (
+            "x-ratelimit",
+            &[
+                "x-ratelimit-limit",
+                "x-ratelimit-remaining",
+                "x-ratelimit-reset",
+            ],
+        ),
+        ("none", &[]),
+    ] {
+        let server = Server::start(CONFIG, &[&["--headers", headers], &labels[..]].concat());
+        let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] });
+        let answer = server.post("/json", &body.to_string()).1;
+        let sent = answer["responseHeadersToAdd"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let mut sent: Vec<_> = sent
+            .iter()
+            .map(|field| field["key"].as_str().unwrap())
+            .collect();
+        sent.sort_unstable();
+        assert_eq!(sent, expected);
+        // A metric's own label wins.
+        let of_rule = r#"limiter_server_hits_total{domain="d",rule="user",region="eu",env="a\"b"}"#;
+        assert_eq!(server.metric(of_rule), Some(1.0));
+        let metrics = server.admin("/metrics");
+        for line in metrics
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+        {
+            assert!(line.contains("region=\"eu\""), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_listener_may_be_a_unix_socket() {
+    let sockets = tempfile::tempdir().unwrap();
+    let path = |name: &str| format!("unix:{}/{name}", sockets.path().display());
+    let (grpc, http) = (path("grpc"), path("http"));
+    let both = [("LIMITER_GRPC", &*grpc), ("LIMITER_HTTP", &*http)];
+    let start = || {
+        let (command, folder) = command(&both);
+        Server::run(command, folder)
+    };
+    // A server that is killed leaves its sockets behind.
+    drop(start());
+    let _server = start();
+    let mut stream = UnixStream::connect(http.trim_start_matches("unix:")).unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let channel = Endpoint::try_from(grpc.clone())
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let request = HealthCheckRequest {
+        service: String::new(),
+    };
+    let health = HealthClient::new(channel).check(request).await.unwrap();
+    assert_eq!(health.into_inner().status(), ServingStatus::Serving);
+    let (mut second, _folder) = command(&both);
+    let errors = second.output().unwrap().stderr;
+    let errors = String::from_utf8_lossy(&errors);
+    assert!(
+        errors.contains(&format!("--grpc: cannot listen on {grpc}")),
+        "{errors}"
+    );
+}
+
+#[test]
+fn certificates_protect_the_way_to_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let [ca, cert, key, own, own_key] = [
+        "ca.pem",
+        "server.pem",
+        "server.key",
+        "client.pem",
+        "client.key",
+    ]
+    .map(path);
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+        .to_string();
+    let tls = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+    ];
+    let _redis = Redis::start_with(&[&tls[..], &["--tls-auth-clients", "yes"]].concat()).unwrap();
+    let url = format!("rediss://127.0.0.1:{port}");
+    let start = |more: &[&str]| {
+        Server::start(
+            CONFIG,
+            &[&["--store", &*url, "--on-outage", "closed"], more].concat(),
+        )
+    };
+    let [trusted, known] = [
+        &["--store-tls-ca", &*ca][..],
+        &["--store-tls-cert", &own, "--store-tls-key", &own_key],
+    ];
+    let with_both = start(&[trusted, known].concat());
+    until("the store is up", || {
+        (acquire(&with_both) == 200).then_some(())
+    });
+    for without in [trusted, known] {
+        let server = start(without);
+        until("the store is down", || {
+            (server.logged("the store is down") > 0).then_some(())
+        });
+        assert_eq!(acquire(&server), 429);
     }
 }

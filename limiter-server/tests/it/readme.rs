@@ -115,6 +115,7 @@ fn reference() -> String {
             .map(|value| value.get_name().to_owned())
             .collect();
         let value = match &*values.join("|") {
+            _ if !argument.get_action().takes_values() => String::new(),
             "" => argument.get_value_names().unwrap()[0].to_string(),
             values => values.replace('|', "\\|"),
         };
@@ -124,7 +125,8 @@ fn reference() -> String {
             .map(|value| format!("`{}`", value.display()))
             .collect();
         let (default, help) = (default.concat(), argument.get_help().unwrap());
-        writeln!(table, "| `--{name} {value}` | {default} | {help} |").unwrap();
+        let option = format!("--{name} {value}");
+        writeln!(table, "| `{}` | {default} | {help} |", option.trim_end()).unwrap();
     }
     table
 }

@@ -60,7 +60,8 @@ impl Server {
         let mut next = |name: &str| loop {
             let line = lines.next().expect("the server ended").unwrap();
             if let Some(address) = line.strip_prefix(&format!("limiter-server: {name} ")) {
-                return address.parse().unwrap();
+                // A Unix socket has none.
+                return address.parse().unwrap_or(([0; 4], 0).into());
             }
             note(line);
         };

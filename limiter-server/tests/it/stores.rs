@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_server::store::{Location, OnOutage, Store};
+use limiter_server::store::{Location, OnOutage, Store, StoreTls};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Server as Redis};
 
@@ -265,7 +265,8 @@ fn wrong_options_end_the_program() {
     std::fs::write(&config, CONFIG).unwrap();
     std::fs::write(&empty, "\n").unwrap();
     let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let any = "127.0.0.1:0";
+    let listener = TcpListener::bind(any).unwrap();
     let taken = listener.local_addr().unwrap().to_string();
     for (args, code, text) in [
         (vec![], 2, "--config"),
@@ -366,6 +367,59 @@ fn wrong_options_end_the_program() {
             "/nowhere: No such file",
         ),
         (vec!["--config", "/nowhere"], 1, "/nowhere: No such file"),
+        (
+            vec![
+                "--config",
+                config,
+                "--admin",
+                "0.0.0.0:0",
+                "--grpc",
+                any,
+                "--http",
+                any,
+            ],
+            1,
+            "beyond loopback, it needs --tls-cert, or --admin-plain",
+        ),
+        (
+            vec!["--config", config, "--metric-label", "1a=b"],
+            2,
+            "expected NAME=VALUE",
+        ),
+        (
+            vec!["--config", config, "--state", "/nowhere/counts"],
+            1,
+            "--state: /nowhere/counts.lock: No such file",
+        ),
+        (
+            vec!["--config", config, "--state", empty, "--store", "redis://a"],
+            1,
+            "--state: it needs --store memory",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "rediss://a",
+                "--store-tls-ca",
+                "/nowhere",
+            ],
+            1,
+            "/nowhere: No such file",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "redis://a",
+                "--store-tls-ca",
+                empty,
+            ],
+            1,
+            "requires a URL with the `rediss://` scheme",
+        ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_limiter-server"))
             .args(&args)
@@ -420,6 +474,7 @@ async fn every_kind_of_url_is_a_store() {
     ] {
         let store = Store::open(
             &Location::parse(url).unwrap(),
+            &StoreTls::default(),
             "limiter",
             PATIENCE,
             9,
