@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::record::Record;
 use crate::turns::Run;
-use crate::{http, memory, redis, service};
+use crate::{http, lease, memory, redis, service};
 
 /// Scenarios that are measured together, into a record for every CPU family.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -16,6 +16,8 @@ pub enum Group {
     Surface,
     /// Decisions in Redis, on a redis-server that the program starts. `LIMITER_REDIS_SERVER` selects the binary.
     Redis,
+    /// Decisions over Redis with and without a lease, on a redis-server that the program starts.
+    Lease,
     /// Requests through axum.
     Http,
     /// Requests to `limiter-server` over gRPC.
@@ -52,6 +54,10 @@ impl Group {
                 &["limiter-memory", "governor", "foldhash", "trypema"],
             ),
             Self::Redis => (redis::measure, &["limiter-redis", "redis"]),
+            Self::Lease => (
+                lease::measure,
+                &["limiter-wrappers", "limiter-redis", "redis"],
+            ),
             Self::Http => (http::measure, &["limiter-tower", "tower_governor", "axum"]),
             Self::Service => (service::measure, &["limiter-server", "tonic"]),
         };

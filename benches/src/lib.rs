@@ -7,6 +7,7 @@
 mod declared;
 pub mod group;
 mod http;
+mod lease;
 pub mod memory;
 pub mod record;
 mod redis;

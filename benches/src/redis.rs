@@ -9,6 +9,7 @@ pub(crate) mod scenario;
 use anyhow::{Context, Result};
 use testbed::server::Server;
 
+pub(crate) use self::decider::{connect, store};
 use self::scenario::REDIS;
 use crate::turns::Run;
 
@@ -26,14 +27,38 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     })
 }
 
-/// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.
-fn version(info: &str) -> String {
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
+/// Returns the number of scripts that the server has run by digest, and the microseconds in them, from `INFO commandstats`.
+pub(crate) fn scripts(info: &str) -> (u64, u64) {
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+        .unwrap_or_default();
+    let field = |name| {
+        line.split(',')
+            .find_map(|field| field.strip_prefix(name)?.parse().ok())
+            .unwrap_or_default()
     };
-    match (field("valkey_version"), field("redis_version")) {
+    (field("calls="), field("usec="))
+}
+
+/// Returns the microseconds of CPU time that the server has taken, from `INFO cpu`.
+pub(crate) fn processor(info: &str) -> Result<f64> {
+    let of = |name| field(info, name)?.parse::<f64>().ok();
+    let both = of("used_cpu_user").zip(of("used_cpu_sys"));
+    let (user, system) =
+        both.with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
+    Ok((user + system) * 1e6)
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim())
+}
+
+/// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.
+pub(crate) fn version(info: &str) -> String {
+    match (field(info, "valkey_version"), field(info, "redis_version")) {
         (Some(version), _) => format!("Valkey {version}"),
         (None, version) => format!("Redis {}", version.unwrap_or("of an unknown version")),
     }

@@ -42,6 +42,7 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
         Group::Memory => memory::sections(records),
         Group::Surface => memory::surface(records),
         Group::Redis => redis::sections(records),
+        Group::Lease => redis::leases(records),
         Group::Http => service::http_sections(records),
         Group::Service => service::sections(records),
     }
@@ -53,15 +54,16 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
 pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
     let load = |group: Group| Record::load_all(&group.name(), workspace);
-    let [memory, surface, redis] = [
+    let [memory, surface, redis, lease] = [
         load(Group::Memory)?,
         load(Group::Surface)?,
         load(Group::Redis)?,
+        load(Group::Lease)?,
     ];
     let mut rendered = Sections::from([
         ("boundary", readme::boundary(&memory)),
         ("costs", memory::costs(&memory, &redis)),
-        ("speed", readme::speed([&memory, &surface, &redis])),
+        ("speed", readme::speed([&memory, &surface, &redis, &lease])),
     ]);
     for &group in Group::value_variants() {
         rendered.extend(sections(group, &load(group)?));

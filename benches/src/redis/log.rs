@@ -26,7 +26,7 @@ impl Running<'_> {
         } else {
             0
         };
-        let limiter = limiter(self.connection.clone(), self.policy.clone())?;
+        let limiter = limiter(self.connection.clone(), "bench", self.policy.clone())?;
         let micros = match self.scenario.measure {
             Measure::WorstAppend(history) => self.worst_append(&limiter, history, units).await?,
             _ => self.settlement(&limiter, units).await?,
@@ -96,7 +96,7 @@ impl Running<'_> {
             .as_micros() as u64;
         let at = |micros: u64| Timestamp::from_micros(now - 3_600_000_000 + micros);
         let exact = Limit::new(self.policy.largest_max(), Duration::from_secs(3_600))?;
-        let exact = &super::decider::limiter(self.connection.clone(), exact.into())?;
+        let exact = &super::decider::limiter(self.connection.clone(), "bench", exact.into())?;
         let step = 240_000_000 / entries;
         for first in (0..entries).step_by(BATCH) {
             let append = |n: u64| {

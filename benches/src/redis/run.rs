@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::decider::{Decider, connect, limiter};
 use super::scenario::{Before, Measure, Scenario};
+use super::{processor, scripts};
 use crate::memory::workload::keys;
 use crate::record::Figures;
 use crate::turns::{self, Contestant, Turn};
@@ -132,13 +133,13 @@ impl<'a> Running<'a> {
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
-            (_, "GCRA") => side.decider.decide(key, units, true).await?,
+            (_, "GCRA") => side.decider.decide(0, key, units, true).await?,
             (Before::Units(_), _) => {
                 self.offer(&mut side, &self.keys[..1], units as usize, true)
                     .await?;
             }
             _ => {
-                let limiter = limiter(self.connection.clone(), self.policy.clone())?;
+                let limiter = limiter(self.connection.clone(), "bench", self.policy.clone())?;
                 let step = self.policy.longest_window().as_micros() / units;
                 let now = SystemTime::now()
                     .duration_since(SystemTime::UNIX_EPOCH)?
@@ -211,7 +212,7 @@ impl<'a> Running<'a> {
             let after = self.script().await?;
             let scripts = after.0 - script.0;
             ensure!(
-                scripts == CALLS as u64,
+                scripts == (CALLS * side.decider.scripts()) as u64,
                 "{scripts} scripts in {CALLS} decisions"
             );
             turn.push(("script", (after.1 - script.1) as f64 / CALLS as f64));
@@ -245,8 +246,12 @@ impl<'a> Running<'a> {
         let first = side.decisions;
         side.decisions += count;
         let decide = |number: usize| {
-            side.decider
-                .decide(&keys[number % keys.len()], self.scenario.cost, allowed)
+            side.decider.decide(
+                number,
+                &keys[number % keys.len()],
+                self.scenario.cost,
+                allowed,
+            )
         };
         stream::iter(first..side.decisions)
             .map(decide)
@@ -262,36 +267,12 @@ impl<'a> Running<'a> {
             .await?)
     }
 
-    /// Returns the number of scripts that the server has run by digest, and the microseconds in them.
     pub(super) async fn script(&self) -> Result<(u64, u64)> {
-        let info = self.info("commandstats").await?;
-        let line = info
-            .lines()
-            .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
-            .unwrap_or_default();
-        let field = |name| {
-            line.split(',')
-                .find_map(|field| field.strip_prefix(name)?.parse().ok())
-                .unwrap_or_default()
-        };
-        Ok((field("calls="), field("usec=")))
+        Ok(scripts(&self.info("commandstats").await?))
     }
 
     /// Returns the microseconds of CPU time that the server has taken.
     async fn processor(&self) -> Result<f64> {
-        let info = self.info("cpu").await?;
-        let of = |field: &str| -> Option<f64> {
-            info.lines().find_map(|line| {
-                line.strip_prefix(field)?
-                    .strip_prefix(':')?
-                    .trim()
-                    .parse()
-                    .ok()
-            })
-        };
-        let both = of("used_cpu_user").zip(of("used_cpu_sys"));
-        let (user, system) = both
-            .with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
-        Ok((user + system) * 1e6)
+        processor(&self.info("cpu").await?)
     }
 }

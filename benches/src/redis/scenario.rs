@@ -25,9 +25,9 @@ pub(crate) struct Scenario {
     counting: Counting,
     #[serde(default)]
     pub(crate) measure: Measure,
-    /// Whether the calls record, and do not acquire.
+    /// What the calls are. Default: acquires of the limiter's policy.
     #[serde(default)]
-    pub(crate) records: bool,
+    pub(crate) call: Call,
     #[serde(default = "one")]
     pub(crate) keys: usize,
     /// The closest limit of algorithms that spread it evenly. Default: the first limit.
@@ -59,6 +59,21 @@ pub(crate) enum Measure {
     Settlement,
     /// The longest append after a number of entries that may merge, with this history.
     WorstAppend(History),
+}
+
+/// A call of this library.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Call {
+    #[default]
+    Acquire,
+    Record,
+    /// An acquire with an idempotency key of its own.
+    Id,
+    /// An acquire under this policy, beside the limiter's policy.
+    Own(Box<Policy>),
+    /// An acquire of each of this many limiters, together.
+    Joint(u8),
 }
 
 /// How the entries of a log came about.

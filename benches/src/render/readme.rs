@@ -6,7 +6,7 @@ use super::table::{LIMITER, number};
 use crate::record::Record;
 
 /// The README's comparisons: a label, the group's position in [`speed`], the scenario, the measure and the peer.
-const ROWS: [(&str, usize, &str, &str, &str); 5] = [
+const ROWS: [(&str, usize, &str, &str, &str); 6] = [
     (
         "memory: one busy key, ns",
         0,
@@ -42,11 +42,18 @@ const ROWS: [(&str, usize, &str, &str, &str); 5] = [
         "bytes",
         "GCRA",
     ),
+    (
+        "Redis: one busy key with a lease, µs",
+        3,
+        "hot",
+        "time",
+        "without a lease",
+    ),
 ];
 
 /// Returns the README's table, with a column for each CPU family: this library's figure, and in brackets its ratio to the peer's.
-/// The groups are the records of decisions in memory, of the surface, and of Redis.
-pub(super) fn speed(groups: [&[Record]; 3]) -> String {
+/// The groups are the records of decisions in memory, of the surface, of Redis, and of leases.
+pub(super) fn speed(groups: [&[Record]; 4]) -> String {
     let families: Vec<&str> = groups[0].iter().map(Record::family).collect();
     let mut out = format!("| cost | peer | {} |\n", families.join(" | "));
     let _ = writeln!(out, "|---|---|{}", "---:|".repeat(families.len()));

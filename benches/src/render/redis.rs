@@ -3,6 +3,7 @@
 use super::Sections;
 use super::table::{Column, LIMITER, column, figure, goals, number, origin, ratio, row, table};
 use crate::group::Group;
+use crate::lease::{SATURATED, WHO, WORKLOADS};
 use crate::record::Record;
 use crate::redis::scenario::{REDIS, Scenario};
 
@@ -85,6 +86,46 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         (
             "redis-goals",
             goals(records, "server time relative to GCRA", &REDIS.goals),
+        ),
+    ])
+}
+
+pub(super) fn leases(records: &[Record]) -> Sections {
+    let [with, without] = WHO;
+    let thousandth = |title, who, measure| {
+        column(title, move |record, name: &String| {
+            Some(number(record.get(name, who, measure)? * 1e3))
+        })
+    };
+    let columns = [
+        figure("decisions per second", with, "per second"),
+        figure("without", without, "per second"),
+        figure("median, µs", with, "half"),
+        figure("without", without, "half"),
+        thousandth("calls per 1,000 decisions", with, "calls"),
+        thousandth("ns of Redis' CPU", with, "processor"),
+        thousandth("without", without, "processor"),
+    ];
+    let shares = [
+        figure("with a lease of window / 64, %", with, "share"),
+        figure("without, %", without, "share"),
+    ];
+    let rows = WORKLOADS
+        .iter()
+        .map(|workload| (workload.about.to_owned(), workload.name.to_owned()));
+    let saturated = [(
+        "a key asked for twice its limit".to_owned(),
+        SATURATED.to_owned(),
+    )];
+    Sections::from([
+        ("lease-origin", origin(Group::Lease, records)),
+        (
+            "leases",
+            table(records, "limits with a lease", &columns, rows),
+        ),
+        (
+            "lease-shares",
+            table(records, "admitted", &shares, saturated),
         ),
     ])
 }
