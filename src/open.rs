@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, SharedStore};
 /// | `redis://…`, `redis+unix://…` | [`RedisStore`](crate::RedisStore) with its default settings | `redis` |
 /// | `redis+cluster://…`, `redis+sentinel://…`, `rediss://…` | the same | `redis-cluster`, `redis-sentinel`, `redis-tls` |
 ///
-/// Redis is connected to when needed, so the service starts during an outage. Put a `Stack` of the feature `wrappers` around
+/// Redis is connected to when needed, so the service starts during an outage. Put a `Guarded` store of the feature `wrappers` around
 /// the store to choose what happens then.
 ///
 /// # Errors
