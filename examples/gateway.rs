@@ -92,7 +92,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
             } else {
                 ActualCost::AsCharged
             }
-        });
+        })?;
     let address = Rule::new(
         limiter("address", limits.address),
         ClientAddress::peer(),
@@ -115,7 +115,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
         }
         None => Charge::units(1),
     })
-    .settle_in_handler();
+    .settle_in_handler()?;
     let chat_layer = LimitLayer::new([chat], failure());
 
     let gateway = Arc::new(Gateway {
@@ -162,7 +162,12 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
     let streamed = Arc::new(AtomicU64::new(0));
     let counted = streamed.clone();
     // The body owns the charge. It is dropped after the last token, or when the client hangs up.
-    let charge = charges.settle_on_drop(move |_| counted.load(Ordering::Relaxed));
+    let charge = charges.iter().next().cloned().map(|charge| {
+        charge.on_drop(move |charge| {
+            let cost = counted.load(Ordering::Relaxed);
+            tokio::spawn(async move { charge.settle_or_record(cost).await });
+        })
+    });
     let tokens = model(&prompt).map(move |token| {
         let _owned = &charge;
         streamed.fetch_add(1, Ordering::Relaxed);

@@ -289,12 +289,13 @@ impl<'a> Op<'a> {
 
     /// Returns an error if entries have no receipts, because no limit is exact.
     pub(crate) fn check_receipts(&self) -> Result<(), Error> {
-        if self.receipt_window().is_some() {
-            return Ok(());
+        match self.receipt_window() {
+            Some(_) => Ok(()),
+            None => self
+                .policy
+                .check_receipts()
+                .map_err(|error| error.with_log(self.log)),
         }
-        let text = "permits and idempotency keys need an exact limit: add one whose window is as long as the call takes, such as \
-                    `60000/10m`";
-        Err(Error::new(ErrorKind::NeedsExactLimit, text).with_log(self.log))
     }
 
     /// Returns `true` if [`checked`](Self::checked) would return the operation unchanged.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
+use crate::error::{Error, ErrorKind};
 use crate::limit::Limit;
 use crate::resolution;
 use crate::time::Window;
@@ -233,6 +234,19 @@ impl Policy {
     #[must_use]
     pub const fn longest_exact_window(&self) -> Option<Window> {
         self.longest_exact_window
+    }
+
+    /// Returns an error if no limit is exact. Entries then have no receipts, so charges cannot be settled or refunded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NeedsExactLimit`], whose text says what to add.
+    pub fn check_receipts(&self) -> Result<(), Error> {
+        if self.longest_exact_window.is_some() {
+            return Ok(());
+        }
+        let text = "permits and idempotency keys need an exact limit: add one whose window is as long as the call takes, such as \
+                    `60000/10m`";
+        Err(Error::new(ErrorKind::NeedsExactLimit, text))
     }
 
     /// Returns the largest maximum of all limits.

@@ -30,7 +30,7 @@ pub use http;
 pub use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use builder::LayerBuilder;
-pub use charges::{Charges, ChargesGuard};
+pub use charges::Charges;
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use http::StatusCode;
-use limiter_core::{Limiter, Policy, WindowStore};
+use limiter_core::store::LogKey;
+use limiter_core::{Error, Limiter, Policy, WindowStore};
 
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::KeyExtractor;
@@ -19,8 +20,9 @@ use crate::key::KeyExtractor;
 /// // Only failed logins count: each login is charged, and refunded if it succeeds.
 /// let login = Limiter::new("login", policy!("3/1m"), MemoryStore::new());
 /// let rule = Rule::new(login, ClientAddress::peer(), MissingKey::Reject(StatusCode::BAD_REQUEST))
-///     .settle(|response| if response.status().is_success() { ActualCost::Nothing } else { ActualCost::AsCharged });
+///     .settle(|response| if response.status().is_success() { ActualCost::Nothing } else { ActualCost::AsCharged })?;
 /// # let _ = rule;
+/// # Ok::<(), exact_limiter::Error>(())
 /// ```
 pub struct Rule {
     pub(crate) limiter: Limiter,
@@ -141,13 +143,15 @@ impl Rule {
     ///
     /// A handler can pass values, such as LLM tokens, in an extension of the response. If the store fails, the charge stays. If
     /// the service returns an error instead of a response, the charge also stays.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`NeedsExactLimit`](limiter_core::ErrorKind::NeedsExactLimit) if the limiter's policy has no exact limit.
     pub fn settle(
         mut self,
         settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         self.settle = Some(Box::new(settle));
-        self
+        self.with_receipts()
     }
 
     /// Keeps the charge when another rule denies the request. Default: only a request that all rules admit is charged.
@@ -174,10 +178,12 @@ impl Rule {
 
     /// Hands the charge to the handler as the request's extension [`Charges`](crate::Charges), to be settled at any time: at
     /// the end of a streamed body, for instance.
-    #[must_use]
-    pub fn settle_in_handler(mut self) -> Self {
+    ///
+    /// # Errors
+    /// [`NeedsExactLimit`](limiter_core::ErrorKind::NeedsExactLimit) if the limiter's policy has no exact limit.
+    pub fn settle_in_handler(mut self) -> Result<Self, Error> {
         self.handler_settles = true;
-        self
+        self.with_receipts()
     }
 
     /// Refunds the charge if the client disconnects before the response's head is known. Default: the charge stays, because
@@ -185,11 +191,13 @@ impl Rule {
     ///
     /// The refund runs as a task of the tokio runtime. It is lost if the process ends or the store fails; the charge then stays
     /// until it expires.
+    ///
+    /// # Errors
+    /// [`NeedsExactLimit`](limiter_core::ErrorKind::NeedsExactLimit) if the limiter's policy has no exact limit.
     #[cfg(feature = "tokio")]
-    #[must_use]
-    pub fn refund_abandoned(mut self) -> Self {
+    pub fn refund_abandoned(mut self) -> Result<Self, Error> {
         self.refund_abandoned = true;
-        self
+        self.with_receipts()
     }
 
     /// Makes the rule a shadow: it decides and reports, but never denies, and adds no header fields.
@@ -220,6 +228,13 @@ impl Rule {
 }
 
 impl Rule {
+    /// Returns an error if the limiter's policy has no exact limit, because its charges can then be neither settled nor refunded.
+    fn with_receipts(self) -> Result<Self, Error> {
+        let log = LogKey::new(self.limiter.name(), "");
+        let checked = self.limiter.policy().check_receipts();
+        checked.map_err(|error| error.with_log(log)).map(|()| self)
+    }
+
     /// Whether a response or its absence may change a charge.
     pub(crate) const fn settles(&self) -> bool {
         self.settle.is_some() || self.refund_abandoned

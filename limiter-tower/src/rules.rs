@@ -1,6 +1,5 @@
 //! A layer's rules and their application.
 
-use std::fmt;
 use std::time::Duration;
 
 use limiter_core::request::{Part, PartOutcome};
@@ -120,11 +119,12 @@ impl Rules {
 
     /// Returns the charges that the handler settles.
     pub(crate) fn charges(&self, rulings: &Rulings<'_>) -> Option<Charges> {
-        let mut in_handler = self.list.iter().filter(|rule| rule.handler_settles);
-        in_handler.next()?;
-        Some(Charges::new(
-            rulings.permits(&self.list, |rule| rule.handler_settles),
-        ))
+        let settles = |rule: &Rule| rule.handler_settles;
+        let permits = || rulings.permits(&self.list, settles);
+        self.list
+            .iter()
+            .any(settles)
+            .then(|| Charges::new(permits()))
     }
 
     /// Whether a response or its absence may change a charge.
@@ -178,14 +178,4 @@ async fn reset(part: &mut Part<'_, SharedStore>) -> Result<bool, Error> {
     let status = part.limiter().status(part.key()).await?;
     part.outcome = Some(PartOutcome::Uncharged(status));
     Ok(removed)
-}
-
-impl fmt::Debug for Rules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Rules");
-        out.field("list", &self.list)
-            .field("failure", &self.failure)
-            .field("timeout", &self.timeout);
-        out.finish_non_exhaustive()
-    }
 }

@@ -63,7 +63,7 @@ async fn a_refund_that_waits_goes_on_after_its_request_was_dropped() {
     // Decides without waiting, and waits to settle: like a cache or a fallback in front of a network.
     let (store, limiter) = remote("limit", POLICY);
     store.decide_immediately(true);
-    let layer = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
+    let layer = LimitLayer::new([shared(&limiter).refund_abandoned().unwrap()], CLOSED);
     let app = Router::new()
         .route("/", on_get(std::future::pending::<()>))
         .layer(layer);

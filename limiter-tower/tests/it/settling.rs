@@ -13,7 +13,7 @@ use axum::{Extension, Router};
 use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
-use limiter_core::{Limiter, policy};
+use limiter_core::{ErrorKind, Limiter, Permit, policy};
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 use tower::ServiceExt;
 
@@ -25,6 +25,7 @@ fn login(limiter: &Limiter, good: ActualCost) -> Router {
         StatusCode::OK => good,
         _ => ActualCost::AsCharged,
     });
+    let login = login.unwrap();
     let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
         if login["password"] == "right" {
             StatusCode::OK
@@ -90,11 +91,12 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
                 .map_or(ActualCost::AsCharged, |Tokens(used)| {
                     ActualCost::Units(*used)
                 })
-        });
+        })
+        .unwrap();
     let bytes =
         |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
     let (_, traffic) = remote("limit", policy!("1000/1m"));
-    let rules = [tokens, shared(&traffic).settle(bytes)];
+    let rules = [tokens, shared(&traffic).settle(bytes).unwrap()];
     let chat = || async { (Extension(Tokens(30)), "three short words") };
     let reply = get(&Router::new()
         .route("/", on_get(chat))
@@ -109,7 +111,8 @@ async fn a_handler_settles_when_it_knows() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
     let rule = shared(&limiter)
         .charge(|_| Charge::units(400))
-        .settle_in_handler();
+        .settle_in_handler()
+        .unwrap();
     let handler = |Extension(charges): Extension<Charges>| async move {
         assert_eq!(charges.iter().count(), 1);
         let parts = futures::stream::unfold((0, charges), async |(sent, charges)| {
@@ -148,16 +151,23 @@ async fn a_stream_is_charged_what_was_sent_whoever_ends_it() {
         shared(&tokens).charge(|_| Charge::units(400)),
         shared(&calls),
     ]
-    .map(Rule::settle_in_handler);
+    .map(|rule| rule.settle_in_handler().unwrap());
     let handler = |Extension(charges): Extension<Charges>| async move {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
-        let guard = charges.settle_on_drop(move |charge| match charge.decision().used() {
-            1 => 1,
-            _ => counted.load(Ordering::Relaxed),
-        });
+        let on_drop = |charge: Permit<'static>| {
+            let counted = Arc::clone(&counted);
+            charge.on_drop(move |charge| {
+                let cost = match charge.decision().used() {
+                    1 => 1,
+                    _ => counted.load(Ordering::Relaxed),
+                };
+                tokio::spawn(async move { charge.settle_or_record(cost).await });
+            })
+        };
+        let guards: Vec<_> = charges.iter().cloned().map(on_drop).collect();
         Body::from_stream(futures::stream::iter(["a ", "b ", "c"]).map(move |word| {
-            let _owned = &guard;
+            let _owned = &guards;
             sent.fetch_add(1, Ordering::Relaxed);
             Ok::<_, std::io::Error>(word)
         }))
@@ -185,7 +195,7 @@ async fn a_store_that_fails_while_settling_keeps_the_charge() {
         let (remote, limiter) = remote("limit", policy!("3/1m"));
         let store = remote.clone();
         let handler = move || async move { store.set(does) };
-        let refunded = shared(&limiter).settle(|_| ActualCost::Nothing);
+        let refunded = shared(&limiter).settle(|_| ActualCost::Nothing).unwrap();
         let reply = get(&Router::new()
             .route("/", on_get(handler))
             .layer(LimitLayer::new([refunded], CLOSED)))
@@ -197,6 +207,27 @@ async fn a_store_that_fails_while_settling_keeps_the_charge() {
         remote.set(Does::Answer);
         assert_eq!(used(&limiter).await, 1);
     }
+}
+
+#[tokio::test]
+async fn a_rule_that_settles_needs_an_exact_limit() {
+    let (_, limiter) = remote("limit", policy!("9/1m~1s, 99/1h~1s"));
+    let rule = || shared(&limiter);
+    for rule in [
+        rule().settle(|_| ActualCost::Nothing),
+        rule().settle_in_handler(),
+        rule().refund_abandoned(),
+    ] {
+        let error = rule.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NeedsExactLimit);
+        assert_eq!(
+            error.to_string(),
+            "limiter \"limit\": permits and idempotency keys need an exact limit: add one whose window is as long as the call takes, \
+             such as `60000/10m`"
+        );
+    }
+    let (_, exact) = remote("limit", policy!("9/1m, 99/1h~1s"));
+    assert!(shared(&exact).settle_in_handler().is_ok());
 }
 
 /// A service whose handler ends with a panic or not at all.
@@ -214,13 +245,15 @@ fn endless(rule: Rule, panics: bool) -> Router {
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
     let (_, limiter) = remote("limit", policy!("9/1m"));
+    let refunds = || shared(&limiter).refund_abandoned().unwrap();
+    let settles = shared(&limiter).settle(|_| ActualCost::Nothing).unwrap();
     for (panics, rule, expected) in [
         (false, shared(&limiter), 1),
         (true, shared(&limiter), 2),
         // There is no response to settle from.
-        (false, shared(&limiter).settle(|_| ActualCost::Nothing), 3),
-        (false, shared(&limiter).refund_abandoned(), 3),
-        (true, shared(&limiter).refund_abandoned(), 3),
+        (false, settles, 3),
+        (false, refunds(), 3),
+        (true, refunds(), 3),
     ] {
         let request = async move { get(&endless(rule, panics)).await };
         let gone = tokio::spawn(tokio::time::timeout(Duration::from_millis(50), request)).await;
@@ -232,7 +265,7 @@ async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(used(&limiter).await, expected);
     }
-    let finished = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
+    let finished = LimitLayer::new([refunds()], CLOSED);
     assert_eq!(get(&hello(finished)).await.status, 200);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(
