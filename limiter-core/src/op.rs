@@ -104,6 +104,21 @@ impl From<u128> for EntryId {
     }
 }
 
+/// What a caller expects of its store. No log depends on it.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Hints {
+    /// Whether the caller may settle or refund the entry. A wrapper that decides without its store leaves such operations to the store.
+    pub wants_receipt: bool,
+    /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status), so that observers can tell
+    /// a status from a peek.
+    pub is_status: bool,
+    /// How long the caller waits for the store's response. `None` if as long as the store takes.
+    ///
+    /// A store that can measure this appends nothing after that time, because the caller has decided otherwise by then.
+    pub timeout: Option<Duration>,
+}
+
 /// One operation on one log. A [`Limiter`](crate::Limiter) builds operations, and a store applies them.
 ///
 /// ```
@@ -133,18 +148,8 @@ pub struct Op<'a> {
     pub at: At,
     /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
-    /// Whether the caller may settle or refund the entry. Default: `false`.
-    ///
-    /// Stores ignore it. A wrapper that decides without its store leaves such operations to the store.
-    pub wants_receipt: bool,
-    /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
-    ///
-    /// Stores ignore it. It lets observers distinguish a status from a peek.
-    pub is_status: bool,
-    /// How long the caller waits for the store's response. Default: `None`, for as long as the store takes.
-    ///
-    /// A store that can measure this does not append after that time, because the caller has decided otherwise by then.
-    pub timeout: Option<Duration>,
+    /// What stores may ignore. Default: nothing.
+    pub hints: Hints,
 }
 
 impl<'a> Op<'a> {
@@ -162,9 +167,7 @@ impl<'a> Op<'a> {
             mode,
             at,
             id,
-            wants_receipt: false,
-            is_status: false,
-            timeout: None,
+            hints: Hints::default(),
         }
     }
 
@@ -236,7 +239,8 @@ impl<'a> Op<'a> {
     #[inline]
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(self.timeout.map_or(timeout, |shorter| shorter.min(timeout)));
+        let shorter = self.hints.timeout.unwrap_or(timeout);
+        self.hints.timeout = Some(shorter.min(timeout));
         self
     }
 

@@ -17,7 +17,7 @@
 //! | [`WindowStore::node`] | a store whose parts fail alone, such as a cluster |
 //! | [`WindowStore::try_decide`] | a store that often decides without waiting, and wrappers that forward it |
 //! | [`WindowStore::inner`] | wrappers |
-//! | [`Op::is_status`] | wrappers that count decisions |
+//! | [`Hints`] | wrappers that count decisions |
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
 pub use crate::log_key::LogKey;
 pub use crate::merging::Merging;
-pub use crate::op::{At, EntryId, JointOp, Mode, Op, Retention};
+pub use crate::op::{At, EntryId, Hints, JointOp, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.

@@ -36,7 +36,7 @@ use crate::{reply, request};
 /// # Abandoned operations
 /// When a stopped server continues, it executes the requests that it received. An operation therefore has a deadline by the
 /// server's clock, after which it does not append: the end of the [response timeout](crate::RedisStoreBuilder::response_timeout) or of
-/// the operation's [timeout](Op::timeout), the earlier of both. Settlements, operations at a given time, and those before the first reply have no deadline.
+/// the operation's [timeout](limiter_core::store::Hints::timeout), the earlier of both. Settlements, operations at a given time, and those before the first reply have no deadline.
 ///
 /// # Cancel safety
 /// If a future is dropped before it completes, the operation takes effect completely or not at all.
@@ -98,7 +98,7 @@ impl RedisStore {
                 stored,
                 request,
                 at: given_time(op.at),
-                timeout: op.timeout,
+                timeout: op.hints.timeout,
             },
         )
     }

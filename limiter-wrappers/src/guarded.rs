@@ -56,14 +56,14 @@ const HURRY: Duration = Duration::from_millis(100);
 /// # The circuit breaker
 /// - *Closed*: calls pass. After [a number](GuardedBuilder::failure_threshold) of failures in a row it opens. A failure is an error of
 ///   the kind [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). It ignores the timeouts of callers
-///   that wait for [less than 100 ms](Op::timeout): one caller in a hurry must not open the breaker for all.
+///   that wait for [less than 100 ms](limiter_core::store::Hints::timeout): one caller in a hurry must not open the breaker for all.
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](GuardedBuilder::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause. A dropped probe is inconclusive, so another call passes after a pause.
 ///   So are `None` and errors that are not about the log's data: the next call is the probe.
 ///
 /// # The timeout
-/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store,
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](limiter_core::store::Hints::timeout) to the store,
 /// and a `RedisStore` does not append after it. Other calls may still take effect later. To count an operation once, repeat it
 /// with the same idempotency key. Calls need a tokio runtime, unless the store does not wait.
 ///
@@ -277,7 +277,7 @@ impl<S: WindowStore> Inner<S> {
         let answer = self
             .call(
                 op.log,
-                op.timeout,
+                op.hints.timeout,
                 self.store.apply(op.with_timeout(self.timeout)),
                 |_| true,
             )
@@ -355,7 +355,7 @@ impl<S: WindowStore> Inner<S> {
                 ..*joint
             })
             .collect();
-        let patience = ops.iter().filter_map(|joint| joint.op.timeout).min();
+        let patience = ops.iter().filter_map(|joint| joint.op.hints.timeout).min();
         let results = self
             .call(
                 first.op.log,
@@ -370,9 +370,8 @@ impl<S: WindowStore> Inner<S> {
 
 /// Returns the operation with what is left of its timeout, which began at `sent`.
 fn left_to_wait(mut op: Op<'_>, sent: Instant) -> Op<'_> {
-    op.timeout = op
-        .timeout
-        .map(|timeout| timeout.saturating_sub(sent.elapsed()));
+    let timeout = op.hints.timeout;
+    op.hints.timeout = timeout.map(|timeout| timeout.saturating_sub(sent.elapsed()));
     op
 }
 

@@ -135,7 +135,7 @@ impl<S> ObservedStore<S> {
     fn note(&self, op: &Op<'_>, decision: Result<&Decision, &Error>, began: Instant) {
         self.took(op.log, verb(op), decision.map(drop), began);
         if let Ok(decision) = decision
-            && !op.is_status
+            && !op.hints.is_status
             && self.by_limiter
         {
             self.count(op, decision);
@@ -261,7 +261,7 @@ impl<S> ObservedStore<S> {
 const fn verb(op: &Op<'_>) -> &'static str {
     match op.mode {
         Mode::Acquire => "acquire",
-        Mode::Peek if op.is_status => "status",
+        Mode::Peek if op.hints.is_status => "status",
         Mode::Peek => "peek",
         Mode::Record => "record",
     }

@@ -92,7 +92,7 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
 
     /// Sets how long the stores may take together. Default: as long as each takes. Refunds have the same time once more.
     ///
-    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a store with a fallback decides in
+    /// Each call hands [its share](crate::store::Hints::timeout) down to its store, so that a store with a fallback decides in
     /// time, regardless of how many hang. A store that ignores it has failed after the timeout, with the feature `tokio`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -203,9 +203,10 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
     async fn ask(&self, group: &[usize], end: Option<Instant>) -> Vec<Made> {
         let timeout = end.map(|end| self.share(end, group));
-        let call = |place: &usize| Call {
-            timeout,
-            ..self.call(*place, group)
+        let call = |place: &usize| {
+            let mut call = self.call(*place, group);
+            call.hints.timeout = timeout;
+            call
         };
         let calls: SmallVec<[_; 2]> = group.iter().map(call).collect();
         if let ([place], [call]) = (group, &calls[..]) {

@@ -8,7 +8,7 @@ use crate::clock::BoxFuture;
 use crate::decision::{Decision, decide};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::op::{At, EntryId, Mode, Op};
+use crate::op::{At, EntryId, Hints, Mode, Op};
 use crate::policy::Policy;
 use crate::store::{SyncStore, WindowStore};
 
@@ -24,12 +24,9 @@ pub struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
-    pub(super) wants_receipt: bool,
-    pub(super) is_status: bool,
+    pub(super) hints: Hints,
     /// The longest wait until an acquire fits.
     pub(super) within: Duration,
-    /// How long the store may take.
-    pub(super) timeout: Option<Duration>,
 }
 
 /// Never prints the key.
@@ -56,7 +53,7 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        let (policy, at, id, within, timeout) = (None, At::StoreClock, None, Duration::ZERO, None);
+        let (policy, at, id, within) = (None, At::StoreClock, None, Duration::ZERO);
         Self {
             limiter,
             key,
@@ -65,10 +62,8 @@ impl<'a, S, B> Call<'a, S, B> {
             cost: 1,
             at,
             id,
-            wants_receipt: false,
-            is_status: false,
+            hints: Hints::default(),
             within,
-            timeout,
         }
     }
 }
@@ -85,9 +80,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             mode: self.mode,
             at: self.at,
             id: self.id,
-            wants_receipt: self.wants_receipt,
-            is_status: self.is_status,
-            timeout: self.timeout,
+            hints: self.hints,
         }
     }
 

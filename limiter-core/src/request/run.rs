@@ -78,10 +78,8 @@ impl<S> Limiter<S> {
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
     fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        let call = Call {
-            is_status: V::IS_STATUS,
-            ..Call::new(limiter, key, V::MODE)
-        };
+        let mut call = Call::new(limiter, key, V::MODE);
+        call.hints.is_status = V::IS_STATUS;
         Self {
             call,
             running: None,
@@ -187,12 +185,12 @@ impl<'a, S, B, const MAY_WAIT: bool> Request<'a, S, B, verb::Acquire, MAY_WAIT> 
     /// if it is admitted. If every limit has a [resolution](crate::Limit::resolution), the request fails with
     /// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit).
     pub fn permit(self) -> Request<'a, S, B, verb::Permit, MAY_WAIT> {
-        let Self { call, running, .. } = self;
+        let Self {
+            mut call, running, ..
+        } = self;
+        call.hints.wants_receipt = true;
         Request {
-            call: Call {
-                wants_receipt: true,
-                ..call
-            },
+            call,
             running,
             verb: PhantomData,
         }

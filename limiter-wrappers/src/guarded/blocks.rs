@@ -99,7 +99,7 @@ pub(super) fn lease_of(op: &Op<'_>) -> Option<Duration> {
         && op.policy.counting() == Counting::Admitted
         && op.at == At::StoreClock
         && op.id.is_none()
-        && !op.wants_receipt;
+        && !op.hints.wants_receipt;
     match op.limiter_policy {
         _ if !is_plain => None,
         Some(default) => Some(lease.min(default.lease()?)),

@@ -276,13 +276,14 @@ impl<'a, S> Part<'a, S> {
         let looks = looks && !self.keeps_charge;
         let is_status = self.is_status || (looks && self.mode == Mode::Record);
         let mode = if looks { Mode::Peek } else { self.mode };
-        Call {
+        let mut call = Call {
             cost: if is_status { 1 } else { self.cost },
             id: self.id,
-            is_status,
-            wants_receipt: wants_receipt && mode != Mode::Peek,
             ..self.target.call(mode)
-        }
+        };
+        call.hints.is_status = is_status;
+        call.hints.wants_receipt = wants_receipt && mode != Mode::Peek;
+        call
     }
 
     pub(super) fn log(&self) -> LogKey<'_> {

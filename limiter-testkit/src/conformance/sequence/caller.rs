@@ -102,7 +102,7 @@ impl Caller {
             let log = self.store_keys.log(call.log);
             let entry = |step| self.receipts.get(&step).map(Receipt::entry);
             if let Some(mut op) = call.op(&plan.policies, log, self.salt, entry) {
-                (op.at, op.is_status) = (at, op.mode == Mode::Peek && step % 2 == 1);
+                (op.at, op.hints.is_status) = (at, op.mode == Mode::Peek && step % 2 == 1);
                 let (decision, raw_facts) = decided(store, op, route).await?;
                 if let Some(receipt) = decision.receipt() {
                     self.receipts.insert(step, receipt);
