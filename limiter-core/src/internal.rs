@@ -3,6 +3,7 @@
 
 pub use crate::decision::{SizedFacts, decide_sized};
 pub use crate::error::excerpt;
+use crate::facts::Facts;
 use crate::limit::Limit;
 use crate::log::Log;
 use crate::name::Name;
@@ -36,6 +37,12 @@ pub const fn policy_from_literal(text: &str) -> Policy {
 #[inline]
 pub fn apply_common(log: &mut Log, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
     log.apply_common(op, now)
+}
+
+/// Returns an operation's facts if it repeats another.
+#[must_use]
+pub fn repeated(log: &Log, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+    log.repeated(op, now)
 }
 
 /// Returns a policy's limits as an array. `None` unless there are exactly `N`, all of them exact.

@@ -152,25 +152,8 @@ impl Log {
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
         let clock = op.at.waits_from(time, now);
-        if let Some((
-            entry,
-            Original {
-                admitted,
-                refundable,
-                ..
-            },
-        )) = op.id.and_then(|id| self.original(id))
-            && op
-                .receipt_window()
-                .is_some_and(|window| window.counts(entry.at, time))
-        {
-            let outcome = Outcome::Repeated(self.entry(&entry));
-            return Facts {
-                admitted,
-                refundable,
-                outcome,
-                log: self.facts(op.policy, op.cost, time, clock),
-            };
+        if let Some(facts) = self.repeated(op, now) {
+            return facts;
         }
         let fits = |limit: &Limit| self.used(limit, time).saturating_add(op.cost) <= limit.max();
         let admitted = op.policy.limits().iter().all(fits);
@@ -213,6 +196,22 @@ impl Log {
         }
     }
 
+    /// Returns an operation's facts if it repeats another.
+    pub(crate) fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+        let (entry, original) = self.original(op.id?)?;
+        let time = self.clamped(op.at, now);
+        if !op.receipt_window()?.counts(entry.at, time) {
+            return None;
+        }
+        let clock = op.at.waits_from(time, now);
+        Some(Facts {
+            admitted: original.admitted,
+            refundable: original.refundable,
+            outcome: Outcome::Repeated(self.entry(&entry)),
+            log: self.facts(op.policy, op.cost, time, clock),
+        })
+    }
+
     /// Applies operations on different logs as one, as [`WindowStore::apply_all`](crate::WindowStore::apply_all) does.
     pub fn apply_all(logs: &mut [Self], ops: &[JointOp<'_>], now: Timestamp) -> Vec<Facts> {
         let alone = logs.iter().zip(ops).map(|(log, joint)| {
@@ -221,13 +220,12 @@ impl Log {
             (log, facts)
         });
         let (changed, alone): (Vec<_>, Vec<_>) = alone.unzip();
-        let denier = JointOp::denier(ops, &alone);
+        let held: Vec<bool> = JointOp::held(ops, &alone).collect();
         let results = logs.iter_mut().zip(ops).zip(changed.into_iter().zip(alone));
         let results = results
-            .enumerate()
-            .map(|(i, ((log, joint), (changed, facts)))| {
-                let repeats = matches!(facts.outcome, Outcome::Repeated(_));
-                if denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats {
+            .zip(held)
+            .map(|(((log, joint), (changed, facts)), is_held)| {
+                if is_held {
                     return log.apply(&joint.op.to_peek(), now);
                 }
                 *log = changed;

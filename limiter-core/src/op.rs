@@ -392,19 +392,25 @@ impl<'a> JointOp<'a> {
         !admitted && !self.is_advisory && self.op.mode != Mode::Record
     }
 
-    /// Returns the position of the operation that denies the others, given the facts that each would have alone. `None` if none denies.
+    /// Returns for each operation `true` if another one denies it, given the facts that each would have alone. It then appends nothing
+    /// and has the facts of its [peek](Op::to_peek).
     ///
-    /// It is the first operation that repeats a denial, because it denied the others the first time. Without one, it is the first operation that denies.
-    #[must_use]
-    pub fn denier(ops: &[Self], alone: &[Facts]) -> Option<usize> {
-        let mut all = ops.iter().zip(alone);
-        let first = all
+    /// The others are denied by the first that repeats a denial, because it denied them the first time. If there is none, by the first
+    /// that denies.
+    pub fn held(ops: &[Self], alone: &[Facts]) -> impl Iterator<Item = bool> {
+        let pairs = ops.iter().zip(alone);
+        let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated(_));
+        let denies = |joint: &Self, facts: &Facts| joint.denies(facts.admitted);
+        let first = pairs
             .clone()
-            .position(|(joint, facts)| joint.denies(facts.admitted))?;
-        let repeats = all.position(|(joint, facts)| {
-            joint.denies(facts.admitted) && matches!(facts.outcome, Outcome::Repeated(_))
-        });
-        Some(repeats.unwrap_or(first))
+            .position(|(joint, facts)| denies(joint, facts));
+        let repeated = pairs
+            .clone()
+            .position(|(joint, facts)| denies(joint, facts) && repeats(facts));
+        let denier = repeated.or(first);
+        pairs.enumerate().map(move |(i, (joint, facts))| {
+            denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats(facts)
+        })
     }
 
     /// Returns the operation that these facts describe: the operation itself, or its peek if another one denied.

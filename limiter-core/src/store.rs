@@ -210,6 +210,11 @@ pub trait SyncStore: WindowStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
+    /// Applies several operations on different logs as one, at one reading of the clock. See [`WindowStore::apply_all`].
+    ///
+    /// Calls of others may come between its operations. A caller that shares the store needs a lock.
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts>;
+
     /// Replaces the cost of one entry, or removes the entry. See [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts;
 
@@ -226,6 +231,10 @@ impl<S: SyncStore> SyncStore for Arc<S> {
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         (**self).decide_now(op)
+    }
+
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        (**self).apply_all_now(ops)
     }
 
     #[inline]

@@ -47,6 +47,17 @@ impl<S, C: Clock> WithClock<S, C> {
         *at = clock.map_or(*at, At::Given);
         clock
     }
+
+    /// Gives operations this clock's time. All happen at the store's clock or all at one given time.
+    fn set_all<'o>(&self, ops: &[JointOp<'o>]) -> (Vec<JointOp<'o>>, Option<Timestamp>) {
+        let mut ops = ops.to_vec();
+        let clock = ops.first_mut().and_then(|first| self.set(&mut first.op.at));
+        if let Some(now) = clock {
+            ops.iter_mut()
+                .for_each(|joint| joint.op.at = At::Given(now));
+        }
+        (ops, clock)
+    }
 }
 
 /// Counts the waits from this clock instead of the time that the store was given.
@@ -75,14 +86,7 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        // All happen at the store's clock or all at one given time.
-        let (mut ops, mut clock) = (ops.to_vec(), None);
-        for JointOp { op, .. } in &mut ops {
-            match clock {
-                Some(now) if op.at == At::StoreClock => op.at = At::Given(now),
-                _ => clock = self.set(&mut op.at),
-            }
-        }
+        let (ops, clock) = self.set_all(ops);
         let mut all = self.store.apply_all(&ops).await?;
         for facts in all.iter_mut().flatten().flatten() {
             wait_from(clock, &mut facts.log);
@@ -119,6 +123,15 @@ impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
         self.store
             .decide_now(op)
             .map(|decision| decision.waiting_from(clock))
+    }
+
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        let (ops, clock) = self.set_all(ops);
+        let mut all = self.store.apply_all_now(&ops);
+        for facts in &mut all {
+            wait_from(clock, &mut facts.log);
+        }
+        all
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

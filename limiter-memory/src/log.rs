@@ -8,8 +8,8 @@ pub(crate) mod ring;
 pub(crate) mod sparse;
 pub(crate) mod view;
 
-use limiter_core::Timestamp;
-use limiter_core::store::Op;
+use limiter_core::store::{Facts, Op};
+use limiter_core::{Timestamp, internal};
 
 use self::encoding::Header;
 use self::header::{Format, Oldest};
@@ -79,6 +79,14 @@ impl Log {
     /// Returns an empty log whose first entry will have this number of 24 bits.
     pub(crate) fn new(number: u32) -> Self {
         Self::Other(Other::Inline(Inline::new(number)))
+    }
+
+    /// Returns an operation's facts if it repeats another. Only a sparse log has ids.
+    pub(crate) fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+        match self {
+            Self::Other(Other::Sparse(sparse)) => internal::repeated(&sparse.log, op, now),
+            _ => None,
+        }
     }
 
     /// Drops the first `expired` entries and takes a form that can hold the operation's entry.

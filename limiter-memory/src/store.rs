@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use limiter_core::store::{self, At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{
+    self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
+};
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore, internal};
 
 use crate::clock;
@@ -186,6 +188,29 @@ impl MemoryStore {
         }
     }
 
+    /// Applies an operation at a reading of the clock.
+    fn apply_at(&self, op: &Op<'_>, now: Timestamp) -> Facts {
+        let (name, key) = (op.log.name.id(), op.log.key);
+        let hash = self.placement.hash(name, key);
+        let direct = self.placement.has_direct_slots();
+        let slot = match direct.then(|| self.placement.find_direct(hash, name, key)) {
+            Some(Ok(log)) => return evaluate::apply(log, op, now),
+            other => other.and_then(Result::err),
+        };
+        match self.placement.find_in_shard(slot, hash, name, key) {
+            Ok(log) => evaluate::apply(log, op, now),
+            Err(vacancy) => self.insert(vacancy, *op, now),
+        }
+    }
+
+    /// Returns the facts of an operation if it repeats another, otherwise those of its peek.
+    fn preview(&self, op: &Op<'_>, now: Timestamp) -> Facts {
+        let found = self.placement.find(op.log.name.id(), op.log.key);
+        let repeated = found.as_deref().and_then(|log| log.repeated(op, now));
+        drop(found);
+        repeated.unwrap_or_else(|| self.apply_at(&op.to_peek(), now))
+    }
+
     /// Not inlined: a key in a shard waits for memory, compared with which a call is free.
     #[inline(never)]
     fn run_in_shard<A: Answer>(
@@ -246,6 +271,22 @@ impl SyncStore for MemoryStore {
         } else {
             self.check_and_decide(op)
         }
+    }
+
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        let clock = clock::now();
+        let now = |op: &Op<'_>| match op.at {
+            At::StoreClock => clock,
+            At::Given(given) => given,
+        };
+        let preview = |joint: &JointOp<'_>| self.preview(&joint.op, now(&joint.op));
+        let alone: Vec<Facts> = ops.iter().map(preview).collect();
+        let held = JointOp::held(ops, &alone).zip(ops);
+        let apply = |(is_held, JointOp { op, .. }): (bool, &JointOp<'_>)| {
+            let op = if is_held { op.to_peek() } else { *op };
+            self.apply_at(&op, now(&op))
+        };
+        held.map(apply).collect()
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

@@ -294,6 +294,38 @@ impl SyncStore for ReferenceStore {
         logs.apply(op, clock)
     }
 
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        let mut logs = self.logs();
+        let clock = logs.clock();
+        // Applies some operations to a copy.
+        let apply = |ops: Vec<Op<'_>>| {
+            let mut copy = logs.clone();
+            let facts: Vec<Facts> = ops.iter().map(|op| copy.apply(op, clock)).collect();
+            (facts, copy)
+        };
+        let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
+        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
+        let denying: Vec<_> = (0..ops.len())
+            .filter(|&i| ops[i].denies(alone[i].admitted))
+            .collect();
+        let repeated = denying.iter().find(|&&i| repeats(i));
+        let Some(&denier) = repeated.or(denying.first()) else {
+            *logs = changed;
+            return alone;
+        };
+        let as_alone = |i: usize| i == denier || ops[i].keeps_charge || repeats(i);
+        let op = |i: usize| {
+            if as_alone(i) {
+                ops[i].op
+            } else {
+                ops[i].op.to_peek()
+            }
+        };
+        let (facts, changed) = apply((0..ops.len()).map(op).collect());
+        *logs = changed;
+        facts
+    }
+
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut logs = self.logs();
         let clock = logs.clock();
@@ -344,35 +376,7 @@ impl WindowStore for ReferenceStore {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let mut logs = self.logs();
-        let clock = logs.clock();
-        // Applies some operations to a copy.
-        let apply = |ops: Vec<Op<'_>>| {
-            let mut copy = logs.clone();
-            let facts: Vec<Facts> = ops.iter().map(|op| copy.apply(op, clock)).collect();
-            (facts, copy)
-        };
-        let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
-        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
-        let denying: Vec<_> = (0..ops.len())
-            .filter(|&i| ops[i].denies(alone[i].admitted))
-            .collect();
-        let repeated = denying.iter().find(|&&i| repeats(i));
-        let Some(&denier) = repeated.or(denying.first()) else {
-            *logs = changed;
-            return Ok(Some(alone.into_iter().map(Ok).collect()));
-        };
-        let as_alone = |i: usize| i == denier || ops[i].keeps_charge || repeats(i);
-        let op = |i: usize| {
-            if as_alone(i) {
-                ops[i].op
-            } else {
-                ops[i].op.to_peek()
-            }
-        };
-        let (facts, changed) = apply((0..ops.len()).map(op).collect());
-        *logs = changed;
-        Ok(Some(facts.into_iter().map(Ok).collect()))
+        Ok(Some(self.apply_all_now(ops).into_iter().map(Ok).collect()))
     }
 
     fn identity(&self) -> Option<usize> {

@@ -243,6 +243,10 @@ impl<S: SyncStore> SyncStore for Faulty<S> {
         self.store().decide_now(op)
     }
 
+    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        self.store().apply_all_now(ops)
+    }
+
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         self.store().settle_now(settlement)
     }

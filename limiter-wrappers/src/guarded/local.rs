@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Limit, Policy, SyncStore, policy};
+use limiter_core::{Policy, SyncStore, policy};
 
 use super::carried::{Carried, Cell};
 
@@ -43,71 +43,21 @@ impl Local {
     }
 
     pub(super) fn apply(&self, op: &Op<'_>) -> Facts {
-        self.locked(|carried| self.apply_to(carried, op))
-    }
-
-    fn apply_to(&self, carried: &mut Carried, op: &Op<'_>) -> Facts {
-        let facts = self.store.apply_now(op);
-        if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
-            let cell = Cell {
-                oldest: at,
-                newest: at,
-                is_given: op.at != At::StoreClock,
-                cost: op.cost,
-            };
-            carried.add(op.log, Some(op.retention()), at, cell);
-        }
-        facts
-    }
-
-    /// Decides operations as one. The lock prevents concurrent changes to the local store. Each reads the clock, so their times
-    /// may differ by microseconds.
-    pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         self.locked(|carried| {
-            let previews: Vec<_> = ops.iter().map(|joint| self.preview(&joint.op)).collect();
-            let denier = JointOp::denier(ops, &previews);
-            let decide = |(i, (joint, preview)): (usize, (&JointOp<'_>, Facts))| {
-                let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
-                let appends =
-                    preview.outcome == Outcome::Nothing && joint.op.appends(preview.admitted);
-                if appends && !is_held {
-                    self.apply_to(carried, &joint.op)
-                } else {
-                    preview
-                }
-            };
-            ops.iter().zip(previews).enumerate().map(decide).collect()
+            let facts = self.store.apply_now(op);
+            note(carried, op, &facts);
+            facts
         })
     }
 
-    /// Returns an operation's facts if it repeats another, otherwise its peek's. Does not append.
-    fn preview(&self, op: &Op<'_>) -> Facts {
-        let peeked = self.store.apply_now(&op.to_peek());
-        let now = peeked.log.now;
-        let (Some(id), Some(window), Some(newest)) =
-            (op.id, op.receipt_window(), peeked.log.newest)
-        else {
-            return peeked;
-        };
-        let (true, Ok(limit)) = (window.counts(newest, now), Limit::with_window(1, window)) else {
-            return peeked;
-        };
-        // An entry counts in this window, so another does not fit. This one repeats, or is denied.
-        let one = limit.into();
-        let find = Op::acquire(op.log.key, &one)
-            .with_name(op.log.name)
-            .with_id(id)
-            .at(now);
-        match self.store.apply_now(&find) {
-            found @ Facts {
-                outcome: Outcome::Repeated(_),
-                ..
-            } => Facts {
-                log: peeked.log,
-                ..found
-            },
-            _ => peeked,
-        }
+    /// Decides operations as one. The lock keeps other calls from coming in between.
+    pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        self.locked(|carried| {
+            let all = self.store.apply_all_now(ops);
+            let pairs = ops.iter().zip(&all);
+            pairs.for_each(|(joint, facts)| note(carried, &joint.op, facts));
+            all
+        })
     }
 
     /// Settles an entry that the local log holds.
@@ -127,6 +77,19 @@ impl Local {
             facts
         });
         settled.applied.then_some(settled)
+    }
+}
+
+/// Notes the entry that an operation has appended.
+fn note(carried: &mut Carried, op: &Op<'_>, facts: &Facts) {
+    if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
+        let cell = Cell {
+            oldest: at,
+            newest: at,
+            is_given: op.at != At::StoreClock,
+            cost: op.cost,
+        };
+        carried.add(op.log, Some(op.retention()), at, cell);
     }
 }
 

@@ -1,12 +1,18 @@
 //! Several operations as one, behind wrappers: while the store is down, and after a denial.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::request::AllOf;
-use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Counting, Error, Limiter, SharedStore, WindowStore, policy};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, Op, Outcome, Settlement, SettlementFacts,
+};
+use limiter_core::{
+    BoxFuture, Clock, Counting, Error, Limit, Limiter, Policy, SharedStore, Timestamp, WindowStore,
+    WithClock, policy,
+};
 use limiter_memory::MemoryStore;
 use limiter_testkit::ReferenceStore;
 use limiter_wrappers::{Guarded, GuardedBuilder};
@@ -18,6 +24,45 @@ type Remote = testbed::Faulty<ReferenceStore>;
 
 async fn used(limiter: &Limiter) -> u64 {
     limiter.status("k").await.unwrap().used()
+}
+
+/// Advances by a second with each reading.
+#[derive(Debug, Default)]
+struct Advancing(AtomicU64);
+
+impl Clock for Advancing {
+    fn now(&self) -> Timestamp {
+        let seconds = self.0.fetch_add(1, Ordering::Relaxed);
+        Timestamp::from_micros_saturating((1 << 50) + seconds * 1_000_000)
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test]
+async fn a_fallback_decides_at_one_reading_of_its_clock() {
+    let down = Remote::default();
+    down.set(Does::Refuse);
+    let local = WithClock::new(MemoryStore::new(), Advancing::default());
+    let store = bare(down).fallback(local);
+    for seconds in 1..8 {
+        let limit = Limit::new(1, Duration::from_secs(seconds)).unwrap();
+        let attempts = Policy::from(limit).with_counting(Counting::Attempts);
+        let (key, plenty) = (seconds.to_string(), policy!("99/1h"));
+        for call in 0..5 {
+            let ops =
+                [Op::acquire(&key, &attempts), Op::acquire("other", &plenty)].map(JointOp::from);
+            let all = store.apply_all(&ops).await.unwrap();
+            let facts: Vec<Facts> = all.unwrap().into_iter().map(Result::unwrap).collect();
+            let appended = matches!(facts[1].outcome, Outcome::Appended(_));
+            assert_eq!(
+                facts[0].admitted, appended,
+                "call {call} with a window of {seconds} s"
+            );
+        }
+    }
 }
 
 #[tokio::test]
