@@ -110,10 +110,6 @@ struct Readme;
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
 
-#[cfg(all(doctest, feature = "memory"))]
-#[doc = include_str!("../docs/resolutions.md")]
-struct Resolutions;
-
 #[cfg(all(doctest, feature = "wrappers"))]
 #[doc = include_str!("../docs/leases.md")]
 struct Leases;

@@ -19,6 +19,7 @@ mod error;
 mod facts;
 #[doc(hidden)]
 pub mod internal;
+mod joint;
 mod key;
 mod limit;
 mod limiter;

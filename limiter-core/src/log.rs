@@ -11,8 +11,9 @@ use std::hash::BuildHasher;
 
 use crate::bounds::MAX_COST;
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+use crate::joint::JointOp;
 use crate::limit::Limit;
-use crate::op::{At, EntryId, JointOp, Op};
+use crate::op::{At, EntryId, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
 use crate::search::gallop;

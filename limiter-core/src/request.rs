@@ -2,6 +2,7 @@
 
 mod all_of;
 mod call;
+mod output;
 mod permit;
 mod reset;
 mod run;

@@ -29,10 +29,11 @@ use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
 pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+pub use crate::joint::JointOp;
 pub use crate::log::Log;
 pub use crate::log_key::LogKey;
 pub use crate::merging::Merging;
-pub use crate::op::{At, EntryId, Hints, JointOp, Mode, Op, Retention};
+pub use crate::op::{At, EntryId, Hints, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.

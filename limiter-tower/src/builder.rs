@@ -86,7 +86,7 @@ impl<R> LayerBuilder<R> {
 impl<R> fmt::Debug for LayerBuilder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LayerBuilder")
-            .field("rules", &self.rules.list())
+            .field("rules", &self.rules.list)
             .finish_non_exhaustive()
     }
 }

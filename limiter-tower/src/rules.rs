@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use limiter_core::request::{Part, PartOutcome};
+use limiter_core::request::{AllOf, Part, PartOutcome};
 use limiter_core::{BoxFuture, Error, SharedStore, WindowStore as _};
 
 use crate::charges::{Charges, run};
@@ -15,8 +15,8 @@ use crate::rulings::{Applied, Calls, Rulings};
 
 /// Rules, the choice when their store fails, and the observer.
 pub(crate) struct Rules {
-    list: Box<[Rule]>,
-    policies: Policies,
+    pub(crate) list: Box<[Rule]>,
+    pub(crate) policies: Policies,
     pub(crate) failure: StoreFailure,
     pub(crate) timeout: Duration,
     pub(crate) observer: Option<Observer>,
@@ -41,17 +41,14 @@ impl Rules {
         }
     }
 
-    pub(crate) fn list(&self) -> &[Rule] {
-        &self.list
-    }
-
-    pub(crate) fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
     /// Finds a request's keys and charges.
     pub(crate) fn calls(&self, head: &RequestHead<'_>) -> Calls<'_> {
-        Calls::new(self, head)
+        let mut calls = AllOf::new().timeout(self.timeout);
+        if self.is_refundable {
+            calls = calls.refundable();
+        }
+        let fails_open = matches!(self.failure, StoreFailure::Open);
+        Calls::new(calls, &self.list, fails_open, head)
     }
 
     /// Decides and reports. After a denial, waits and tries again if the wait is within `left`.

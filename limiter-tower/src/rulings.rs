@@ -8,9 +8,7 @@ use limiter_core::{Permit, SharedStore};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
-use crate::rejection::StoreFailure;
 use crate::rule::{Charge, MissingKey, Rule};
-use crate::rules::Rules;
 
 /// How one rule applies to one request.
 #[derive(Clone, Copy)]
@@ -40,15 +38,15 @@ pub(crate) struct Rulings<'a> {
 }
 
 impl<'a> Calls<'a> {
-    /// Finds a request's keys and charges.
-    pub(crate) fn new(rules: &'a Rules, head: &RequestHead<'_>) -> Self {
+    /// Finds a request's keys and charges, and adds them to `calls`.
+    pub(crate) fn new(
+        mut calls: AllOf<'a>,
+        rules: &'a [Rule],
+        fails_open: bool,
+        head: &RequestHead<'_>,
+    ) -> Self {
         let (mut applied, mut refused) = (SmallVec::new(), false);
-        let mut calls = AllOf::new().timeout(rules.timeout);
-        if rules.is_refundable {
-            calls = calls.refundable();
-        }
-        let fails_open = matches!(rules.failure, StoreFailure::Open);
-        for rule in rules.list() {
+        for rule in rules {
             let part = call(rule, head, fails_open);
             applied.push(part.as_ref().err().copied().unwrap_or(Applied::Called));
             match part {

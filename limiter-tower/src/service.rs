@@ -32,7 +32,7 @@ type Config<R> = LayerBuilder<R>;
 impl<R> Config<R> {
     fn values(&self, rulings: &Rulings<'_>) -> Values {
         self.fields
-            .values(self.rules.policies(), self.rules.list(), rulings)
+            .values(&self.rules.policies, &self.rules.list, rulings)
     }
 
     /// Passes the request on, or responds to it if it is refused.

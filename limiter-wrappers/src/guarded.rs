@@ -1,6 +1,7 @@
 //! A store behind its guards, and the decisions while it is down.
 
 mod blocks;
+mod builder;
 mod carried;
 mod denials;
 mod local;
@@ -23,12 +24,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use self::blocks::{Asking, Blocks, lease_of};
+pub use self::builder::GuardedBuilder;
 use self::denials::{Denials, Watch};
-pub(crate) use self::local::Local;
+use self::local::Local;
 pub use self::nodes::Outage;
 use self::nodes::{Nodes, Out, later};
-pub(crate) use self::stand_in::StandIn;
-use crate::builder::GuardedBuilder;
+use self::stand_in::StandIn;
 
 /// A caller with a shorter timeout is no evidence against the store.
 const HURRY: Duration = Duration::from_millis(100);
@@ -90,36 +91,6 @@ struct Inner<S> {
 }
 
 impl<S> Guarded<S> {
-    /// Returns the options of a store around `store`, with their defaults.
-    pub const fn builder(store: S) -> GuardedBuilder<S> {
-        GuardedBuilder::new(store)
-    }
-
-    pub(crate) fn new(builder: GuardedBuilder<S>, stand_in: StandIn) -> Self {
-        let GuardedBuilder {
-            store,
-            timeout,
-            failure_threshold,
-            cooldown,
-            denial_cache_capacity,
-            denial_ttl,
-            system_clock,
-        } = builder;
-        let (blocks, denials, nodes) = (
-            Blocks::new(denial_cache_capacity, system_clock),
-            Denials::new(denial_cache_capacity, denial_ttl),
-            Nodes::new(failure_threshold, cooldown),
-        );
-        Self(Arc::new(Inner {
-            store,
-            timeout,
-            blocks,
-            denials,
-            nodes,
-            stand_in,
-        }))
-    }
-
     /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. Default:
     /// none.
     #[must_use]

@@ -9,13 +9,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "outages")]
-mod builder;
-#[cfg(feature = "outages")]
 mod guarded;
 #[cfg(feature = "metrics")]
 pub mod observe;
 
 #[cfg(feature = "outages")]
-pub use builder::GuardedBuilder;
-#[cfg(feature = "outages")]
-pub use guarded::{Guarded, Outage};
+pub use guarded::{Guarded, GuardedBuilder, Outage};

@@ -12,8 +12,8 @@ use crate::clock::{BoxFuture, instant};
 use crate::decision::{Decision, decide};
 use crate::error::{Error, ErrorKind};
 use crate::facts::Facts;
+use crate::joint::JointOp;
 use crate::limiter::SharedStore;
-use crate::op::JointOp;
 use crate::request::call::Call;
 use crate::store::{SyncStore, WindowStore};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::call::Call;
+use super::output::Output;
 use super::settle::Settle;
-use super::verb::Output;
 use super::view::Target;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};

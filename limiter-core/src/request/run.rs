@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::call::{Call, Running};
-use super::verb::{self, Acquires, Costs, Output, Verb};
+use super::output::Output;
+use super::verb::{self, Acquires, Costs, Verb};
 use super::wait;
 use crate::clock::BoxFuture;
 use crate::error::Error;

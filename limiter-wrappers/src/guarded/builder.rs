@@ -1,10 +1,16 @@
 //! The options of a guarded store.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use limiter_core::SyncStore;
 
-use crate::guarded::{Guarded, Local, StandIn};
+use super::blocks::Blocks;
+use super::denials::Denials;
+use super::local::Local;
+use super::nodes::Nodes;
+use super::stand_in::StandIn;
+use super::{Guarded, Inner};
 
 /// The options of a [`Guarded`] store. The last method determines what calls return during an outage.
 ///
@@ -14,21 +20,22 @@ use crate::guarded::{Guarded, Local, StandIn};
 #[derive(Clone, Debug)]
 #[must_use = "a final method, such as `fallback`, builds the store"]
 pub struct GuardedBuilder<S> {
-    pub(crate) store: S,
-    pub(crate) timeout: Duration,
-    pub(crate) failure_threshold: u32,
-    pub(crate) cooldown: Duration,
-    pub(crate) denial_cache_capacity: usize,
-    pub(crate) denial_ttl: Duration,
-    pub(crate) system_clock: fn() -> SystemTime,
+    store: S,
+    timeout: Duration,
+    failure_threshold: u32,
+    cooldown: Duration,
+    denial_cache_capacity: usize,
+    denial_ttl: Duration,
+    system_clock: fn() -> SystemTime,
 }
 
-impl<S> GuardedBuilder<S> {
-    pub(crate) const fn new(store: S) -> Self {
+impl<S> Guarded<S> {
+    /// Returns the options of a store around `store`, with their defaults.
+    pub const fn builder(store: S) -> GuardedBuilder<S> {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
         let (failure_threshold, denial_cache_capacity, denial_ttl) =
             (5, 100_000, Duration::from_secs(1));
-        Self {
+        GuardedBuilder {
             store,
             timeout,
             failure_threshold,
@@ -38,7 +45,9 @@ impl<S> GuardedBuilder<S> {
             system_clock: SystemTime::now,
         }
     }
+}
 
+impl<S> GuardedBuilder<S> {
     /// Sets the timeout of a call to the store. Default: 300 ms. [`Duration::MAX`] means no timeout.
     ///
     /// A `RedisStore` has its own timeouts. This one bounds all its attempts together.
@@ -89,7 +98,7 @@ impl<S> GuardedBuilder<S> {
     /// Returns a store that returns errors, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
-        Guarded::new(self, StandIn::Nothing)
+        self.build(StandIn::Nothing)
     }
 
     /// Returns a store that admits requests during an outage: it decides as if the log were empty.
@@ -98,7 +107,7 @@ impl<S> GuardedBuilder<S> {
     /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
-        Guarded::new(self, StandIn::Open)
+        self.build(StandIn::Open)
     }
 
     /// Returns a store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window
@@ -109,7 +118,7 @@ impl<S> GuardedBuilder<S> {
     #[must_use]
     pub fn fail_closed(self) -> Guarded<S> {
         let retry_after = self.cooldown.max(Duration::from_micros(1));
-        Guarded::new(self, StandIn::Closed(retry_after))
+        self.build(StandIn::Closed(retry_after))
     }
 
     /// Returns a store that limits in `local` during an outage, and carries the charges over afterwards.
@@ -132,9 +141,21 @@ impl<S> GuardedBuilder<S> {
     /// - At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Guarded::dropped) counts the others.
     ///
     /// # What an outage costs
-    #[doc = include_str!("guarded/costs.md")]
+    #[doc = include_str!("costs.md")]
     #[must_use]
     pub fn fallback(self, local: impl SyncStore) -> Guarded<S> {
-        Guarded::new(self, StandIn::Local(Local::new(local)))
+        self.build(StandIn::Local(Local::new(local)))
+    }
+
+    fn build(self, stand_in: StandIn) -> Guarded<S> {
+        let capacity = self.denial_cache_capacity;
+        Guarded(Arc::new(Inner {
+            store: self.store,
+            timeout: self.timeout,
+            blocks: Blocks::new(capacity, self.system_clock),
+            denials: Denials::new(capacity, self.denial_ttl),
+            nodes: Nodes::new(self.failure_threshold, self.cooldown),
+            stand_in,
+        }))
     }
 }
