@@ -16,7 +16,7 @@ use limiter_core::store::Op;
 
 use self::fast::try_fast;
 use crate::log::header::Narrow;
-use crate::log::{Log, Other, Place, with_entries};
+use crate::log::{Log, LogParts, Other, with_entries};
 
 pub(crate) use self::answer::Answer;
 
@@ -24,7 +24,7 @@ pub(crate) use self::answer::Answer;
 ///
 /// Inlines only the path of a hot key: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
-pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(
+pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: &Op<'_>,
     now: Timestamp,
@@ -52,7 +52,7 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(
 }
 
 #[inline(never)]
-fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
+fn apply_limits<A: Answer, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
@@ -62,7 +62,7 @@ fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
 }
 
 #[inline(never)]
-fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(
+fn apply_sparse<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
@@ -78,7 +78,7 @@ fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(
 }
 
 #[inline(never)]
-fn apply_general<A: Answer, G: DerefMut<Target: Place>>(
+fn apply_general<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,

@@ -33,11 +33,11 @@ pub(crate) enum Other {
 }
 
 /// A log, and its bucket's record of the oldest entry, if it is in a bucket.
-pub(crate) trait Place {
+pub(crate) trait LogParts {
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
 }
 
-impl Place for Log {
+impl LogParts for Log {
     #[inline(always)]
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
         (self, None)

@@ -4,7 +4,7 @@ use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
 use crate::log::header::Oldest;
-use crate::log::{Log, Place};
+use crate::log::{Log, LogParts};
 
 /// A place for one key, in one cache line.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(crate) struct BucketLog {
     pub(crate) oldest: Oldest,
 }
 
-impl Place for BucketLog {
+impl LogParts for BucketLog {
     #[inline(always)]
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
         (&mut self.keyed.log, Some(&mut self.oldest))

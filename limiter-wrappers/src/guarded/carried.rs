@@ -31,7 +31,7 @@ pub(super) struct Cell {
 }
 
 /// A log with cells to send.
-struct Log {
+struct CarriedLog {
     id: LogId,
     /// For all limits that its operations carried.
     retention: Retention,
@@ -41,7 +41,7 @@ struct Log {
     frozen: Option<EntryId>,
 }
 
-impl Log {
+impl CarriedLog {
     /// Returns the index of the first cell that is not frozen.
     fn first_open(&self) -> usize {
         usize::from(self.frozen.is_some())
@@ -103,7 +103,7 @@ impl Log {
 #[derive(Default)]
 pub(super) struct Carried {
     /// By number. Numbers increase, so the oldest log is the first.
-    logs: BTreeMap<u64, Log>,
+    logs: BTreeMap<u64, CarriedLog>,
     numbers: HashMap<LogId, u64>,
     last_number: u64,
     /// For all limits of all operations so far.
@@ -141,7 +141,7 @@ impl Carried {
             .or_insert(self.last_number + 1);
         self.last_number = self.last_number.max(number);
         let initial = retention.unwrap_or(all);
-        let new = || Log {
+        let new = || CarriedLog {
             id,
             retention: initial,
             cells: Vec::new(),
