@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
-use crate::limit::Limit;
-use crate::op::{Mode, Op};
-use crate::per_limit::PerLimit;
-use crate::settlement::Receipt;
+use crate::policy::limit::Limit;
+use crate::policy::time::{Timestamp, Window};
 use crate::status::{LimitStatus, Status, Verdict, ceil_secs};
-use crate::time::{Timestamp, Window};
+use crate::store::facts::{Entry, Facts, LogFacts, Outcome, Usage};
+use crate::store::op::{Mode, Op};
+use crate::store::per_limit::PerLimit;
+use crate::store::settlement::Receipt;
 
 /// The verdict on an operation, with the usage after it. The binding limit of a denial is the one with the longest wait.
 ///

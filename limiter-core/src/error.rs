@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::log_key::LogKey;
+use crate::store::log_key::LogKey;
 
 /// The reason why an operation has no decision.
 ///

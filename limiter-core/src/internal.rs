@@ -3,18 +3,18 @@
 
 pub use crate::decision::{SizedFacts, decide_sized};
 pub use crate::error::excerpt;
-use crate::facts::Facts;
-use crate::limit::Limit;
 use crate::log::Log;
+pub use crate::log::search::gallop;
 use crate::name::Name;
-use crate::op::Op;
-use crate::parse;
 use crate::policy::Policy;
-pub use crate::search::gallop;
-use crate::time::Timestamp;
+use crate::policy::limit::Limit;
+use crate::policy::parse;
+use crate::policy::time::Timestamp;
+use crate::store::facts::Facts;
+use crate::store::op::Op;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
-pub const CONTRACT: &str = include_str!("contract.md");
+pub const CONTRACT: &str = include_str!("store/contract.md");
 
 /// Parses the literal of `policy!`.
 ///

@@ -12,55 +12,39 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod bounds;
-mod clock;
 mod decision;
 mod error;
-mod facts;
 #[doc(hidden)]
 pub mod internal;
-mod joint;
 mod key;
-mod limit;
 mod limiter;
 mod log;
-mod log_key;
-mod merging;
 mod name;
-mod notation;
-mod op;
-mod parse;
-mod per_limit;
 mod policy;
 pub mod request;
-mod resolution;
-mod search;
 #[cfg(feature = "serde")]
 mod serde;
 mod settled;
-mod settlement;
 mod status;
 pub mod store;
-mod time;
 mod verdict;
-mod with_clock;
 
-pub use bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
-pub use clock::{BoxFuture, Clock};
 pub use decision::Decision;
 pub use error::{Error, ErrorKind};
 pub use key::{IpBlock, Key, KeyBuf};
-pub use limit::Limit;
 pub use limiter::{Limiter, SharedStore};
 pub use name::Name;
-pub use op::IdempotencyKey;
-pub use per_limit::PerLimit;
+pub use policy::bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
+pub use policy::limit::Limit;
+pub use policy::time::{Timestamp, Window};
 pub use policy::{Counting, IntoPolicy, Policy};
 pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard, Request};
 pub use settled::Settled;
-pub use settlement::Receipt;
 pub use status::{LimitStatus, Status, ceil_secs};
+pub use store::clock::{BoxFuture, Clock};
+pub use store::op::IdempotencyKey;
+pub use store::per_limit::PerLimit;
+pub use store::settlement::Receipt;
+pub use store::with_clock::WithClock;
 pub use store::{SyncStore, WindowStore};
-pub use time::{Timestamp, Window};
 pub use verdict::Denied;
-pub use with_clock::WithClock;

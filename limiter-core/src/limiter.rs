@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::log_key::LogKey;
 use crate::name::Name;
 use crate::policy::{IntoPolicy, Policy};
 use crate::store::WindowStore;
+use crate::store::log_key::LogKey;
 
 /// A store whose type is chosen at run time: in memory, Redis, or any other.
 pub type SharedStore = Arc<dyn WindowStore>;

@@ -2,23 +2,25 @@
 
 mod common;
 mod merge;
+pub(crate) mod merging;
 mod saved;
+pub(crate) mod search;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::bounds::MAX_COST;
-use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
-use crate::joint::JointOp;
-use crate::limit::Limit;
-use crate::op::{At, EntryId, Op};
-use crate::per_limit::PerLimit;
+use self::search::gallop;
 use crate::policy::Policy;
-use crate::search::gallop;
-use crate::settlement::Settlement;
-use crate::time::Timestamp;
+use crate::policy::bounds::MAX_COST;
+use crate::policy::limit::Limit;
+use crate::policy::time::Timestamp;
+use crate::store::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+use crate::store::joint::JointOp;
+use crate::store::op::{At, EntryId, Op};
+use crate::store::per_limit::PerLimit;
+use crate::store::settlement::Settlement;
 
 /// The entries of one log, with all operations of the [store contract](crate::WindowStore).
 ///
@@ -482,7 +484,7 @@ impl fmt::Debug for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log_key::LogKey;
+    use crate::store::log_key::LogKey;
     use crate::{Receipt, policy};
 
     #[test]

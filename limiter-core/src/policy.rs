@@ -1,14 +1,20 @@
 //! Policies: one or more limits and a counting mode.
 
+pub(crate) mod bounds;
+pub(crate) mod limit;
+pub(crate) mod notation;
+pub(crate) mod parse;
+pub(crate) mod resolution;
+pub(crate) mod time;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
+use self::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
+use self::limit::Limit;
+use self::time::Window;
 use crate::error::{Error, ErrorKind};
-use crate::limit::Limit;
-use crate::resolution;
-use crate::time::Window;
 
 /// The counting mode: which acquires append an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

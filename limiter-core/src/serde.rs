@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::decision::Decision;
-use crate::limit::Limit;
+use crate::policy::limit::Limit;
 use crate::policy::{Counting, Policy};
 use crate::status::{LimitStatus, Status};
 
@@ -138,8 +138,8 @@ impl Serialize for Decision {
 mod tests {
     use super::*;
     use crate::policy;
+    use crate::policy::time::Timestamp;
     use crate::store::{Facts, LogFacts, Op, Outcome, Usage, decide};
-    use crate::time::Timestamp;
 
     #[test]
     fn policies_round_trip_and_reject_nonsense() {

@@ -1,9 +1,9 @@
 //! The results of settlements.
 
 use crate::decision::Decision;
-use crate::facts::SettlementFacts;
-use crate::settlement::Settlement;
 use crate::status::{Status, Verdict};
+use crate::store::facts::SettlementFacts;
+use crate::store::settlement::Settlement;
 
 /// The result of a settlement or a refund.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 use std::{array, fmt};
 
-use crate::facts::{LogFacts, Usage};
-use crate::limit::Limit;
-use crate::per_limit::PerLimit;
 use crate::policy::Policy;
-use crate::time::Timestamp;
+use crate::policy::limit::Limit;
+use crate::policy::time::Timestamp;
+use crate::store::facts::{LogFacts, Usage};
+use crate::store::per_limit::PerLimit;
 
 /// One key's usage of every limit of a policy, at one time.
 ///

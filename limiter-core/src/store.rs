@@ -19,22 +19,31 @@
 //! | [`WindowStore::inner`] | wrappers |
 //! | [`Hints`] | wrappers that count decisions |
 
+pub(crate) mod clock;
+pub(crate) mod facts;
+pub(crate) mod joint;
+pub(crate) mod log_key;
+pub(crate) mod op;
+pub(crate) mod per_limit;
+pub(crate) mod settlement;
+pub(crate) mod with_clock;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use async_trait::async_trait;
 
-use crate::clock::Clock;
+use self::clock::Clock;
+pub use self::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+pub use self::joint::JointOp;
+pub use self::log_key::LogKey;
+pub use self::op::{At, EntryId, Hints, Mode, Op, Retention};
+pub use self::settlement::Settlement;
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
-pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
-pub use crate::joint::JointOp;
 pub use crate::log::Log;
-pub use crate::log_key::LogKey;
-pub use crate::merging::Merging;
-pub use crate::op::{At, EntryId, Hints, Mode, Op, Retention};
-pub use crate::settlement::Settlement;
+pub use crate::log::merging::Merging;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.
 pub type JointFacts = Vec<Result<Facts, Error>>;
@@ -47,7 +56,7 @@ pub type JointFacts = Vec<Result<Facts, Error>>;
 /// Implement it with [`#[async_trait]`](https://docs.rs/async-trait), which boxes the futures and so makes the trait object safe:
 /// `Arc<dyn WindowStore>` is also a store.
 ///
-#[doc = include_str!("contract.md")]
+#[doc = include_str!("store/contract.md")]
 #[async_trait]
 pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Applies an operation.

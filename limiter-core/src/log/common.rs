@@ -1,11 +1,11 @@
 //! The most common operations with a resolution, in a few steps.
 
 use super::{Log, MERGED, StoredEntry};
-use crate::bounds::MAX_COST;
 use crate::decision::SizedFacts;
-use crate::facts::{Outcome, Usage};
-use crate::op::Op;
-use crate::time::Timestamp;
+use crate::policy::bounds::MAX_COST;
+use crate::policy::time::Timestamp;
+use crate::store::facts::{Outcome, Usage};
+use crate::store::op::Op;
 
 impl Log {
     /// Applies an operation with one limit that drops no entry and merges only its own with the newest. Returns

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::{Log, MERGED, StoredEntry};
-use crate::bounds::MAX_COST;
-use crate::op::Op;
-use crate::search::gallop;
-use crate::time::{Timestamp, Window};
+use crate::log::search::gallop;
+use crate::policy::bounds::MAX_COST;
+use crate::policy::time::{Timestamp, Window};
+use crate::store::op::Op;
 
 impl Log {
     /// Merges entries after an append at `now`. Before it, the newest entry was at `before`.

@@ -1,10 +1,10 @@
 //! A log's saved form.
 
 use super::{Log, MERGED, Original};
-use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
-use crate::op::EntryId;
-use crate::time::Timestamp;
+use crate::policy::bounds::MAX_COST;
+use crate::policy::time::Timestamp;
+use crate::store::op::EntryId;
 
 /// No valid log costs that much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
 const MOST_COST: u64 = 2 * MAX_COST;

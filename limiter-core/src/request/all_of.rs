@@ -8,13 +8,13 @@ use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 pub use self::joint::{JointDecision, JointDenied, Part, PartOutcome};
-use crate::clock::{BoxFuture, instant};
 use crate::decision::{Decision, decide};
 use crate::error::{Error, ErrorKind};
-use crate::facts::Facts;
-use crate::joint::JointOp;
 use crate::limiter::SharedStore;
 use crate::request::call::Call;
+use crate::store::clock::{BoxFuture, instant};
+use crate::store::facts::Facts;
+use crate::store::joint::JointOp;
 use crate::store::{SyncStore, WindowStore};
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.

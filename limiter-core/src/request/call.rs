@@ -4,12 +4,12 @@ use std::fmt;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::clock::BoxFuture;
 use crate::decision::{Decision, decide};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::op::{At, EntryId, Hints, Mode, Op};
 use crate::policy::Policy;
+use crate::store::clock::BoxFuture;
+use crate::store::op::{At, EntryId, Hints, Mode, Op};
 use crate::store::{SyncStore, WindowStore};
 
 /// The boxed future of a call, once there is one.

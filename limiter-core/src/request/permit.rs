@@ -9,8 +9,8 @@ use super::view::Target;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
-use crate::op::Mode;
-use crate::settlement::Receipt;
+use crate::store::op::Mode;
+use crate::store::settlement::Receipt;
 use crate::verdict::Denied;
 
 /// The decision on an acquire that asked for a [`Permit`].

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
+use crate::store::clock::BoxFuture;
 use crate::store::{SyncStore, WindowStore};
 
 /// A reset, which removes a key's log.

@@ -11,14 +11,14 @@ use super::call::{Call, Running};
 use super::output::Output;
 use super::verb::{self, Acquires, Costs, Verb};
 use super::wait;
-use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::op::{At, IdempotencyKey};
 use crate::policy::Policy;
+use crate::policy::time::Timestamp;
+use crate::store::clock::BoxFuture;
+use crate::store::op::{At, IdempotencyKey};
 use crate::store::{SyncStore, WindowStore};
-use crate::time::Timestamp;
 
 /// An acquire, peek, record or status call with its options: a builder that is also a future.
 ///

@@ -3,17 +3,17 @@
 use std::fmt;
 
 use super::call::Call;
-use crate::clock::BoxFuture;
 use crate::error::Error;
-use crate::facts::SettlementFacts;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::op::{At, Mode, Op};
 use crate::policy::Policy;
+use crate::policy::time::Timestamp;
 use crate::settled::Settled;
-use crate::settlement::{Receipt, Settlement};
+use crate::store::clock::BoxFuture;
+use crate::store::facts::SettlementFacts;
+use crate::store::op::{At, Mode, Op};
+use crate::store::settlement::{Receipt, Settlement};
 use crate::store::{SyncStore, WindowStore};
-use crate::time::Timestamp;
 
 /// A settlement or a refund with its options.
 ///

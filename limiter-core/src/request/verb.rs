@@ -3,7 +3,7 @@
 use super::output::Output;
 use super::permit::PermitDecision;
 use crate::decision::Decision;
-use crate::op::Mode;
+use crate::store::op::Mode;
 
 /// The kind of a request.
 pub trait Verb: Unpin + Send + Sync + 'static {

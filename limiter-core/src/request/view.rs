@@ -7,9 +7,9 @@ use super::call::Call;
 use super::settle::Settle;
 use crate::key::KeyBuf;
 use crate::limiter::Limiter;
-use crate::op::{At, Mode};
 use crate::policy::Policy;
-use crate::settlement::Receipt;
+use crate::store::op::{At, Mode};
+use crate::store::settlement::Receipt;
 
 pub(super) enum View<'a, T> {
     Borrowed(&'a T),

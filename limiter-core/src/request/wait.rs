@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::call::Call;
-use crate::clock::{BoxFuture, Clock};
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::op::At;
 use crate::store::WindowStore;
+use crate::store::clock::{BoxFuture, Clock};
+use crate::store::op::At;
 
 /// Tries until the acquire fits or cannot fit in time, and sleeps between tries. Fails before the first try if it may have to wait
 /// and nothing can sleep.

@@ -8,9 +8,7 @@ use super::{AllOf, until};
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::{Limiter, SharedStore};
-use crate::log_key::LogKey;
 use crate::name::Name;
-use crate::op::{EntryId, Mode};
 use crate::policy::Policy;
 use crate::request::call::Call;
 use crate::request::permit::Permit;
@@ -19,6 +17,8 @@ use crate::request::verb::Verb;
 use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
+use crate::store::log_key::LogKey;
+use crate::store::op::{EntryId, Mode};
 use crate::verdict::Denied;
 
 /// The decision of an [`AllOf`].

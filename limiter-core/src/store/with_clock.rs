@@ -1,15 +1,15 @@
 //! A wrapper that replaces a store's clock.
 
-use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::facts::{Facts, LogFacts, SettlementFacts};
-use crate::joint::JointOp;
-use crate::log_key::LogKey;
-use crate::op::{At, Op};
-use crate::settlement::Settlement;
+use crate::policy::time::Timestamp;
+use crate::store::clock::Clock;
+use crate::store::facts::{Facts, LogFacts, SettlementFacts};
+use crate::store::joint::JointOp;
+use crate::store::log_key::LogKey;
+use crate::store::op::{At, Op};
+use crate::store::settlement::Settlement;
 use crate::store::{JointFacts, SyncStore, WindowStore};
-use crate::time::Timestamp;
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///

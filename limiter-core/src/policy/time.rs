@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::bounds::{MAX_MICROS, OutOfRange, Quantity};
 use crate::error::{Error, ErrorKind};
+use crate::policy::bounds::{MAX_MICROS, OutOfRange, Quantity};
 
 /// A point in time, in whole microseconds since the Unix epoch.
 ///

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, excerpt};
-use crate::limit::Limit;
-use crate::parse::{self, ParseError, Reason, UNITS};
 use crate::policy::Policy;
-use crate::time::Window;
+use crate::policy::limit::Limit;
+use crate::policy::parse::{self, ParseError, Reason, UNITS};
+use crate::policy::time::Window;
 
 fn invalid(what: &str, text: &str, error: ParseError<'_>) -> Error {
     let found = String::from_utf8_lossy(error.found);

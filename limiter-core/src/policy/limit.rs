@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity};
-use crate::resolution::{self, RESOLUTIONS, code_of};
-use crate::time::Window;
+use crate::policy::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity};
+use crate::policy::resolution::{self, RESOLUTIONS, code_of};
+use crate::policy::time::Window;
 
 /// A limit of at most `max` units of cost in any window of a given length.
 ///

@@ -5,9 +5,9 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-use crate::bounds::MAX_LIMITS;
-use crate::limit::Limit;
 use crate::policy::Policy;
+use crate::policy::bounds::MAX_LIMITS;
+use crate::policy::limit::Limit;
 
 /// One `T` for each limit of a policy, in the policy's order.
 ///
@@ -78,7 +78,7 @@ impl<T: fmt::Debug> fmt::Debug for PerLimit<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Window;
+    use crate::policy::time::Window;
 
     #[test]
     fn holds_one_to_eight_items() {

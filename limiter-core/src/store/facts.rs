@@ -1,12 +1,12 @@
 //! The facts that a store returns for an operation or a settlement.
 
 use crate::error::{Error, ErrorKind};
-use crate::log_key::LogKey;
-use crate::op::{EntryId, Op};
-use crate::per_limit::PerLimit;
 use crate::policy::Policy;
-use crate::settlement::Settlement;
-use crate::time::Timestamp;
+use crate::policy::time::Timestamp;
+use crate::store::log_key::LogKey;
+use crate::store::op::{EntryId, Op};
+use crate::store::per_limit::PerLimit;
+use crate::store::settlement::Settlement;
 
 /// The result of an operation on a log. [`decide`](crate::store::decide) derives the decision from it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Settlements, which change or remove an entry, and the receipts that name it.
 
-use crate::bounds::MAX_COST;
-use crate::log_key::LogKey;
-use crate::op::{At, EntryId};
 use crate::policy::Policy;
-use crate::time::{Timestamp, Window};
+use crate::policy::bounds::MAX_COST;
+use crate::policy::time::{Timestamp, Window};
+use crate::store::log_key::LogKey;
+use crate::store::op::{At, EntryId};
 
 /// A handle to one entry of a log, for settling or refunding it.
 ///

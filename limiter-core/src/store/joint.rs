@@ -1,7 +1,7 @@
 //! Several operations that a store applies as one.
 
-use crate::facts::{Facts, Outcome};
-use crate::op::{Mode, Op};
+use crate::store::facts::{Facts, Outcome};
+use crate::store::op::{Mode, Op};
 
 /// One of several operations that a store applies as one. See [`WindowStore::apply_all`](crate::WindowStore::apply_all).
 #[derive(Clone, Copy, Debug)]

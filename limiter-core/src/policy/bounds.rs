@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::resolution;
+use crate::policy::resolution;
 
 /// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
 pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
-use crate::log_key::LogKey;
-use crate::merging::Merging;
+use crate::log::merging::Merging;
 use crate::name::Name;
+use crate::policy::bounds::MAX_COST;
+use crate::policy::time::{Timestamp, Window};
 use crate::policy::{Counting, Policy};
-use crate::time::{Timestamp, Window};
+use crate::store::log_key::LogKey;
 
 /// The kind of an operation, which determines whether it appends an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::bounds::{MAX_LIMITS, OutOfRange};
-use crate::limit::Limit;
-use crate::time::Window;
+use crate::policy::bounds::{MAX_LIMITS, OutOfRange};
+use crate::policy::limit::Limit;
+use crate::policy::time::Window;
 
 /// The units, longest first: length in microseconds, and names. `Display` prints the first name.
 pub(crate) const UNITS: [(u64, &[&str]); 6] = [

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use crate::time::Timestamp;
+use crate::policy::time::Timestamp;
 
 /// A clock that replaces the store's: a mock clock in tests, or a shared time authority.
 ///

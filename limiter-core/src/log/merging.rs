@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::Limit;
-use crate::time::{Timestamp, Window};
+use crate::policy::limit::Limit;
+use crate::policy::time::{Timestamp, Window};
 
 /// The rule by which an append merges entries. See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
 #[derive(Clone, Debug, PartialEq, Eq)]
