@@ -55,6 +55,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the in-process store |
+//! | `postgres` | `PostgresStore`, behind your own pool; enables `log` and `tokio` |
 //! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
 //! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |
@@ -79,6 +80,8 @@ mod open;
 
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};
+#[cfg(feature = "postgres")]
+pub use limiter_postgres::{self as postgres, PostgresStore};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
 #[cfg(any(feature = "metrics", feature = "wrappers"))]

@@ -1,6 +1,6 @@
 //! Servers that fail on command, and the behaviour of stores during the failures. For the tests of this workspace.
 //!
-//! - [`server::Server`] and [`server::Cluster`] run real Redis servers.
+//! - [`server::Server`] and [`server::Cluster`] run real Redis servers, and [`server::Postgres`] a Postgres server.
 //! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets the traffic.
 //! - [`RedisFault`] and [`ClusterFault`] make a real server fail.
 //! - [`observe`] runs several stores through faults and reports their callers' results, and every broken promise.

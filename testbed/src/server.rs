@@ -1,11 +1,14 @@
-//! Real Redis servers for tests: a single server, a server with a replica, or a cluster of three masters.
+//! Real servers for tests: a Redis server, one with a replica, a cluster of three masters, and a Postgres server.
 //!
-//! Each runs on free loopback ports with a temporary directory and without persistence. It stops when its value is
+//! Each runs on free loopback ports with a temporary directory, and Redis without persistence. It stops when its value is
 //! dropped, and when the test process ends for any reason. The binary is `LIMITER_REDIS_SERVER`, or `redis-server` or
-//! `valkey-server` on the path. Without a binary, starting fails and the error explains how to install one.
+//! `valkey-server` on the path. The folder of Postgres' programs is `LIMITER_POSTGRES_BIN`, or that of the newest version of Debian's
+//! packages, or that of `initdb` on the path. Without a binary, starting fails and the error explains how to install one.
 
 mod cluster;
+mod postgres;
 mod process;
 
 pub use cluster::Cluster;
+pub use postgres::Postgres;
 pub use process::{Server, until};

@@ -277,7 +277,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Res
 }
 
 /// Returns a free port whose cluster bus port is also free.
-fn free_port() -> io::Result<u16> {
+pub(super) fn free_port() -> io::Result<u16> {
     let random = RandomState::new();
     for attempt in 0..1000_u64 {
         // Below the ephemeral port range.

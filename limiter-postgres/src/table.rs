@@ -1,0 +1,204 @@
+//! The table of logs.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use deadpool_postgres::{GenericClient, Object, Pool};
+use futures_util::future::try_join_all;
+use limiter_core::{Error, Timestamp};
+use limiter_log::{Change, Loaded, LogStore, Table, async_trait};
+use tokio_postgres::Row;
+
+use crate::failure::{lost_to_another, of_pool, of_postgres, timeout};
+
+/// The store on Postgres.
+pub type PostgresStore = LogStore<PostgresTable>;
+
+/// The statement that creates the table, for migrations by hand. It has no effect if the table exists.
+///
+/// An index on `expires_at` would prevent updates in place (HOT updates), which the free half of each page is for.
+pub const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS limiter_logs (
+    key bytea PRIMARY KEY,
+    log bytea NOT NULL,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50)";
+
+/// Two processes that create a table at the same time fail without a lock.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7236834182110209)";
+/// One snapshot of all logs. The subquery always uses the primary key.
+const LOAD: &str = "SELECT clock_timestamp(), (SELECT log FROM limiter_logs AS logs WHERE logs.key = wanted.key) \
+     FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (key, number) ORDER BY number";
+const INSERT: &str =
+    "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+const UPDATE: &str =
+    "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4";
+const DELETE: &str = "DELETE FROM limiter_logs WHERE key = $1 AND log = $2";
+/// Skips rows that a swap has locked.
+const SWEEP: &str = "DELETE FROM limiter_logs WHERE key IN \
+     (SELECT key FROM limiter_logs WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED)";
+
+/// A table of logs in Postgres, behind the caller's pool.
+///
+/// The table is `limiter_logs`, in the first schema of the connection's `search_path`. Clones share the pool.
+///
+/// # Errors
+/// - [`Unavailable`](limiter_core::ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
+/// - [`Timeout`](limiter_core::ErrorKind::Timeout) if it does not respond in time, or no connection of the pool becomes free,
+/// - [`Configuration`](limiter_core::ErrorKind::Configuration) if there is no table, or the user may not use it.
+#[derive(Clone)]
+pub struct PostgresTable {
+    pool: Pool,
+    timeout: Duration,
+}
+
+impl PostgresTable {
+    /// Returns the table that the connections of `pool` find.
+    #[must_use]
+    pub fn new(pool: Pool) -> Self {
+        let timeout = Duration::from_millis(500);
+        Self { pool, timeout }
+    }
+
+    /// Sets how long one request may take, with the wait for a connection. A call makes two. Default: 500 ms.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Creates the table unless it exists, as [`SCHEMA`] does. Processes may call it at the same time.
+    pub async fn create(&self) -> Result<(), Error> {
+        let sql = format!("{LOCK}; {SCHEMA}");
+        let create = async |client: &mut Object| client.batch_execute(&sql).await;
+        self.request(create).await
+    }
+
+    /// Deletes expired logs, and returns their number. Call it about once a minute. It reads the whole table.
+    pub async fn sweep(&self) -> Result<u64, Error> {
+        let sweep = async |client: &mut Object| client.execute(SWEEP, &[]).await;
+        self.request(sweep).await
+    }
+
+    /// Makes one request on a connection of the pool.
+    async fn request<R>(
+        &self,
+        work: impl AsyncFnOnce(&mut Object) -> Result<R, tokio_postgres::Error>,
+    ) -> Result<R, Error> {
+        let request = async {
+            let mut connection = Connection(Some(self.pool.get().await.map_err(of_pool)?));
+            let Some(client) = &mut connection.0 else {
+                return Err(timeout("the connection is gone"));
+            };
+            let result = work(client).await.map_err(|error| of_postgres(&error));
+            // The response has been read: the connection may serve others.
+            drop(connection.0.take());
+            result
+        };
+        let result = tokio::time::timeout(self.timeout, request).await;
+        result.unwrap_or_else(|_| Err(timeout(&format!("no response within {:?}", self.timeout))))
+    }
+}
+
+/// A connection that leaves the pool if it is dropped while a request runs: the server may not respond any more.
+struct Connection(Option<Object>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.take().map(Object::take);
+    }
+}
+
+/// Makes one change. Returns `false` if the bytes are not the old ones.
+async fn make(client: &impl GenericClient, change: &Change) -> Result<bool, tokio_postgres::Error> {
+    let key = &change.key;
+    let expires_at = SystemTime::UNIX_EPOCH + Duration::from_micros(change.expires_at.as_micros());
+    let rows = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => {
+            let update = client.prepare_cached(UPDATE).await?;
+            client
+                .execute(&update, &[key, new, &expires_at, old])
+                .await?
+        }
+        (Some(old), None) => {
+            let delete = client.prepare_cached(DELETE).await?;
+            client.execute(&delete, &[key, old]).await?
+        }
+        (None, new) => {
+            let none = Vec::new();
+            let insert = client.prepare_cached(INSERT).await?;
+            let row = new.as_ref().unwrap_or(&none);
+            let rows = client.execute(&insert, &[key, row, &expires_at]).await?;
+            if rows > 0 && new.is_none() {
+                // The row keeps others from inserting until the transaction ends.
+                let delete = client.prepare_cached(DELETE).await?;
+                client.execute(&delete, &[key, row]).await?;
+            }
+            rows
+        }
+    };
+    Ok(rows > 0)
+}
+
+/// Makes several changes in one transaction.
+async fn make_all(client: &mut Object, changes: &[Change]) -> Result<bool, tokio_postgres::Error> {
+    let transaction = client.transaction().await?;
+    // The statements are sent in this order, without waiting for each other.
+    let done = try_join_all(changes.iter().map(|change| make(&transaction, change))).await?;
+    let all = done.into_iter().all(|done| done);
+    if all {
+        transaction.commit().await?;
+    } else {
+        transaction.rollback().await?;
+    }
+    Ok(all)
+}
+
+#[async_trait]
+impl Table for PostgresTable {
+    async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
+        let load = async |client: &mut Object| {
+            let load = client.prepare_cached(LOAD).await?;
+            let rows = client.query(&load, &[&keys]).await?;
+            let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
+            rows.iter()
+                .map(row)
+                .collect::<Result<Vec<(SystemTime, Option<Vec<u8>>)>, _>>()
+        };
+        let (times, logs): (Vec<SystemTime>, Vec<_>) =
+            self.request(load).await?.into_iter().unzip();
+        let now = times
+            .first()
+            .map_or(Ok(Timestamp::EPOCH), |now| (*now).try_into())?;
+        Ok(Loaded { logs, now })
+    }
+
+    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+        let swap = async |client: &mut Object| {
+            let done = match &changes[..] {
+                [change] => make(client, change).await,
+                changes => make_all(client, changes).await,
+            };
+            done.or_else(|error| {
+                if lost_to_another(&error) {
+                    Ok(false)
+                } else {
+                    Err(error)
+                }
+            })
+        };
+        self.request(swap).await
+    }
+
+    fn takes_several(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for PostgresTable {
+    /// Prints no address and no password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresTable")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

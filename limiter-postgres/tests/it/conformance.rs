@@ -1,0 +1,31 @@
+//! The Postgres store does what every store must do, through three pools as in three processes.
+
+use std::sync::Arc;
+
+use limiter_core::BoxFuture;
+use limiter_testkit::conformance::Suite;
+use limiter_testkit::conformance_tests;
+
+use crate::{SERVER, store};
+
+conformance_tests!(
+    three_processes,
+    tokio,
+    Suite::slow(),
+    async |suite| {
+        let handle = async || Arc::new(store(&SERVER.url()).await);
+        let (first, second) = (handle().await, handle().await);
+        let sweeper = first.table().clone();
+        let sweep = move || -> BoxFuture<'static, ()> {
+            let table = sweeper.clone();
+            Box::pin(async move {
+                table.sweep().await.unwrap();
+            })
+        };
+        suite
+            .sweep(sweep)
+            .run_handles(vec![first, second], handle())
+            .await
+    },
+    handles
+);

@@ -1,0 +1,111 @@
+//! A Postgres server.
+
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::process::{free_port, until};
+
+/// Makes a cluster unless there is one, prints the server's process id, and kills the server and its processes when the standard
+/// input closes. Prints nothing if there is no server binary. Postgres refuses to run as root.
+const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
+[ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
+[ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
+if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534 --clear-groups --"; fi
+[ -e data ] || $as "$bin/initdb" -D data -U limiter -E UTF8 --locale=C --auth=trust --no-sync >log 2>&1 || { echo failed; exit; }
+$as "$bin/postgres" -D data -c fsync=off -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
+cat >/dev/null; kill -9 $pid $(pgrep -P $pid) 2>/dev/null; wait"#;
+
+/// A Postgres server for one test, on 127.0.0.1. Dropping it stops the server.
+///
+/// It survives a kill with all that it confirmed, because the machine does not stop.
+#[derive(Debug)]
+pub struct Postgres {
+    port: u16,
+    dir: TempDir,
+    keeper: Option<Child>,
+}
+
+impl Postgres {
+    /// Starts a server with an empty database.
+    ///
+    /// # Errors
+    /// If there is no server binary, or if the server does not respond within 20 s.
+    pub fn start() -> io::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("limiter-postgres-")
+            .tempdir()?;
+        let mut server = Self {
+            port: free_port()?,
+            dir,
+            keeper: None,
+        };
+        server.restart().map(|()| server)
+    }
+
+    /// Returns the URL of the database. Any password is accepted.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://limiter:secret@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Kills the server and its processes with `SIGKILL`.
+    pub fn kill(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+    }
+
+    /// Kills the server and starts it with its data, on the same port.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        let mut keeper = Command::new("sh")
+            .current_dir(self.dir.path())
+            .args([
+                "-c",
+                KEEPER,
+                "keeper",
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.port.to_string(),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut pid = String::new();
+        if let Some(stdout) = keeper.stdout.take() {
+            BufReader::new(stdout).read_line(&mut pid)?;
+        }
+        self.keeper = Some(keeper);
+        if pid.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "these tests need a Postgres server: install it (Debian, Ubuntu: apt-get install postgresql; Fedora: dnf install \
+                 postgresql-server; macOS: brew install postgresql) or name the folder of its programs in LIMITER_POSTGRES_BIN",
+            ));
+        }
+        // The last line of `postmaster.pid` is the state of this server, and of no other.
+        let state = self.dir.path().join("data/postmaster.pid");
+        let is_ready = || {
+            Ok(std::fs::read_to_string(&state).is_ok_and(|text| {
+                text.lines().next() == Some(pid.trim()) && text.trim_end().ends_with("ready")
+            }))
+        };
+        until("the server is ready", is_ready).map_err(|error| {
+            let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            io::Error::new(error.kind(), format!("{error}: {log}"))
+        })
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
