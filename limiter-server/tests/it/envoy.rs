@@ -73,6 +73,11 @@ impl Envoy {
                 &format!("timeout: {timeout}\n                      #"),
             ),
             ("connect_timeout: 0.25s", "connect_timeout: 20s"),
+            // A busy server is not gone.
+            (
+                "timeout: 1s\n          unhealthy_threshold",
+                "timeout: 20s\n          unhealthy_threshold",
+            ),
             ("failure_mode_deny: false", "failure_mode_deny: true"),
         ] {
             assert_eq!(config.matches(theirs).count(), 1, "{theirs} in {config}");
@@ -279,10 +284,13 @@ fn envoy_stops_asking_a_server_that_is_gone() {
         let statuses = (0..40).map(|_| exchange(envoy.address, &request).0);
         statuses.filter(|status| *status != 429).count()
     };
-    until("Envoy asks the other server", || {
+    until("the health checks notice", || {
+        let clusters = get(envoy.admin, "/clusters").1;
+        clusters.contains("/failed_active_hc").then_some(())
+    });
+    until("no earlier request waits", || {
         (undecided() == 0).then_some(())
     });
-    // Health checks keep it that way.
     assert_eq!((0..5).map(|_| undecided()).sum::<usize>(), 0);
 }
 
