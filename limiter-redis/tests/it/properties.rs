@@ -1,4 +1,5 @@
-//! Random operations: Redis agrees with the reference store in every field, on each path through the scripts.
+//! Random operations at the ends of the forms of entries, and on long logs: Redis agrees with the reference store in every field.
+//! The conformance suite makes others.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,10 +7,7 @@ use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Counting, MAX_COST, Policy};
-use limiter_memory::MemoryStore;
-use limiter_testkit::conformance::{
-    Case, CaseId, CaseLimiter, Operation, Place, Step, cases, replay,
-};
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Step, replay};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
@@ -27,19 +25,15 @@ fn sequences(default: u32, full: u32) -> u32 {
     }
 }
 
-/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the reference store in every field. Keeps
-/// failures in a file next to this one.
-fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
+/// Replays generated cases on Redis, and compares with the reference store in every field. Keeps failures in a file next to this one.
+fn agree(count: u32, cases: &impl Strategy<Value = Case>) {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .unwrap();
-    let (redis, memory) = (
-        Arc::new(runtime.block_on(connect(&server.url()))),
-        Arc::new(MemoryStore::new()),
-    );
+    let redis = Arc::new(runtime.block_on(connect(&server.url())));
     let tried = Cell::new(0);
     let mut runner = TestRunner::new(Config {
         cases: count,
@@ -47,24 +41,15 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()
     });
-    let property = |value| {
+    let property = |case| {
         tried.set(tried.get() + 1);
-        for (number, case) in cases_of(value).iter().enumerate() {
-            let key = |key: u8| format!("{}/{number}/{key}", tried.get()).into_bytes();
-            let failed =
-                |store, error| TestCaseError::fail(format!("{store}, case {number}: {error}"));
-            // Stores that agree with the reference store agree with each other.
-            runtime
-                .block_on(replay(&memory, case, key))
-                .map_err(|error| failed("memory", error))?;
-            runtime
-                .block_on(replay(&redis, case, key))
-                .map_err(|error| failed("Redis", error))?;
-        }
-        Ok(())
+        let key = |key: u8| format!("{}/{key}", tried.get()).into_bytes();
+        runtime
+            .block_on(replay(&redis, &case, key))
+            .map_err(|error| TestCaseError::fail(error.to_string()))
     };
     runner
-        .run(values, property)
+        .run(cases, property)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(tried.get() >= count);
     assert_eq!(
@@ -72,11 +57,6 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
         0,
         "every sequence ends with a reset of its keys"
     );
-}
-
-#[test]
-fn memory_redis_and_the_reference_agree_in_every_field() {
-    agree(sequences(600, 2_000), &cases(1..=40), |case| vec![case]);
 }
 
 /// The limiters of a case: without one, and with each of the first policies as the default.
@@ -108,91 +88,6 @@ fn settle(step: u8, cost: u64, policy: u8) -> Operation {
         cost,
         policy,
     }
-}
-
-/// Attempts on one log, most of which are denied. With `ids`, every one has a caller's id and takes the general path.
-fn attempts(limits: &[(u64, u64)], steps: &[(u8, u64, u64, u8)], ids: bool) -> Case {
-    let limit = |&(max, window)| limit(max, window);
-    let mut policies: Vec<Policy> = limits
-        .iter()
-        .map(|pair| Policy::from(limit(pair)).with_counting(Counting::Attempts))
-        .collect();
-    if limits.len() > 1 {
-        policies.extend(
-            Policy::new(limits.iter().map(limit))
-                .map(|policy| policy.with_counting(Counting::Attempts)),
-        );
-    }
-    policies.push(Policy::from(limit(&limits[0])));
-    let count = policies.len() as u8;
-    let step = |(number, &(kind, after, cost, n)): (usize, &(u8, u64, u64, u8))| {
-        let (policy, limiter) = ((n / 8).min(count - 1), n % 2);
-        let id = ids.then_some(CaseId::Fresh(number as u8));
-        let operation = match kind {
-            0 => settle(n, cost - 1, policy),
-            1 => run(Mode::Record, limiter, policy, cost, id),
-            2 | 3 => run(Mode::Peek, limiter, policy, cost, None),
-            _ => run(Mode::Acquire, limiter, policy, cost, id),
-        };
-        Step {
-            after: after as i64,
-            operation,
-        }
-    };
-    let steps = steps.iter().enumerate().map(step).collect();
-    Case {
-        policies,
-        limiters: limiters(1),
-        start: START,
-        steps: with_receipts(steps),
-    }
-}
-
-#[test]
-fn both_paths_decide_alike_on_attempts() {
-    const WINDOW: u64 = 100;
-    let after = prop_oneof![4 => Just(0_u64), 8 => 1..4_u64, 1 => WINDOW - 5..WINDOW + 5];
-    let cost = prop_oneof![6 => Just(1_u64), 1 => 2..6_u64];
-    // Usually the first policy.
-    let choice = prop_oneof![4 => 0..8_u8, 1 => 0..32_u8];
-    let limits = vec(
-        (1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]),
-        1..=2,
-    );
-    let strategy = (limits, vec((0..16_u8, after, cost, choice), 1..=60));
-    agree(sequences(300, 2_000), &strategy, |(limits, steps)| {
-        [false, true]
-            .map(|ids| attempts(&limits, &steps, ids))
-            .into()
-    });
-}
-
-/// An append with its own policy keeps what the limiter's windows count, even if these are almost alike.
-#[test]
-fn windows_that_differ_by_a_microsecond_lose_no_charges() {
-    const SECOND: u64 = 1_000_000;
-    let neighbours = (1..=6_u64, 0..3_u64, 0..3_u64, 0..4_u64, 0..3_usize);
-    agree(
-        sequences(200, 1_000),
-        &neighbours,
-        |(units, a, b, after, own)| {
-            let limits = [limit(100, SECOND - 1 + a), limit(5, SECOND - 1 + b)];
-            let own = [limit(50, 1_000), limits[0], limit(4, SECOND)][own];
-            let step = |(after, policy)| Step {
-                after,
-                operation: run(Mode::Acquire, 1, policy, 1, None),
-            };
-            let charges = (0..units).map(|_| (0, 0));
-            let late = [(SECOND - 2 + after, 1), (0, 0), (1, 1), (1, 0)];
-            let late = late.map(|(after, policy)| (after as i64, policy));
-            vec![Case {
-                policies: vec![Policy::new(limits).unwrap(), own.into()],
-                limiters: limiters(1),
-                start: START,
-                steps: charges.chain(late).map(step).collect(),
-            }]
-        },
-    );
 }
 
 /// From this running total on an entry is long, and from this age of the first entry.
@@ -279,7 +174,7 @@ fn extremes() -> impl Strategy<Value = Case> {
 
 #[test]
 fn decisions_are_the_same_at_the_ends_of_the_forms() {
-    agree(sequences(600, 2_000), &extremes(), |case| vec![case]);
+    agree(sequences(600, 2_000), &extremes());
 }
 
 /// Logs of over a hundred entries, usually appended on the fast path, with policies that see further or less far by time and
@@ -354,5 +249,5 @@ fn long_logs() -> impl Strategy<Value = Case> {
 
 #[test]
 fn long_logs_under_changing_policies_agree_with_the_oracle() {
-    agree(sequences(40, 150), &long_logs(), |case| vec![case]);
+    agree(sequences(40, 150), &long_logs());
 }
