@@ -19,9 +19,6 @@ pub enum ClusterFault {
 
 impl ClusterFault {
     /// Calls `during` while the cluster has the fault. The cluster serves again when this returns.
-    ///
-    /// # Errors
-    /// If a node cannot be controlled.
     pub fn inject(self, cluster: &Cluster, during: &mut dyn FnMut()) -> io::Result<()> {
         let nodes = cluster.nodes();
         match self {

@@ -100,13 +100,11 @@ impl<S> Faulty<S> {
     }
 
     /// Returns the number of calls.
-    #[must_use]
     pub fn calls(&self) -> usize {
         lock(&self.0.calls).values().sum()
     }
 
     /// Returns the number of calls with this verb.
-    #[must_use]
     pub fn calls_to(&self, verb: &str) -> usize {
         lock(&self.0.calls).get(verb).copied().unwrap_or(0)
     }
@@ -121,7 +119,6 @@ impl<S> Faulty<S> {
     }
 
     /// Returns the store.
-    #[must_use]
     pub fn store(&self) -> &S {
         &self.0.store
     }

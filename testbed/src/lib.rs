@@ -34,7 +34,6 @@ pub fn alone() -> impl Sized {
 }
 
 /// Returns `true` if the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
-#[must_use]
 pub fn test_all() -> bool {
     std::env::var_os("LIMITER_TEST_ALL").is_some()
 }

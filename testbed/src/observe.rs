@@ -48,9 +48,6 @@ pub struct Observed {
 /// `inject` calls its argument for a second of calls: while the server has a fault, and as often as there are faults. It returns
 /// the URL past any proxy, to which `direct` connects a store that checks the logs, with timeouts that a busy machine does not
 /// reach. Call it in a multi-threaded tokio runtime.
-///
-/// # Errors
-/// If `inject` fails, or if a store does not work before it.
 pub async fn observe(
     subjects: &[Subject],
     loses_data: bool,

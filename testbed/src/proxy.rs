@@ -56,9 +56,6 @@ struct State {
 
 impl Proxy {
     /// Starts a healthy proxy to `server` on a free port of 127.0.0.1.
-    ///
-    /// # Errors
-    /// If there is no free port, or no thread for it.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -86,7 +83,6 @@ impl Proxy {
     }
 
     /// Returns the address that stores connect to.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

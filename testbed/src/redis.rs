@@ -57,9 +57,6 @@ pub struct RedisScene {
 
 impl RedisScene {
     /// Starts a server with an append-only file.
-    ///
-    /// # Errors
-    /// As [`Server::start`].
     pub fn start() -> io::Result<Self> {
         let server = Server::start_with(&ARGS)?;
         let proxy = Proxy::start(address(&server))?;
@@ -67,7 +64,6 @@ impl RedisScene {
     }
 
     /// Returns the URL of the proxy.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.proxy.address())
     }
@@ -79,15 +75,11 @@ fn address(server: &Server) -> SocketAddr {
 
 impl RedisFault {
     /// Returns `true` if the fault may lose confirmed writes.
-    #[must_use]
     pub fn loses_data(self) -> bool {
         matches!(self, Self::KillAndForget | Self::Failover)
     }
 
     /// Calls `during` while the server has the fault. The server serves again when this returns, or within a second.
-    ///
-    /// # Errors
-    /// If the server cannot be controlled.
     pub fn inject(self, scene: &mut RedisScene, during: &mut dyn FnMut()) -> io::Result<()> {
         let RedisScene { server, proxy } = scene;
         match self {

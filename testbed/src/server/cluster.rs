@@ -15,9 +15,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a cluster of three masters with evenly shared slots, and waits until it is ready.
-    ///
-    /// # Errors
-    /// As [`Server::start`].
     pub fn start() -> io::Result<Self> {
         let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
         let starting: Vec<_> = (0..3)
@@ -58,19 +55,16 @@ impl Cluster {
     }
 
     /// Returns the nodes.
-    #[must_use]
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
     /// Returns the nodes, for a test that kills or restarts one.
-    #[must_use]
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
 
     /// Returns the cluster's URL, which lists all nodes.
-    #[must_use]
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self
             .nodes
@@ -81,9 +75,6 @@ impl Cluster {
     }
 
     /// Moves a slot with all its keys to the node with the index `to`, one key at a time, as `redis-cli --cluster reshard` does.
-    ///
-    /// # Errors
-    /// If a node does not respond, or refuses a command.
     pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
         let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
         let [from_id, to_id]: [String; 2] = [
@@ -107,9 +98,6 @@ impl Cluster {
     }
 
     /// Returns the node that serves `slot`.
-    ///
-    /// # Errors
-    /// If a node does not respond, or if no node serves the slot.
     pub fn owner(&self, slot: u16) -> io::Result<&Server> {
         for node in &self.nodes {
             let nodes = node.command::<String>(&["CLUSTER", "NODES"])?;

@@ -36,17 +36,11 @@ pub struct Server {
 
 impl Server {
     /// Starts a server.
-    ///
-    /// # Errors
-    /// If there is no server binary, or if the server does not respond within 20 s.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
 
     /// Starts a server with additional arguments, for example `["--maxmemory", "2mb"]`.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> io::Result<Self> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let mut attempts = 0;
@@ -71,9 +65,6 @@ impl Server {
     }
 
     /// Starts a replica of this server and waits until it is in sync.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
         until("the replica is in sync", || {
@@ -85,27 +76,21 @@ impl Server {
     }
 
     /// Returns the port on 127.0.0.1.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns the server's URL.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Returns the path of the server's Unix socket.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
 
     /// Sends one command over a new connection, for example `command::<i64>(&["DBSIZE"])`. The reply is ignored for `()`.
-    ///
-    /// # Errors
-    /// If the server does not respond within 20 s, or with an error, or with a reply of another type.
     pub fn command<T: FromRedisValue>(&self, args: impl ToRedisArgs) -> io::Result<T> {
         let query = || {
             let server =
@@ -122,18 +107,12 @@ impl Server {
     }
 
     /// Returns a section of `INFO`.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn info(&self, section: &str) -> io::Result<String> {
         self.command(&["INFO", section])
     }
 
     /// Returns a number from `INFO`, for example `info_number("replication", "master_repl_offset")`; 0 if it is
     /// missing.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub fn info_number(&self, section: &str, name: &str) -> io::Result<u64> {
         let info = self.info(section)?;
         let value = info
@@ -154,35 +133,23 @@ impl Server {
     }
 
     /// Restarts the server on the same port with its persisted data. By default there is none.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         self.launch()
     }
 
     /// Restarts the server as [`restart`](Self::restart) does, with other additional arguments.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn restart_with(&mut self, args: &[&str]) -> io::Result<()> {
         self.args = args.iter().map(ToString::to_string).collect();
         self.restart()
     }
 
     /// Stops the server with `SIGSTOP`, so that it hangs with its connections open.
-    ///
-    /// # Errors
-    /// If the signal cannot be sent.
     pub fn pause(&self) -> io::Result<()> {
         self.signal("-STOP")
     }
 
     /// Resumes the server after a [`pause`](Self::pause).
-    ///
-    /// # Errors
-    /// If the signal cannot be sent.
     pub fn resume(&self) -> io::Result<()> {
         self.signal("-CONT")
     }
@@ -259,9 +226,6 @@ impl Drop for Server {
 }
 
 /// Blocks until something holds.
-///
-/// # Errors
-/// If it does not hold within 20 s, and if the question fails.
 pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let until = Instant::now() + TIMEOUT;
     while !holds()? {
