@@ -15,7 +15,7 @@ use crate::flawed::{FLAWS, Flaw, RIGHT, StoreUnderTest};
 fn named(name: &str) -> &'static Flaw {
     FLAWS
         .iter()
-        .find(|flaw| flaw.2 == name)
+        .find(|flaw| flaw.name == name)
         .unwrap_or_else(|| panic!("there is no flaw {name}"))
 }
 
@@ -44,7 +44,12 @@ fn found(flaw: &'static Flaw, phase: Phase) -> Option<Failure> {
 
 /// Returns what is wrong if the phase misses the flaw, or if the failure does not print the sentence.
 fn missed(flaw: &'static Flaw) -> Option<String> {
-    let (phase, sentence, name, _) = flaw;
+    let Flaw {
+        phase,
+        sentence,
+        name,
+        ..
+    } = flaw;
     let Some(failure) = found(flaw, *phase) else {
         return Some(format!("{phase:?} does not find {name}"));
     };
@@ -64,7 +69,7 @@ fn missed(flaw: &'static Flaw) -> Option<String> {
 fn every_flaw_is_found_and_the_failure_names_the_sentence() {
     // Most phases sleep more than they compute.
     const THREADS: usize = 8;
-    let flaws: Vec<&Flaw> = std::iter::repeat_n(&*FLAWS, if is_long() { 10 } else { 1 })
+    let flaws: Vec<&Flaw> = std::iter::repeat_n(FLAWS, if is_long() { 10 } else { 1 })
         .flatten()
         .collect();
     let missed: Vec<String> = std::thread::scope(|scope| {
@@ -92,7 +97,7 @@ fn passes(store: &'static Flaw) {
     } else {
         Suite::slow()
     };
-    let report = run(suite, store).unwrap_or_else(|failure| panic!("{}\n{failure}", store.2));
+    let report = run(suite, store).unwrap_or_else(|failure| panic!("{}\n{failure}", store.name));
     assert!(report.calls > 10_000, "{report:?}");
 }
 
