@@ -25,7 +25,7 @@ mod watched;
 pub use sentence::Sentence;
 pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 pub use sequence::mismatch::Mismatch;
-pub use session::{replay, replay_blocking};
+pub use session::replay;
 pub use spawn::Task;
 pub use strategy::{cases, policies};
 pub use suite::Suite;

@@ -1,8 +1,6 @@
 //! Generated sequences: every short one, and random ones.
 
-#[cfg(test)]
-mod coverage;
-pub(super) mod exhaustive;
+mod exhaustive;
 mod traffic;
 
 use limiter_core::Name;

@@ -3,8 +3,6 @@
 pub(super) mod call_result;
 pub(super) mod caller;
 pub(super) mod case;
-#[cfg(test)]
-mod definition;
 pub(super) mod mismatch;
 pub(super) mod planner;
 pub(super) mod transcript;

@@ -371,19 +371,6 @@ where
         .map(drop)
 }
 
-/// Like [`replay`], for a store that needs no runtime, on keys that start with `prefix`.
-///
-/// # Errors
-/// As [`replay`].
-pub fn replay_blocking<S>(store: &Arc<S>, case: &Case, prefix: &str) -> Result<(), Mismatch>
-where
-    S: WindowStore + ?Sized,
-{
-    futures::executor::block_on(replay(store, case, |key| {
-        format!("{prefix}/{key}").into_bytes()
-    }))
-}
-
 /// Returns the calls that a case makes, with their expected results.
 #[cfg(test)]
 pub(crate) fn planned(case: &Case) -> Plan {

@@ -167,32 +167,36 @@ impl CallResult {
     }
 }
 
-/// The fields that a list of calls shows, at the end of their names: a limit may precede.
-const SHOWN: [&str; 8] = [
-    "allowed",
-    "retry_after",
-    "entry",
-    "applied",
-    "used",
-    "error",
-    "there was a log",
-    "future",
-];
-
-/// Prints the most telling fields in one line.
+/// Prints the most telling fields in one line. Usage has one number per limit.
 impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut fields = self.fields(Timestamp::EPOCH);
-        let is_shown = |name: &str| {
-            SHOWN
-                .iter()
-                .any(|shown| name == *shown || name.ends_with(&format!(": {shown}")))
+        let status = match self {
+            Self::Decided(decided) => {
+                let answer = &decided.answer;
+                f.write_str(if answer.allowed { "allowed" } else { "denied" })?;
+                if let Some(wait) = answer.retry_after {
+                    write!(f, ", retry_after {}", wait.as_micros())?;
+                }
+                if let Some(step) = decided.repeats {
+                    write!(f, ", appended by step {step}")?;
+                }
+                &answer.status
+            }
+            Self::Settled(settled) => {
+                let applied = settled.applied;
+                f.write_str(if applied { "applied" } else { "not applied" })?;
+                &settled.status
+            }
+            Self::Failed(kind, text) if text.is_empty() => return write!(f, "error {kind:?}"),
+            Self::Failed(_, text) => return write!(f, "error {text}"),
+            Self::Reset(true) => return f.write_str("there was a log"),
+            Self::Reset(false) => return f.write_str("there was no log"),
+            Self::Dropped => return f.write_str("dropped"),
         };
-        fields.retain(|(name, value)| is_shown(name) && !value.ends_with("none"));
-        let fields: Vec<String> = fields
-            .iter()
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
-        f.write_str(&fields.join(", "))
+        f.write_str(", used")?;
+        for limit in status.limits().iter() {
+            write!(f, " {}", limit.used())?;
+        }
+        Ok(())
     }
 }

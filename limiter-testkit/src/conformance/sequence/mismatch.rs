@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use limiter_core::MAX_COST;
+
 use super::Plan;
 use super::call_result::CallResult;
 use super::transcript;
@@ -29,7 +31,8 @@ impl fmt::Display for Mismatch {
         for citation in &self.citations {
             writeln!(f, "{citation}")?;
         }
-        f.write_str(self.transcript.trim_end())
+        let transcript = self.transcript.trim_end();
+        f.write_str(&transcript.replace(&MAX_COST.to_string(), "2^52"))
     }
 }
 
