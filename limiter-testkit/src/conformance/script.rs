@@ -97,8 +97,11 @@ impl Script {
 
     /// Returns the mismatch with the script's name. It cites the sentences of the step.
     pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
-        let of_step = self.citations.get(mismatch.step).into_iter().flatten();
-        mismatch.citations.extend(of_step);
+        for sentence in self.citations.get(mismatch.step).into_iter().flatten() {
+            if !mismatch.citations.contains(sentence) {
+                mismatch.citations.push(*sentence);
+            }
+        }
         mismatch.titled(format!("script \"{}\"", self.name))
     }
 }
