@@ -64,7 +64,9 @@ fn many_tasks_on_a_key_conform() {
 #[test]
 fn many_random_sequences_conform() {
     let number = std::env::var("LIMITER_SEQUENCES");
-    let number = number.map_or(size(500, 5_000), |text| text.parse().expect("LIMITER_SEQUENCES"));
+    let number = number.map_or(size(500, 5_000), |text| {
+        text.parse().expect("LIMITER_SEQUENCES")
+    });
     for others in [0, 5_000, 20_000_u32] {
         let store = Arc::new(MemoryStore::new());
         let limiter = Limiter::new("others", policy!("1/1h"), Arc::clone(&store));
