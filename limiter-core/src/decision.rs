@@ -135,7 +135,7 @@ impl Decision {
     }
 }
 
-/// Defines the methods of a decision that return those of its status.
+/// Defines a decision's methods that return a value of its status.
 macro_rules! of_status {
     ($($name:ident: $type:ty,)*) => {
         impl Decision {$(

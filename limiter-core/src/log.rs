@@ -400,7 +400,7 @@ impl Log {
         }
     }
 
-    /// Drops the entries older than the newest ones that together reach `max`.
+    /// Keeps the newest entries, up to the entry at which their total cost reaches `max`. Drops all older entries.
     fn drop_beyond(&mut self, max: u64) {
         let excess = self.cost().saturating_sub(max);
         if excess > 0 {

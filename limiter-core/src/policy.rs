@@ -257,7 +257,7 @@ impl Policy {
 
     /// Returns the largest maximum of all limits.
     ///
-    /// No decision depends on entries older than the newest ones that together reach it.
+    /// Once the newest entries reach it, no decision depends on older ones.
     #[inline]
     #[must_use]
     pub const fn largest_max(&self) -> u64 {

@@ -8,7 +8,7 @@
 //!    the rules that the wrong result may break.
 //!
 //! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and
-//! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see. A store built on [`Log`] needs nothing else of
+//! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see. A store built on [`Log`] needs no other part of
 //! this module. The rest is for few:
 //!
 //! | item | needed by |

@@ -42,7 +42,7 @@ impl Failed {
 pub(crate) trait Call: Send + Sync {
     fn keys(&self) -> &[Vec<u8>];
 
-    /// Changes the logs of its keys, and returns whether it did. It runs once for each attempt; the last one counts.
+    /// Changes the logs of its keys, and returns `true` if it did. It runs once for each attempt; the last one counts.
     fn run(&self, logs: &mut [Held], now: Timestamp) -> bool;
 
     fn fail(&self, kind: ErrorKind, text: &str);
@@ -149,7 +149,7 @@ pub(crate) fn appended(facts: &Facts) -> bool {
     matches!(facts.outcome, Outcome::Appended(_))
 }
 
-/// Applies operations as one. The damaged logs of advisory operations take no part, as item A7 of the contract says.
+/// Applies operations as one. Advisory operations whose logs are damaged take no part, by item A7 of the contract.
 pub(crate) fn apply_all(
     ops: &[OwnedOp],
     held: &mut [Held],

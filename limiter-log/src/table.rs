@@ -24,12 +24,12 @@ pub trait Table: Debug + Send + Sync + 'static {
     /// among them.
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error>;
 
-    /// Saves all changes, if the bytes of all keys are still [`old`](Change::old). Otherwise changes nothing and returns `false`.
+    /// Saves all changes, if the bytes of all keys are still [`old`](Change::old). Otherwise leaves the table unchanged and returns `false`.
     ///
     /// The keys are sorted, so transactions that lock rows in this order do not deadlock.
     async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error>;
 
-    /// Returns whether `load` and `swap` accept several keys, as one transaction does. Otherwise they always get exactly one, and
+    /// Returns `true` if `load` and `swap` accept several keys, as one transaction does. Otherwise they always get exactly one, and
     /// [`AllOf`](limiter_core::AllOf) decides over several limiters one by one. Default: `false`.
     fn takes_several(&self) -> bool {
         false

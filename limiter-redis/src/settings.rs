@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 /// A server's host and port.
 pub(crate) type Address = (String, u16);
 
-/// The certificates for TLS. By default, the client has none, and the system's authorities sign those of servers.
+/// The certificates for TLS. By default, the client has none, and the system's authorities verify servers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates(#[cfg(feature = "tls")] pub(crate) Option<redis::TlsCertificates>);
 

@@ -1,4 +1,4 @@
-//! Who may use the admin listener.
+//! Access to the admin listener.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const HEADER: &str = "x-limiter-admin";
 
 type Hash = [u8; 32];
 
-/// Who may use a listener.
+/// The rules for access to a listener.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     token: Option<Hash>,

@@ -54,7 +54,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Opens a socket at a host and a port, or at `unix:` and a path. `option` names it in errors. Returns its address.
+    /// Opens a socket at a host and a port, or at `unix:` and a path. Errors contain `option`. Returns its address.
     pub(crate) async fn open(option: &str, address: &str) -> anyhow::Result<(Self, String)> {
         let cannot = || format!("{option}: cannot listen on {address}");
         let Some(path) = address.strip_prefix(UNIX) else {

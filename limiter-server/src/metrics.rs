@@ -16,7 +16,7 @@ const BUCKETS: [f64; 12] = [
     50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0,
 ];
 
-/// The process's recorder; `None` if the program has another one.
+/// The process's recorder. `None` if the program has a different one.
 static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 /// The labels of all metrics.
 static LABELS: OnceLock<Vec<(String, String)>> = OnceLock::new();

@@ -91,8 +91,8 @@ pub struct Serve {
     /// `redis+sentinel://` or `rediss+sentinel://`. A variable keeps its password off the command line
     #[arg(long, value_name = "URL", default_value = "memory", value_parser = LocationParser)]
     pub store: Location,
-    /// The authorities in PEM that must have signed the certificates of Redis, its Cluster or its sentinels, for `rediss` URLs. By
-    /// default, those of the system
+    /// The authorities in PEM that must have signed the certificates of Redis, its Cluster or its sentinels, for `rediss` URLs.
+    /// Default: the system's
     #[arg(long, value_name = "FILE")]
     pub store_tls_ca: Option<PathBuf>,
     /// The certificate chain in PEM that this server shows to Redis
@@ -138,7 +138,7 @@ pub struct Serve {
     /// The HTTP listener: `/json`, `/v1/…`, `/healthz`, `/healthcheck`
     #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:8080")]
     pub http: String,
-    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`. Beyond loopback, it needs `--tls-cert` or
+    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`. Except on loopback, it needs `--tls-cert` or
     /// `--admin-plain`
     #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:6070")]
     pub admin: String,

@@ -87,7 +87,7 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
     })
 }
 
-/// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log say so.
+/// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log report it.
 fn reload(path: &Path, service: &Service) {
     let read = Rules::read(path, service.store().shared(), Some(&service.rules()));
     let result = if read.is_ok() { "success" } else { "failure" };

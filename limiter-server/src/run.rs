@@ -112,7 +112,7 @@ impl Server {
         let is_local = admin_socket.is_local();
         ensure!(
             is_local || admin_tls.is_some() || options.admin_plain,
-            "--admin {admin}: beyond loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
+            "--admin {admin}: except on loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
         );
         let guard = Guard::new(token.as_deref(), is_local, &options.admin_host);
         let for_admin = guard::guarded(for_admin, guard);

@@ -227,7 +227,7 @@ impl Store {
         &self.shared
     }
 
-    /// Returns the memory store; `None` if the counts are elsewhere.
+    /// Returns the memory store. `None` if the counts are elsewhere.
     pub(crate) fn memory(&self) -> Option<&Arc<MemoryStore>> {
         self.memory.as_ref()
     }

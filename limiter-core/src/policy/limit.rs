@@ -71,7 +71,7 @@ impl Limit {
     /// limits of a policy that have a resolution have the same one.
     ///
     /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. The
-    /// largest one that is at most a sixtieth of the window is a good start. Default: exact.
+    /// longest one up to a sixtieth of the window is a good start. Default: exact.
     ///
     /// ```
     /// use std::time::Duration;

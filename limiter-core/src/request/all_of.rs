@@ -21,7 +21,7 @@ use crate::store::{SyncStore, WindowStore};
 ///
 /// `.await` it, or call [`now`](Self::now) where the stores are synchronous. Both return a [`JointDecision`].
 ///
-/// Calls on one store are made as [one](crate::WindowStore::apply_all) if it can change their logs together: in Redis, those on one
+/// Calls on one store are made as [one](crate::WindowStore::apply_all) if it can change their logs together: in Redis, the logs on one
 /// server, or in one hash slot of a Cluster. Other calls are made one after another: acquires and peeks, then acquires without
 /// receipts because no limit is exact, then records, then advisory calls and statuses. Once one denies, the others are only looked
 /// up, for the longest wait of all, and the charges made before are refunded. An attempt that denies first stays where the policy

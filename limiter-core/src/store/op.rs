@@ -375,7 +375,8 @@ impl<'a> Op<'a> {
 
 /// The rule for the entries that an append keeps.
 ///
-/// An append drops the entries aged `window` or more, and the entries older than the newest ones that together reach `max`.
+/// An append drops the entries aged `window` or more. Of the others it keeps the newest, up to the entry at which their total cost
+/// reaches `max`.
 /// No later decision depends on the dropped entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {

@@ -214,7 +214,7 @@ impl<'a, E: Encoding> View<'a, E> {
         }
     }
 
-    /// Drops entries older than the newest ones that together cost at least `max`.
+    /// Keeps the newest entries, up to the entry at which they cost at least `max`. Drops all older entries.
     pub(crate) fn drop_beyond(&mut self, max: u64) {
         let excess = self.cost_from(0).saturating_sub(max);
         if excess > 0 {

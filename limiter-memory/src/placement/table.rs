@@ -40,7 +40,7 @@ pub(crate) struct Table {
 
 const SMALLEST: usize = 8;
 
-/// The buckets that are copied at once. Few, because their shard is locked meanwhile.
+/// The number of buckets copied at a time. Few, because their shard is locked meanwhile.
 pub(crate) const PART: usize = 32;
 
 /// Returns how many keys this many buckets can hold. Probing is slow if few buckets are vacant.

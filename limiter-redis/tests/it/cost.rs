@@ -174,7 +174,7 @@ async fn the_servers_time_does_not_grow_with_the_log_or_the_cost() {
             through(|entries| limit(large(), entries)),
         ),
         (
-            "another policy, one is beyond the maximum",
+            "another policy, one is above the maximum",
             Mode::Acquire,
             true,
             through(|entries| limit(entries, 2 * large())),

@@ -12,7 +12,7 @@ use testbed::server::{Server, until};
 use crate::sentinel::Sentinel;
 use crate::support::{builder, search};
 
-/// Writes an authority's certificate, and one that it signed with its key.
+/// Writes an authority's certificate, a certificate that it signed, and the key.
 fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     // OpenSSL takes a certificate with its issuer's name for one that signed itself.

@@ -219,7 +219,7 @@ impl<'r> Claim<'r> {
         self.over && !matches!(self.class, Class::Shadow)
     }
 
-    /// Returns `true` if other quotas deny only if this rule is over its limit too. In shadow mode, it never is.
+    /// Returns `true` if other quotas deny only if this rule is also over its limit. In shadow mode, it never is.
     fn is_quota(&self) -> bool {
         // A rule that admits everything is no quota that others could need spent.
         self.wants != Wants::Nothing && self.rule.is_some_and(|rule| rule.quota)

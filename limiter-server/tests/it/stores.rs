@@ -381,7 +381,7 @@ fn wrong_options_end_the_program() {
                 any,
             ],
             1,
-            "beyond loopback, it needs --tls-cert, or --admin-plain",
+            "except on loopback, it needs --tls-cert, or --admin-plain",
         ),
         (
             vec!["--config", config, "--metric-label", "1a=b"],
