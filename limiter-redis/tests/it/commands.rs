@@ -177,22 +177,22 @@ async fn the_common_operations_take_few_commands() {
         ),
     ] {
         let n = CALLS / cost;
-        let is_allowed = async || {
+        let fits = async || {
             let op = match name {
                 "records" => Op::record(name, policy),
                 _ => Op::acquire(name, policy),
             };
-            run(&store, op.with_cost(cost)).await.unwrap().is_allowed()
+            run(&store, op.with_cost(cost)).await.unwrap().fits()
         };
         for _ in 0..n {
-            assert!(is_allowed().await);
+            assert!(fits().await);
         }
         expect(
             name,
             &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat(),
         );
         for _ in 0..CALLS {
-            assert!(!is_allowed().await);
+            assert!(!fits().await);
         }
         expect(&format!("{name}, denied"), denied);
     }
