@@ -25,6 +25,8 @@ pub const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS limiter_logs (
 
 /// Two processes that create a table at the same time fail without a lock.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7236834182110209)";
+/// The plan of this statement is kept. That of `LOAD` is made anew for each call.
+const LOAD_ONE: &str = "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)";
 /// One snapshot of all logs. The subquery always uses the primary key.
 const LOAD: &str = "SELECT clock_timestamp(), (SELECT log FROM limiter_logs AS logs WHERE logs.key = wanted.key) \
      FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (key, number) ORDER BY number";
@@ -157,8 +159,16 @@ async fn make_all(client: &mut Object, changes: &[Change]) -> Result<bool, tokio
 impl Table for PostgresTable {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
         let load = async |client: &mut Object| {
-            let load = client.prepare_cached(LOAD).await?;
-            let rows = client.query(&load, &[&keys]).await?;
+            let rows = match keys {
+                [key] => {
+                    let load = client.prepare_cached(LOAD_ONE).await?;
+                    client.query(&load, &[key]).await?
+                }
+                keys => {
+                    let load = client.prepare_cached(LOAD).await?;
+                    client.query(&load, &[&keys]).await?
+                }
+            };
             let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
             rows.iter()
                 .map(row)
