@@ -1,6 +1,6 @@
 //! The counts of the memory store in a file, in which they survive a restart.
 //!
-//! The file is [`HEAD`], then a name, a key and a log for each log, each with its length in front, and the SHA-256 of all that.
+//! The file is `HEAD`, then a name, a key and a log for each log, each with its length in front, and the SHA-256 of all that.
 
 use std::ffi::OsString;
 use std::fmt;
