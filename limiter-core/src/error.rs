@@ -6,7 +6,7 @@ use crate::store::log_key::LogKey;
 
 /// The reason why an operation has no decision.
 ///
-/// A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
+/// A denial is not an error: see [`Decision::is_denied`](crate::Decision::is_denied).
 ///
 /// [`Display`](fmt::Display) prints what failed and why: `Redis failed: connection refused`. There is no
 /// [`source`](std::error::Error::source), so a program that prints all sources prints each text once.
