@@ -1,6 +1,7 @@
 //! The Postgres store does what every store must do, through three pools as in three processes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use limiter_core::BoxFuture;
 use limiter_testkit::conformance::Suite;
@@ -11,7 +12,8 @@ use crate::{SERVER, store};
 conformance_tests!(
     three_processes,
     tokio,
-    Suite::slow(),
+    // A busy test machine takes seconds to start the connections of all phases.
+    Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(60)),
     async |suite| {
         let handle = async || Arc::new(store(&SERVER.url()).await);
         let (first, second) = (handle().await, handle().await);

@@ -29,7 +29,7 @@ fn pool(url: &str, size: usize) -> Pool {
 
 /// Returns a table with a pool of its own, as a process has it.
 async fn table(url: &str) -> PostgresTable {
-    let table = PostgresTable::new(pool(url, 8)).timeout(TIMEOUT);
+    let table = PostgresTable::new(pool(url, 4)).timeout(TIMEOUT);
     table.create().await.unwrap();
     table
 }

@@ -18,8 +18,11 @@ use super::suite::run::Run;
 const MAX_POLLS: usize = 16;
 /// How long a future is polled before it is dropped, if it waits for something else. In microseconds.
 const POLL_MICROS: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
-/// The time limit for all later calls together.
-const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Returns the time limit for all later calls together.
+fn later_calls(run: &Run<'_>) -> Duration {
+    run.suite.sizes.call / 2
+}
 
 /// Why a script ended early.
 enum Ended {
@@ -59,8 +62,9 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                 }
                 Err(Ended::Hung) => {
                     let title = format!("{} whose future is dropped after {after}", script.name);
+                    let most = later_calls(run);
                     let text = format!(
-                        "after that, calls on the same key and on another key did not return within {DEADLINE:?}"
+                        "after that, calls on the same key and on another key did not return within {most:?}"
                     );
                     // A store that hangs once would hang again.
                     return run.fail(Mismatch::new(title, &[C2], text));
@@ -108,7 +112,7 @@ async fn once(
         task.await;
         receive.await
     };
-    let Some(Ok((session, result))) = within(DEADLINE, answered).await else {
+    let Some(Ok((session, result))) = within(later_calls(run), answered).await else {
         return Err(Ended::Hung);
     };
     run.count(session.calls());

@@ -24,8 +24,8 @@ pub struct Sizes {
     /// How long a call may block its thread before it breaks sentence T5. A store that first leaves its runtime's thread, as with
     /// tokio's `block_in_place`, may use any duration.
     pub blocking: Duration,
-    /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows 5 s for the calls
-    /// after a dropped one.
+    /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows half of
+    /// that for the calls after a dropped one.
     pub call: Duration,
     /// The length of the exhaustive sequences. There are 3,234 of length 2 and 246,856 of length 3.
     pub depth: usize,
@@ -69,6 +69,7 @@ impl Sizes {
         in_a_row: 100,
         other_keys: 50,
         blocking: Duration::from_millis(20),
+        call: Duration::from_secs(20),
         one_in: 6,
         sequences: 150,
         shrinking: 1_000,
