@@ -1,6 +1,6 @@
 //! A Postgres server.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -9,16 +9,18 @@ use tempfile::TempDir;
 use super::process::{free_port, until};
 
 /// Makes a cluster unless there is one, prints the server's process id, and kills the server and its processes when the standard
-/// input closes. Prints nothing if there is no server binary. Postgres refuses to run as root.
+/// input closes. If it read nothing from there, the test has ended without a drop, and the data goes. Prints nothing if there is no server binary. Postgres refuses to run as root.
 const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
 [ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
 if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534 --clear-groups --"; fi
 [ -e data ] || $as "$bin/initdb" -D data -U limiter -E UTF8 --locale=C --auth=trust --no-sync >log 2>&1 || { echo failed; exit; }
-$as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
-cat >/dev/null; kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
+$as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
+keep=$(cat); kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
 # A process that still ends would hold the shared memory that the next server needs.
-for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done"#;
+for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done
+[ -n "$keep" ] || rm -rf "$PWD"
+"#;
 
 /// A Postgres server for one test, on 127.0.0.1. Dropping it stops the server.
 ///
@@ -56,7 +58,9 @@ impl Postgres {
     /// Kills the server and its processes with `SIGKILL`.
     pub fn kill(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
-            drop(keeper.stdin.take());
+            if let Some(mut stdin) = keeper.stdin.take() {
+                let _ = stdin.write_all(b"keep the data");
+            }
             let _ = keeper.wait();
         }
     }
