@@ -12,7 +12,7 @@ use crate::{SERVER, store};
 conformance_tests!(
     three_processes,
     tokio,
-    // A busy test machine takes seconds to start the connections of all phases.
+    // On a busy test machine, a server with a disk may not respond for seconds.
     Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(60)),
     async |suite| {
         let handle = async || Arc::new(store(&SERVER.url()).await);

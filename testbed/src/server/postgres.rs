@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use super::process::{free_port, until};
 
 /// Makes a cluster unless there is one, prints the server's process id, and kills the server and its processes when the standard
-/// input closes. If it read nothing from there, the test has ended without a drop, and the data goes. Prints nothing if there is no server binary. Postgres refuses to run as root.
+/// input closes. If it read nothing from there, the test program ended without a drop, and it removes the data. Prints nothing if there
+/// is no server binary. Postgres refuses to run as root.
 const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
 [ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
@@ -111,7 +112,7 @@ impl Postgres {
     }
 }
 
-/// Returns where the data goes: into memory if 500 MB are free there, because all writes to a busy disk may stop for many seconds.
+/// Returns where to put the data: in memory if 500 MB are free there, because writes to a busy disk may block for many seconds.
 fn folder() -> PathBuf {
     const MEMORY: &str = "/dev/shm";
     let free = || -> Option<u64> {
