@@ -6,6 +6,7 @@
 //! packages, or that of `initdb` on the path. Without a binary, starting fails and the error explains how to install one.
 
 mod cluster;
+mod keeper;
 mod postgres;
 mod process;
 

@@ -1,16 +1,16 @@
 //! A Postgres server.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::keeper::Keeper;
 use super::process::{free_port, until};
 
-/// Makes a cluster unless there is one, prints the server's process id, and kills the server and its processes when the standard
-/// input closes. If it read nothing from there, the test program ended without a drop, and it removes the data. Prints nothing if there
-/// is no server binary. Postgres refuses to run as root.
+/// The script of a [`Keeper`]. Makes a cluster unless there is one. Prints nothing if there is no server binary. Postgres refuses to run
+/// as root.
 const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
 [ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
@@ -19,9 +19,7 @@ if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534
 $as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
 keep=$(cat); kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
 # A process that still ends would hold the shared memory that the next server needs.
-for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done
-[ -n "$keep" ] || rm -rf "$PWD"
-"#;
+for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done"#;
 
 /// A Postgres server for one test, on 127.0.0.1. Dropping it stops the server.
 ///
@@ -30,7 +28,7 @@ for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/
 pub struct Postgres {
     port: u16,
     dir: TempDir,
-    keeper: Option<Child>,
+    keeper: Option<Keeper>,
 }
 
 impl Postgres {
@@ -58,12 +56,7 @@ impl Postgres {
 
     /// Kills the server and its processes with `SIGKILL`.
     pub fn kill(&mut self) {
-        if let Some(mut keeper) = self.keeper.take() {
-            if let Some(mut stdin) = keeper.stdin.take() {
-                let _ = stdin.write_all(b"keep the data");
-            }
-            let _ = keeper.wait();
-        }
+        self.keeper = None;
     }
 
     /// Kills the server and starts it with its data, on the same port.
@@ -72,24 +65,9 @@ impl Postgres {
     /// As [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
-        let mut keeper = Command::new("sh")
-            .current_dir(self.dir.path())
-            .args([
-                "-c",
-                KEEPER,
-                "keeper",
-                "-h",
-                "127.0.0.1",
-                "-p",
-                &self.port.to_string(),
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut pid = String::new();
-        if let Some(stdout) = keeper.stdout.take() {
-            BufReader::new(stdout).read_line(&mut pid)?;
-        }
+        let port = self.port.to_string();
+        let args = ["-h", "127.0.0.1", "-p", &port];
+        let (keeper, pid) = Keeper::start(self.dir.path(), KEEPER, args)?;
         self.keeper = Some(keeper);
         if pid.is_empty() {
             return Err(io::Error::new(

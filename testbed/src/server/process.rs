@@ -1,10 +1,10 @@
 //! A single server process.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::{
@@ -13,16 +13,17 @@ use redis::{
 };
 use tempfile::TempDir;
 
+use super::keeper::Keeper;
+
 /// The timeout of commands, and of [`until`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The offset of a cluster node's bus port.
 const BUS: u16 = 10_000;
 
-/// Prints the server's process id, and kills the server when the standard input closes, which happens when the test process ends
-/// for any reason. Prints nothing if there is no server binary.
+/// The script of a [`Keeper`]. Prints nothing if there is no server binary.
 const KEEPER: &str = r#"program=${LIMITER_REDIS_SERVER:-$(command -v redis-server || command -v valkey-server)} || exit
 "$program" "$@" </dev/null >/dev/null 2>&1 & pid=$!; echo $pid
-cat >/dev/null; kill -9 $pid 2>/dev/null; wait"#;
+keep=$(cat); kill -9 $pid 2>/dev/null; wait"#;
 
 /// A Redis server for one test. Dropping it stops the server.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub struct Server {
     port: u16,
     args: Vec<String>,
     dir: TempDir,
-    keeper: Option<Child>,
+    keeper: Option<Keeper>,
     pid: u32,
 }
 
@@ -125,11 +126,7 @@ impl Server {
 
     /// Kills the server with `SIGKILL`.
     pub fn kill(&mut self) {
-        let Some(mut keeper) = self.keeper.take() else {
-            return;
-        };
-        drop(keeper.stdin.take());
-        let _ = keeper.wait();
+        self.keeper = None;
     }
 
     /// Restarts the server on the same port with its persisted data. By default there is none.
@@ -166,36 +163,14 @@ impl Server {
     }
 
     fn launch(&mut self) -> io::Result<()> {
-        let mut keeper = Command::new("sh")
-            .current_dir(self.dir.path())
-            .args([
-                "-c",
-                KEEPER,
-                "keeper",
-                "--port",
-                &self.port.to_string(),
-                "--bind",
-                "127.0.0.1",
-            ])
-            .args([
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--daemonize",
-                "no",
-            ])
-            .args(["--logfile", "log", "--unixsocket", "redis.sock"])
-            .args(&self.args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut pid = String::new();
-        if let Some(stdout) = keeper.stdout.take() {
-            BufReader::new(stdout).read_line(&mut pid)?;
-        }
+        let port = self.port.to_string();
+        let args = ["--port", &port, "--bind", "127.0.0.1"]
+            .into_iter()
+            .chain(["--protected-mode", "no", "--save", "", "--appendonly", "no"])
+            .chain(["--daemonize", "no", "--logfile", "log"])
+            .chain(["--unixsocket", "redis.sock"])
+            .chain(self.args.iter().map(String::as_str));
+        let (keeper, pid) = Keeper::start(self.dir.path(), KEEPER, args)?;
         self.keeper = Some(keeper);
         let missing = |_| {
             io::Error::new(
