@@ -51,9 +51,9 @@ pub fn routes(service: Arc<Service>, unhealthy_when: &[Unhealthy]) -> Router {
 /// Why a request is refused for which there is too little memory.
 pub(crate) const TOO_MANY: &str = "too many requests in progress";
 
-/// Answers a request for which there is too little memory.
+/// Refuses a request for which there is too little memory. A body that its client leaves unread would occupy some.
 pub(crate) fn refuse() -> Response {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY).into_response()
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
 /// Responds to Envoy's request in the JSON form of proto3.

@@ -143,10 +143,10 @@ pub struct Serve {
     #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:6070")]
     pub admin: String,
     /// The maximum number of connections per listener. Excess ones are closed after a second, long enough for a health check
-    #[arg(long, value_name = "N", default_value_t = 4_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub max_connections: usize,
     /// The maximum number of these connections from one address, or from one /64 of IPv6
-    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    #[arg(long, value_name = "N", default_value_t = 500)]
     pub max_connections_per_address: usize,
     /// The age at which a connection is told to end, give or take a tenth. Its client connects again, perhaps to a new server.
     /// Unspecified, connections may last

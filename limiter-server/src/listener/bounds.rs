@@ -37,6 +37,8 @@ const LOOKS: u32 = 4;
 const BUDGET: usize = 64 << 20;
 /// What a request counts besides its head, its body and its response.
 const REQUEST: usize = 8 << 10;
+/// What a stream of gRPC's own services counts, which has a task and buffers.
+const STREAM: usize = 48 << 10;
 /// What a byte of a body counts. The smallest elements of a message take two bytes, and 48 in memory, in a list that may be half
 /// empty.
 const BODY: usize = 48;
@@ -164,7 +166,9 @@ impl Seat {
         }
         let fields = request.headers().iter();
         let head = fields.map(|(name, value)| name.as_str().len() + value.len() + 32);
-        let fits = hold.count(REQUEST + head.sum::<usize>());
+        let is_stream = request.uri().path().starts_with("/grpc.");
+        let own = if is_stream { STREAM } else { REQUEST };
+        let fits = hold.count(own + head.sum::<usize>());
         (hold, fits)
     }
 

@@ -1,7 +1,7 @@
 //! Clients that hold what they can.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures_util::future::join_all;
-use http::Request;
+use h2::RecvStream;
+use http::{Request, Response};
 use hyper::body::Bytes;
 use limiter_server::options::Options;
 use limiter_server::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
@@ -91,48 +92,37 @@ async fn unfinished_bodies_share_a_budget() {
     });
 }
 
-/// The limit of `deploy/kubernetes.yaml`, in KiB.
-fn limit() -> u64 {
+/// What each listener's requests in progress, and each of its connections, occupy at most, in KiB.
+const REQUESTS: u64 = 64 << 10;
+const CONNECTION: u64 = 140;
+
+/// The defaults fit the memory that `deploy/kubernetes.yaml` allows, with 64 MiB for the program.
+#[test]
+fn what_clients_occupy_fits_the_limit_of_kubernetes() {
+    let command = Options::with_variables();
+    let default = |name| {
+        let mut options = command.get_arguments();
+        let option = options.find(|option| option.get_id() == name).unwrap();
+        let value = option.get_default_values()[0].to_str().unwrap();
+        value.parse::<u64>().unwrap()
+    };
     let text = include_str!("../../deploy/kubernetes.yaml");
     let (_, rest) = text.split_once("limits: { memory: ").unwrap();
-    rest.split_once("Mi }").unwrap().0.parse::<u64>().unwrap() << 10
+    let limit = rest.split_once("Mi }").unwrap().0.parse::<u64>().unwrap() << 10;
+    let listener = REQUESTS + default("max_connections") * CONNECTION;
+    assert!(3 * listener + (64 << 10) <= limit, "{listener} KiB each");
 }
 
-#[tokio::test]
-async fn as_many_connections_as_there_may_be_fit_the_limit_of_kubernetes() {
-    let server = Server::start(CONFIG, &[]);
-    let mut held = Vec::new();
-    // The default of --max-connections, and of the maximum from one address.
-    for number in 0..4_000u32 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        let address = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number / 1_000);
-        socket.bind((address, 0).into()).unwrap();
-        let stream = socket.connect(server.grpc).await;
-        let stream =
-            stream.unwrap_or_else(|error| panic!("connection {number}, see `ulimit -n`: {error}"));
-        let (client, connection) = h2::client::handshake(stream).await.unwrap();
-        tokio::spawn(connection);
-        let mut client = client.ready().await.unwrap();
-        let (answer, _) = client
-            .send_request(Request::get("http://x/").body(()).unwrap(), true)
-            .unwrap();
-        assert_eq!(answer.await.unwrap().headers()["grpc-status"], "12");
-        held.push(client);
-    }
-    let most = server.proc("status", "VmHWM:");
-    println!("{most} KiB held");
-    assert!(most < limit(), "{most} KiB held");
-}
-
-/// Makes as many requests over HTTP/2 as the server lets 110 connections make, and reads no byte of a body. Returns the
+/// Makes as many requests over HTTP/2 as the server lets connections make, and reads no byte of a body. Returns the
 /// connections and the number of requests that were refused.
 async fn unread(
-    server: &Server,
-    request: fn() -> (Request<()>, &'static str),
+    to: SocketAddr,
+    connections: usize,
+    (path, kind, body): (&str, &str, &'static str),
 ) -> (Vec<JoinHandle<()>>, Arc<AtomicUsize>) {
     let (mut held, refused) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
-    for _ in 0..110 {
-        let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
+    for _ in 0..connections {
+        let stream = tokio::net::TcpStream::connect(to).await.unwrap();
         let handshake = h2::client::Builder::new()
             .initial_window_size(0)
             .handshake(stream);
@@ -144,20 +134,25 @@ async fn unread(
         client = client.ready().await.unwrap();
         assert_eq!(client.current_max_send_streams(), 100);
         for _ in 0..100 {
-            let (head, body) = request();
-            let (answer, mut stream) = client.send_request(head, body.is_empty()).unwrap();
-            if !body.is_empty() {
-                stream
-                    .send_data(Bytes::from_static(body.as_bytes()), true)
-                    .unwrap();
-            }
+            let request = Request::post(format!("http://x{path}")).header("content-type", kind);
+            let request = request.body(()).unwrap();
+            let (answer, mut stream) = client.send_request(request, false).unwrap();
+            // A stream of requests goes on.
+            let is_all = kind == "application/json";
+            let body = Bytes::from_static(body.as_bytes());
+            stream.send_data(body, is_all).unwrap();
             let refused = Arc::clone(&refused);
             held.push(tokio::spawn(async move {
-                let answer = answer
-                    .await
-                    .map(|answer| (answer.status().as_u16(), answer));
-                refused.fetch_add(usize::from(matches!(answer, Ok((503, _)))), Relaxed);
+                let answer = answer.await;
+                // A refusal has no body that its client could leave unread.
+                let is_refused = |answer: &Response<RecvStream>| {
+                    let status = answer.headers().get("grpc-status");
+                    let is_empty = answer.body().is_end_stream();
+                    status.is_some_and(|it| it == "8") || (answer.status() == 503 && is_empty)
+                };
+                refused.fetch_add(usize::from(answer.as_ref().is_ok_and(is_refused)), Relaxed);
                 std::future::pending::<()>().await;
+                drop(stream);
             }));
         }
     }
@@ -166,41 +161,50 @@ async fn unread(
 
 #[tokio::test]
 async fn requests_in_progress_share_a_budget() {
-    let server = Server::start(CONFIG, &[]);
-    let body =
-        r#"{"domain": "d", "descriptor": [["user", "ann"]], "cost": 1000, "wait_ms": 60000}"#;
-    assert_eq!(
-        server.post("/v1/acquire", &body.replace("60000", "0")).0,
-        200
-    );
-    let unread_health: fn() -> _ = || (Request::get("http://x/healthz").body(()).unwrap(), "");
-    let waits: fn() -> _ = || {
-        let request =
-            Request::post("http://x/v1/acquire").header("content-type", "application/json");
-        let body = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
-        (request.body(()).unwrap(), body)
-    };
-    for request in [unread_health, waits] {
-        let (held, refused) = unread(&server, request).await;
-        // At most 64 MiB, of which each request counts at least 8 KiB: 8,192 of 11,000 requests.
+    const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
+    let json = "application/json";
+    // The request, and how many are in progress at most: each counts at least 8 KiB, and a stream 48 KiB.
+    for (request, most) in [
+        (("/v1/acquire", json, wait), 8_192),
+        (("/json", json, "{}"), 8_192),
+        ((REFLECTION, "application/grpc", "\0"), 1_365),
+    ] {
+        let server = Server::start(CONFIG, &[]);
+        let all = wait.replace("60000", "0, \"cost\": 1000");
+        assert_eq!(server.post("/v1/acquire", &all).1["allowed"], true);
+        let to = if request.0 == REFLECTION {
+            server.grpc
+        } else {
+            server.http
+        };
+        let before = server.proc("status", "VmHWM:");
+        let (held, refused) = unread(to, 200, request).await;
         let patience = async {
-            while refused.load(Relaxed) < 11_000 - 8_192 {
+            while refused.load(Relaxed) < 20_000 - most {
                 sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, patience)
             .await
-            .expect("too few are refused");
-        assert!(refused.load(Relaxed) < 11_000);
-        let most = server.proc("status", "VmHWM:");
-        println!("{most} KiB held");
-        assert!(most < limit(), "{most} KiB held");
+            .unwrap_or_else(|_| panic!("{refused:?} of {} are refused", request.0));
+        assert!(refused.load(Relaxed) < 20_000);
+        let occupied = server.proc("status", "VmHWM:") - before;
+        println!("{occupied} KiB occupied by {}", request.0);
+        assert!(occupied < REQUESTS + 200 * CONNECTION, "{occupied} KiB");
         for task in held {
             task.abort();
             let _ = task.await;
         }
         until("the memory is free", || {
-            (http(server.http, HEALTH).0 == 200).then_some(())
+            (server
+                .post(
+                    "/v1/status",
+                    r#"{"domain": "d", "descriptor": [["user", "x"]]}"#,
+                )
+                .0
+                == 200)
+                .then_some(())
         });
     }
 }
