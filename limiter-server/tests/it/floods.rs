@@ -179,19 +179,19 @@ async fn requests_in_progress_share_a_budget() {
             server.http
         };
         let before = server.proc("status", "VmHWM:");
-        let (held, refused) = unread(to, 200, request).await;
+        let (held, refused) = unread(to, 100, request).await;
         let patience = async {
-            while refused.load(Relaxed) < 20_000 - most {
+            while refused.load(Relaxed) < 10_000 - most {
                 sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, patience)
             .await
             .unwrap_or_else(|_| panic!("{refused:?} of {} are refused", request.0));
-        assert!(refused.load(Relaxed) < 20_000);
+        assert!(refused.load(Relaxed) < 10_000);
         let occupied = server.proc("status", "VmHWM:") - before;
         println!("{occupied} KiB occupied by {}", request.0);
-        assert!(occupied < REQUESTS + 200 * CONNECTION, "{occupied} KiB");
+        assert!(occupied < REQUESTS + 100 * CONNECTION, "{occupied} KiB");
         for task in held {
             task.abort();
             let _ = task.await;
