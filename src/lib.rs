@@ -55,7 +55,8 @@
 //! | feature | adds |
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the in-process store |
-//! | `postgres` | `PostgresStore`, behind your own pool; enables `log` and `tokio` |
+//! | `postgres` | `PostgresStore`, behind your own pool or by a URL; enables `log` and `tokio` |
+//! | `postgres-tls` | TLS for URLs of Postgres, with rustls; enables `postgres` |
 //! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
 //! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |

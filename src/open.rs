@@ -2,20 +2,22 @@
 
 use crate::{Error, ErrorKind, SharedStore};
 
-/// Returns the store that a configuration names: `memory`, or the URL of a Redis server, Cluster or Sentinel.
+/// Returns the store that a configuration names: `memory`, or the URL of a Postgres database or of a Redis server, Cluster or Sentinel.
 ///
 /// | text | store | feature |
 /// |---|---|---|
 /// | `memory` | [`MemoryStore`](crate::MemoryStore) | `memory` |
 /// | `redis://…`, `redis+unix://…` | [`RedisStore`](crate::RedisStore) with its default settings | `redis` |
 /// | `redis+cluster://…`, `redis+sentinel://…`, `rediss://…` | the same | `redis-cluster`, `redis-sentinel`, `redis-tls` |
+/// | `postgres://…`, `postgresql://…` | [`PostgresStore`](crate::PostgresStore), whose table is created if it is missing, and swept once a minute | `postgres` |
+/// | `postgres://…?sslmode=require` | the same | `postgres-tls` |
 ///
-/// Redis is connected to when needed, so the service starts during an outage. Put a `Guarded` store of the feature `wrappers` around
+/// Servers are connected to when needed, so the service starts during an outage. Put a `Guarded` store of the feature `wrappers` around
 /// the store to choose what happens then.
 ///
 /// # Errors
 /// [`Configuration`](ErrorKind::Configuration) if the text is neither, if its feature is not enabled, or outside a tokio runtime
-/// for Redis. The error shows no password.
+/// unless the store is in memory. The error shows no password.
 ///
 /// # Examples
 /// ```
@@ -33,10 +35,30 @@ pub fn open_store(text: &str) -> Result<SharedStore, Error> {
     if text == "memory" {
         return Ok(std::sync::Arc::new(crate::MemoryStore::new()));
     }
-    redis(text).map_err(|error| {
-        let text = format!("expected memory or a Redis URL: {error}");
+    let opened = if text.starts_with("postgres") {
+        postgres(text)
+    } else {
+        redis(text)
+    };
+    opened.map_err(|error| {
+        let text = format!("expected memory or the URL of Postgres or Redis: {error}");
         Error::new(ErrorKind::Configuration, text)
     })
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(url: &str) -> Result<SharedStore, Error> {
+    let table = url
+        .parse::<crate::postgres::PostgresUrl>()?
+        .open_maintained()?;
+    Ok(std::sync::Arc::new(crate::PostgresStore::new(table)))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn postgres(_: &str) -> Result<SharedStore, Error> {
+    Err(needs(
+        "Postgres needs the feature `postgres` of the crate `exact-limiter`",
+    ))
 }
 
 #[cfg(feature = "redis")]
@@ -46,6 +68,13 @@ fn redis(url: &str) -> Result<SharedStore, Error> {
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &str) -> Result<SharedStore, &'static str> {
-    Err("Redis needs the feature `redis` of the crate `exact-limiter`")
+fn redis(_: &str) -> Result<SharedStore, Error> {
+    Err(needs(
+        "Redis needs the feature `redis` of the crate `exact-limiter`",
+    ))
+}
+
+#[cfg(not(all(feature = "postgres", feature = "redis")))]
+fn needs(text: &str) -> Error {
+    Error::new(ErrorKind::Configuration, text)
 }

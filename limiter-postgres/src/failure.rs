@@ -1,12 +1,14 @@
 //! The errors of Postgres and of the pool, in the kinds of the contract.
 
-use deadpool_postgres::PoolError;
+use deadpool_postgres::{HookError, PoolError};
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
 pub(crate) fn of_pool(error: PoolError) -> Error {
     match error {
-        PoolError::Backend(error) => of_postgres(&error),
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            of_postgres(&error)
+        }
         PoolError::Timeout(_) => timeout("no connection of the pool became free in time"),
         error => Error::new(ErrorKind::Configuration, format!("Postgres: {error}")),
     }

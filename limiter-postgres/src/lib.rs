@@ -5,6 +5,10 @@
 
 mod failure;
 mod table;
+#[cfg(feature = "tls")]
+mod tls;
+mod url;
 
 pub use deadpool_postgres;
 pub use table::{PostgresStore, PostgresTable, SCHEMA};
+pub use url::PostgresUrl;

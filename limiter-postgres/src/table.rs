@@ -1,6 +1,7 @@
 //! The table of logs.
 
 use std::fmt;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use deadpool_postgres::{GenericClient, Object, Pool};
@@ -23,8 +24,14 @@ pub const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS limiter_logs (
     expires_at timestamptz NOT NULL
 ) WITH (fillfactor = 50)";
 
-/// Two processes that create a table at the same time fail without a lock.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(7236834182110209)";
+/// Two processes that create a table at the same time fail without a lock. Where the table exists, the user need not be allowed to
+/// create one.
+pub(crate) static CREATE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "DO $$ BEGIN IF to_regclass('limiter_logs') IS NULL THEN \
+         PERFORM pg_advisory_xact_lock(7236834182110209); {SCHEMA}; END IF; END $$"
+    )
+});
 /// The plan of this statement is kept. That of `LOAD` is made anew for each call.
 const LOAD_ONE: &str = "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)";
 /// One snapshot of all logs. The subquery always uses the primary key.
@@ -35,9 +42,16 @@ const INSERT: &str =
 const UPDATE: &str =
     "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4";
 const DELETE: &str = "DELETE FROM limiter_logs WHERE key = $1 AND log = $2";
+/// How many rows one request of a sweep or a scan reads, so that each is short.
+const PAGE: i64 = 1_000;
 /// Skips rows that a swap has locked.
-const SWEEP: &str = "DELETE FROM limiter_logs WHERE key IN \
-     (SELECT key FROM limiter_logs WHERE expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED)";
+const SWEEP: &str = "WITH page AS (SELECT key, expires_at FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2), \
+     expired AS (SELECT key FROM limiter_logs WHERE key IN (SELECT key FROM page WHERE expires_at <= clock_timestamp()) \
+     AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED), \
+     deleted AS (DELETE FROM limiter_logs WHERE key IN (SELECT key FROM expired) RETURNING key) \
+     SELECT (SELECT count(*) FROM deleted), (SELECT key FROM page ORDER BY key OFFSET $2 - 1)";
+/// The pause of a sweep after each page, which bounds the load.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A table of logs in Postgres, behind the caller's pool.
 ///
@@ -70,15 +84,38 @@ impl PostgresTable {
 
     /// Creates the table unless it exists, as [`SCHEMA`] does. Processes may call it at the same time.
     pub async fn create(&self) -> Result<(), Error> {
-        let sql = format!("{LOCK}; {SCHEMA}");
-        let create = async |client: &mut Object| client.batch_execute(&sql).await;
+        let create = async |client: &mut Object| client.batch_execute(&CREATE).await;
         self.request(create).await
     }
 
-    /// Deletes expired logs, and returns their number. Call it about once a minute. It reads the whole table.
+    /// Deletes expired logs, and returns their number. Call it about once a minute.
+    ///
+    /// It reads the whole table, 10,000 rows a second at most.
     pub async fn sweep(&self) -> Result<u64, Error> {
-        let sweep = async |client: &mut Object| client.execute(SWEEP, &[]).await;
-        self.request(sweep).await
+        let (mut deleted, mut last) = (0, Vec::<u8>::new());
+        loop {
+            let page = async |client: &mut Object| {
+                let sweep = client.prepare_cached(SWEEP).await?;
+                let row = client.query_one(&sweep, &[&last, &PAGE]).await?;
+                Ok((
+                    row.try_get::<_, i64>(0)?,
+                    row.try_get::<_, Option<Vec<u8>>>(1)?,
+                ))
+            };
+            let (count, end) = self.request(page).await?;
+            deleted += count.unsigned_abs();
+            match end {
+                None => return Ok(deleted),
+                Some(end) => last = end,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns what finds the table, as long as it is in use elsewhere.
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + use<> {
+        let (pool, timeout) = (self.pool.weak(), self.timeout);
+        move || Some(pool.upgrade()?).map(|pool| Self { pool, timeout })
     }
 
     /// Makes one request on a connection of the pool.

@@ -88,21 +88,21 @@ pub struct Serve {
     #[arg(long, value_name = "PATH")]
     pub config: PathBuf,
     /// The store: `memory`, or a URL with `redis://`, `rediss://`, `redis+unix://`, `redis+cluster://`, `rediss+cluster://`,
-    /// `redis+sentinel://` or `rediss+sentinel://`. A variable keeps its password off the command line
+    /// `redis+sentinel://`, `rediss+sentinel://` or `postgres://`. A variable keeps its password off the command line
     #[arg(long, value_name = "URL", default_value = "memory", value_parser = LocationParser)]
     pub store: Location,
-    /// The authorities in PEM that must have signed the certificates of Redis, its Cluster or its sentinels, for `rediss` URLs.
-    /// Default: the system's
+    /// The authorities in PEM that must have signed the certificates of the store's servers, for `rediss` URLs and for `postgres` URLs
+    /// with `sslmode=require`. Default: the system's
     #[arg(long, value_name = "FILE")]
     pub store_tls_ca: Option<PathBuf>,
-    /// The certificate chain in PEM that this server shows to Redis
+    /// The certificate chain in PEM that this server shows to the store
     #[arg(long, value_name = "FILE", requires = "store_tls_key")]
     pub store_tls_cert: Option<PathBuf>,
     /// The private key of this certificate in PEM
     #[arg(long, value_name = "FILE", requires = "store_tls_cert")]
     pub store_tls_key: Option<PathBuf>,
     /// The first part of the keys in Redis. Servers with different prefixes share no limits
-    #[arg(long, value_name = "TEXT", default_value = "limiter")]
+    #[arg(long, value_name = "TEXT", default_value = limiter_redis::DEFAULT_PREFIX)]
     pub prefix: String,
     /// The timeout of a call to the store. `--on-outage` decides if a call fails or takes longer, and without a call after five
     /// failures in a row

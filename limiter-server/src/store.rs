@@ -1,4 +1,4 @@
-//! The store behind the rules: in memory, or Redis behind the recommended stack.
+//! The store behind the rules: in memory, or Redis or Postgres behind the recommended stack.
 
 mod refusals;
 
@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Command, ValueEnum};
 use limiter_core::{Limiter, Name, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_redis::{RedisStore, RedisStoreBuilder, RedisUrl};
+use limiter_postgres::{PostgresStore, PostgresUrl};
+use limiter_redis::{DEFAULT_PREFIX, RedisStore, RedisStoreBuilder, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use limiter_wrappers::{Guarded, Outage};
 
@@ -52,6 +53,8 @@ pub enum Location {
     Memory,
     /// In Redis, a Redis Cluster, or behind sentinels.
     Redis(RedisUrl),
+    /// In a table of Postgres.
+    Postgres(PostgresUrl),
 }
 
 /// Parses the option `--store`. Clap's own parsers print the value, and so the password.
@@ -80,11 +83,12 @@ impl Location {
     /// # Errors
     /// States what was expected, and shows no password.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let of_redis = |error| format!("expected memory or a Redis URL: {error}");
         match text {
             "memory" => Ok(Self::Memory),
-            _ => text.parse().map(Self::Redis).map_err(of_redis),
+            _ if text.starts_with("postgres") => text.parse().map(Self::Postgres),
+            _ => text.parse().map(Self::Redis),
         }
+        .map_err(|error| format!("expected memory or the URL of Postgres or Redis: {error}"))
     }
 
     /// Returns the location without credentials.
@@ -93,6 +97,7 @@ impl Location {
         match self {
             Self::Memory => "memory".to_owned(),
             Self::Redis(url) => url.to_string(),
+            Self::Postgres(url) => url.to_string(),
         }
     }
 
@@ -101,6 +106,7 @@ impl Location {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Memory => "Memory",
+            Self::Postgres(_) => "Postgres",
             Self::Redis(url) => match url.to_string() {
                 url if url.contains("+cluster://") => "Redis Cluster",
                 url if url.contains("+sentinel://") => "Redis Sentinel",
@@ -110,10 +116,10 @@ impl Location {
     }
 }
 
-/// The files of certificates for TLS to Redis, in PEM. Read at the start.
+/// The files of certificates for TLS to the store, in PEM. Read at the start.
 #[derive(Clone, Debug, Default)]
 pub struct StoreTls {
-    /// The authorities that must have signed the certificates of Redis.
+    /// The authorities that must have signed the certificates of the store.
     pub ca: Option<PathBuf>,
     /// The certificate chain of this server.
     pub cert: Option<PathBuf>,
@@ -122,8 +128,12 @@ pub struct StoreTls {
 }
 
 impl StoreTls {
-    /// Returns the builder with the certificates, if there are any.
-    fn applied(&self, builder: RedisStoreBuilder) -> anyhow::Result<RedisStoreBuilder> {
+    /// Returns the store or URL with the certificates, if there are any.
+    fn applied<T>(
+        &self,
+        store: T,
+        set: impl FnOnce(T, Option<Vec<u8>>, Option<(Vec<u8>, Vec<u8>)>) -> T,
+    ) -> anyhow::Result<T> {
         let read = |file: &Option<PathBuf>| {
             let file = file.as_ref();
             let read = |file: &PathBuf| fs::read(file).with_context(|| file.display().to_string());
@@ -132,19 +142,19 @@ impl StoreTls {
         let authorities = read(&self.ca)?;
         let client = read(&self.cert)?.zip(read(&self.key)?);
         Ok(match (&authorities, &client) {
-            (None, None) => builder,
-            _ => builder.certificates(authorities, client),
+            (None, None) => store,
+            _ => set(store, authorities, client),
         })
     }
 }
 
-/// Redis with the choice for outages.
-type Redis = Guarded<Refusals<ObservedStore<RedisStore>>>;
+/// A shared store with the choice for outages.
+type Stack = Guarded<Refusals<ObservedStore<SharedStore>>>;
 
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
-    redis: Option<Redis>,
+    stack: Option<Stack>,
     memory: Option<Arc<MemoryStore>>,
     report: Box<dyn Fn() + Send + Sync>,
 }
@@ -155,7 +165,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 const PROBE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Opens the store. Redis is connected to in the background, so it may be down.
+    /// Opens the store. It is connected to in the background, so it may be down.
     ///
     /// # Errors
     /// If the URL, the prefix or a file is malformed.
@@ -168,30 +178,42 @@ impl Store {
         on_outage: OnOutage,
     ) -> anyhow::Result<Self> {
         let memory = MemoryStore::with_max_keys(max_keys);
-        let url = match location {
+        // A request ends before the call, so that the error contains its cause.
+        let response_timeout = timeout - timeout / 6;
+        let failed = |error| anyhow!("--store: {error}");
+        let (store, name): (SharedStore, _) = match location {
             Location::Memory => return Ok(Self::in_memory(memory)),
-            Location::Redis(url) => url,
+            Location::Redis(url) => {
+                let builder =
+                    tls.applied(RedisStore::builder(), RedisStoreBuilder::certificates)?;
+                let builder = builder.prefix(prefix).response_timeout(response_timeout);
+                let store = builder.connect_lazy(url.with_credentials());
+                (Arc::new(store.map_err(failed)?), "redis")
+            }
+            Location::Postgres(url) => {
+                ensure!(
+                    prefix == DEFAULT_PREFIX,
+                    "--prefix: it is for Redis; for Postgres, choose a schema with ?options=-csearch_path%3DNAME in the URL"
+                );
+                let url = tls.applied(url.clone(), PostgresUrl::certificates)?;
+                let table = url.open_maintained().map_err(failed)?;
+                let store = PostgresStore::new(table.timeout(response_timeout));
+                (Arc::new(store), "postgres")
+            }
         };
-        // An attempt ends before the call, so that the error contains its cause.
-        let redis = tls.applied(RedisStore::builder())?;
-        let redis = redis
-            .prefix(prefix)
-            .response_timeout(timeout - timeout / 6)
-            .connect_lazy(url.with_credentials())
-            .map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Guarded::builder(Refusals::new(observed(redis, "redis"))).timeout(timeout);
-        let redis = match on_outage {
+        let stack = Guarded::builder(Refusals::new(observed(store, name))).timeout(timeout);
+        let stack = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),
             OnOutage::Closed => stack.fail_closed(),
             OnOutage::Error => stack.or_error(),
         };
-        let redis = redis.on_outage(log);
-        let shared: SharedStore = Arc::new(redis.clone());
+        let stack = stack.on_outage(log);
+        let shared: SharedStore = Arc::new(stack.clone());
         tokio::spawn(probe(shared.clone()));
-        let (redis, reported) = (Some(redis.clone()), redis);
+        let (stack, reported) = (Some(stack.clone()), stack);
         Ok(Self {
-            redis,
+            stack,
             report: Box::new(move || report("stack", &reported)),
             ..Self::over(shared)
         })
@@ -202,7 +224,7 @@ impl Store {
     pub fn over(shared: SharedStore) -> Self {
         Self {
             shared,
-            redis: None,
+            stack: None,
             memory: None,
             report: Box::new(|| {}),
         }
@@ -235,13 +257,13 @@ impl Store {
     /// Returns `true` if the store or one of its nodes is down, so that the outage choice decides.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        self.redis.as_ref().is_some_and(Guarded::in_outage)
+        self.stack.as_ref().is_some_and(Guarded::in_outage)
     }
 
     /// Returns the names of the nodes that are down. None has a name unless the store is a Redis Cluster.
     #[must_use]
     pub fn nodes_away(&self) -> Vec<Arc<str>> {
-        let nodes = self.redis.iter().flat_map(Guarded::nodes);
+        let nodes = self.stack.iter().flat_map(Guarded::nodes);
         nodes
             .filter(|(_, is_away)| *is_away)
             .filter_map(|(node, _)| node)
@@ -250,8 +272,8 @@ impl Store {
 
     /// Carries over charges made while the store was down, within `timeout`.
     pub(crate) async fn flush(&self, timeout: Duration) {
-        if let Some(redis) = &self.redis {
-            let left = redis.flush(timeout).await;
+        if let Some(stack) = &self.stack {
+            let left = stack.flush(timeout).await;
             if left > 0 {
                 tracing::warn!(left, "charges made during an outage are lost");
             }
@@ -260,7 +282,7 @@ impl Store {
 
     /// Returns the units that this process holds in blocks, by the name of the limiter.
     pub(crate) fn held_in_blocks(&self) -> HashMap<Name, u64> {
-        let held = self.redis.as_ref().map(Guarded::held_in_blocks);
+        let held = self.stack.as_ref().map(Guarded::held_in_blocks);
         held.unwrap_or_default()
     }
 

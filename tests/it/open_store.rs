@@ -8,17 +8,50 @@ async fn a_text_opens_its_store() {
     assert!(search.acquire("customer 7").await.unwrap().is_allowed());
     assert!(!search.acquire("customer 7").await.unwrap().is_allowed());
 
+    let postgres = testbed::server::Postgres::start().unwrap();
+    let search = || {
+        Limiter::new(
+            "search",
+            policy!("1/1h"),
+            open_store(&postgres.url()).unwrap(),
+        )
+    };
+    assert!(search().acquire("customer 7").await.unwrap().is_allowed());
+    assert!(!search().acquire("customer 7").await.unwrap().is_allowed());
+
     // Nothing listens there, and opening does not wait for it.
-    for url in ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1"] {
+    for url in [
+        "redis://127.0.0.1:1",
+        "redis+cluster://127.0.0.1:1",
+        "postgres://127.0.0.1:1",
+        "postgresql://127.0.0.1:1/app?sslmode=require",
+    ] {
         let search = Limiter::new("search", policy!("1/1h"), open_store(url).unwrap());
         let error = search.acquire("customer 7").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}");
     }
     for (text, expected) in [
-        ("", "expected memory or a Redis URL: expected redis://"),
+        (
+            "",
+            "expected memory or the URL of Postgres or Redis: expected redis://",
+        ),
         ("Memory", "found no scheme"),
         ("https://u:secret@h", "found https://"),
         ("redis://u:sec/ret@h", "percent-encode"),
+        ("postgres://u:sec/ret@h", "percent-encode"),
+        (
+            "postgres://u:secret",
+            "expected postgres:// or postgresql://",
+        ),
+        (
+            "postgres:/u:secret@h",
+            "expected postgres:// or postgresql://",
+        ),
+        (
+            "postgres://u:secret@h?sslmode=allow",
+            "disable, require or verify-full",
+        ),
+        ("postgres://?sslmode=disable", "with a host"),
     ] {
         let error = open_store(text).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{text}");

@@ -45,7 +45,7 @@ impl<S> Refusals<S> {
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
         if !causes.contains(&cause) {
             if is_refusal {
-                tracing::error!("refused by Redis, not an outage: {cause}");
+                tracing::error!("refused by the store, not an outage: {cause}");
             } else {
                 tracing::warn!("a store call failed: {cause}");
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use limiter_server::options::Options;
 use serde_json::{Value, json};
-use testbed::server::Server as Redis;
+use testbed::server::{Postgres, Server as Redis};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
@@ -303,7 +303,7 @@ async fn a_listener_may_be_a_unix_socket() {
 }
 
 #[test]
-fn certificates_protect_the_way_to_redis() {
+fn certificates_protect_the_way_to_the_store() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -332,26 +332,33 @@ fn certificates_protect_the_way_to_redis() {
         &ca,
     ];
     let _redis = Redis::start_with(&[&tls[..], &["--tls-auth-clients", "yes"]].concat()).unwrap();
-    let url = format!("rediss://127.0.0.1:{port}");
-    let start = |more: &[&str]| {
-        Server::start(
-            CONFIG,
-            &[&["--store", &*url, "--on-outage", "closed"], more].concat(),
-        )
-    };
-    let [trusted, known] = [
-        &["--store-tls-ca", &*ca][..],
-        &["--store-tls-cert", &own, "--store-tls-key", &own_key],
-    ];
-    let with_both = start(&[trusted, known].concat());
-    until("the store is up", || {
-        (acquire(&with_both) == 200).then_some(())
-    });
-    for without in [trusted, known] {
-        let server = start(without);
-        until("the store is down", || {
-            (server.logged("the store is down") > 0).then_some(())
+    let [cert, key, authority] =
+        [&cert, &key, &ca].map(|file| std::fs::read_to_string(file).unwrap());
+    let postgres = Postgres::start_with_tls(&cert, &key, &authority).unwrap();
+    for url in [
+        format!("rediss://127.0.0.1:{port}"),
+        postgres.url() + "?sslmode=require",
+    ] {
+        let start = |more: &[&str]| {
+            Server::start(
+                CONFIG,
+                &[&["--store", &*url, "--on-outage", "closed"], more].concat(),
+            )
+        };
+        let [trusted, known] = [
+            &["--store-tls-ca", &*ca][..],
+            &["--store-tls-cert", &own, "--store-tls-key", &own_key],
+        ];
+        let with_both = start(&[trusted, known].concat());
+        until("the store is up", || {
+            (acquire(&with_both) == 200).then_some(())
         });
-        assert_eq!(acquire(&server), 429);
+        for without in [trusted, known] {
+            let server = start(without);
+            until("the store is down", || {
+                (server.logged("the store is down") > 0).then_some(())
+            });
+            assert_eq!(acquire(&server), 429);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Redis behind the rules: late, lost, restarted.
+//! Redis and Postgres behind the rules: late, lost, restarted.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use limiter_server::store::{Location, OnOutage, Store, StoreTls};
 use serde_json::{Value, json};
-use testbed::server::{Cluster, Server as Redis};
+use testbed::server::{Cluster, Postgres, Server as Redis};
 
 use crate::server::{PATIENCE, Server, until};
 
@@ -17,6 +17,43 @@ descriptors:
   - key: user
     rate_limit: { unit: hour, requests_per_unit: 3 }
 ";
+
+/// A server that keeps the counts.
+enum Backend {
+    Redis(Redis),
+    Postgres(Postgres),
+}
+
+impl Backend {
+    /// Returns one of each kind, with its name in metrics.
+    fn each() -> [(&'static str, Self); 2] {
+        [
+            ("redis", Self::Redis(Redis::start().unwrap())),
+            ("postgres", Self::Postgres(Postgres::start().unwrap())),
+        ]
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Redis(server) => server.url(),
+            Self::Postgres(server) => server.url(),
+        }
+    }
+
+    fn kill(&mut self) {
+        match self {
+            Self::Redis(server) => server.kill(),
+            Self::Postgres(server) => server.kill(),
+        }
+    }
+
+    fn restart(&mut self) {
+        match self {
+            Self::Redis(server) => server.restart().unwrap(),
+            Self::Postgres(server) => server.restart().unwrap(),
+        }
+    }
+}
 
 fn ask(server: &Server, user: &str) -> u16 {
     let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": user }] }] });
@@ -70,85 +107,96 @@ fn a_rule_with_a_lease_decides_without_the_store() {
 }
 
 #[test]
-fn redis_may_come_late_go_and_come_back() {
-    let mut redis = Redis::start().unwrap();
-    redis.kill();
-    let server = Server::start(CONFIG, &["--store", &redis.url()]);
-    until_away(&server, true);
-    assert_eq!(asked(&server, "early"), [200, 200]);
+fn the_store_may_come_late_go_and_come_back() {
+    for (name, mut store) in Backend::each() {
+        store.kill();
+        let server = Server::start(CONFIG, &["--store", &store.url()]);
+        until_away(&server, true);
+        assert_eq!(asked(&server, "early"), [200, 200], "{name}");
 
-    redis.restart().unwrap();
-    until_away(&server, false);
-    // Earlier charges are carried over.
-    until("no log is carried", || {
-        server
-            .metric("limiter_carried_logs{")
-            .filter(|logs| *logs == 0.0)
-    });
-    assert_eq!(asked(&server, "early"), [200, 429]);
-    let decided_in_redis = || {
-        server.metric(r#"limiter_store_duration_seconds_count{store="redis",operation="acquire"}"#)
-    };
-    assert!(decided_in_redis() > Some(0.0));
+        store.restart();
+        until_away(&server, false);
+        // Earlier charges are carried over.
+        until("no log is carried", || {
+            server
+                .metric("limiter_carried_logs{")
+                .filter(|logs| *logs == 0.0)
+        });
+        assert_eq!(asked(&server, "early"), [200, 429], "{name}");
+        let decided = format!(
+            r#"limiter_store_duration_seconds_count{{store="{name}",operation="acquire"}}"#
+        );
+        assert!(server.metric(&decided) > Some(0.0), "{name}");
 
-    redis.kill();
-    until_away(&server, true);
-    let began = Instant::now();
-    for i in 0..100 {
-        assert_eq!(ask(&server, &format!("during {i}")), 200);
+        store.kill();
+        until_away(&server, true);
+        let began = Instant::now();
+        for i in 0..100 {
+            assert_eq!(ask(&server, &format!("during {i}")), 200);
+        }
+        // Most requests do not wait for the timeout of 300 ms.
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        store.restart();
+        until_away(&server, false);
+        assert_eq!(asked(&server, "after"), [200, 200, 200, 429], "{name}");
+        if let Backend::Postgres(_) = store {
+            // Redis keeps nothing in this test.
+            assert_eq!(ask(&server, "early"), 429);
+        }
+
+        // A Redis that hangs: the failures have one text, so the log has one line.
+        if let Backend::Redis(redis) = store {
+            redis.pause().unwrap();
+            for i in 0..30 {
+                assert_eq!(ask(&server, &format!("hangs {i}")), 200);
+            }
+            until_away(&server, true);
+            redis.resume().unwrap();
+            until_away(&server, false);
+            assert_eq!(
+                server.logged("a store call failed: Redis failed: timed out"),
+                1
+            );
+        }
     }
-    // Most requests do not wait for the timeout of 300 ms.
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
-    );
-    redis.restart().unwrap();
-    until_away(&server, false);
-    assert_eq!(asked(&server, "after"), [200, 200, 200, 429]);
-
-    // A Redis that hangs: the failures have one text, so the log has one line.
-    redis.pause().unwrap();
-    for i in 0..30 {
-        assert_eq!(ask(&server, &format!("hangs {i}")), 200);
-    }
-    until_away(&server, true);
-    redis.resume().unwrap();
-    until_away(&server, false);
-    assert_eq!(
-        server.logged("a store call failed: Redis failed: timed out"),
-        1
-    );
 }
 
 #[test]
 fn a_restart_keeps_the_history_and_servers_share_it() {
-    let redis = Redis::start().unwrap();
-    let mut first = Server::start(CONFIG, &["--store", &redis.url()]);
-    assert_eq!(asked(&first, "ann"), [200, 200]);
-    first.signal("TERM");
-    assert_eq!(first.wait().code(), Some(0));
-    let servers = [(); 3].map(|()| Server::start(CONFIG, &["--store", &redis.url()]));
-    let admitted = thread::scope(|scope| {
-        let tasks: Vec<_> = (0..30)
-            .map(|i| {
-                scope.spawn({
-                    let server = &servers[i % 3];
-                    move || ask(server, "bob")
+    for (name, store) in Backend::each() {
+        let mut first = Server::start(CONFIG, &["--store", &store.url()]);
+        until_away(&first, false);
+        assert_eq!(asked(&first, "ann"), [200, 200], "{name}");
+        first.signal("TERM");
+        assert_eq!(first.wait().code(), Some(0));
+        let servers = [(); 3].map(|()| Server::start(CONFIG, &["--store", &store.url()]));
+        servers.iter().for_each(|server| until_away(server, false));
+        let admitted = thread::scope(|scope| {
+            let tasks: Vec<_> = (0..30)
+                .map(|i| {
+                    scope.spawn({
+                        let server = &servers[i % 3];
+                        move || ask(server, "bob")
+                    })
                 })
-            })
-            .collect();
-        tasks
-            .into_iter()
-            .map(|task| task.join().unwrap())
-            .filter(|status| *status == 200)
-            .count()
-    });
-    assert_eq!(admitted, 3);
-    assert_eq!(
-        [ask(&servers[0], "ann"), ask(&servers[1], "ann")],
-        [200, 429]
-    );
+                .collect();
+            tasks
+                .into_iter()
+                .map(|task| task.join().unwrap())
+                .filter(|status| *status == 200)
+                .count()
+        });
+        assert_eq!(admitted, 3, "{name}");
+        assert_eq!(
+            [ask(&servers[0], "ann"), ask(&servers[1], "ann")],
+            [200, 429],
+            "{name}"
+        );
+    }
 }
 
 #[test]
@@ -198,7 +246,7 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
         let server = Server::start(CONFIG, &["--store", &store]);
         until_away(&server, true);
         assert_eq!(asked(&server, "ann"), [200, 200, 200, 429], "{cause}");
-        assert_eq!(server.logged("refused by Redis, not an outage: "), 1);
+        assert_eq!(server.logged("refused by the store, not an outage: "), 1);
         assert!(server.logged(cause) > 0, "{cause}");
     }
     // The password is changed while the server runs, and later the server's again.
@@ -238,7 +286,7 @@ fn a_refused_refund_is_no_outage() {
         .unwrap();
     assert_eq!(call("refund", receipt).0, 503);
     // The log is written after the response.
-    let refused = || server.logged("refused by Redis, not an outage: ");
+    let refused = || server.logged("refused by the store, not an outage: ");
     until("the refusal is logged", || (refused() > 0).then_some(()));
     assert_eq!(refused(), 1);
     assert_eq!(server.logged("the store is down"), 0);
@@ -275,7 +323,7 @@ fn wrong_options_end_the_program() {
         (
             vec!["--config", config, "--store", "http://x"],
             2,
-            "expected memory or a Redis URL: expected redis://",
+            "expected memory or the URL of Postgres or Redis: expected redis://",
         ),
         (
             vec!["--config", config, "--store", "\"redis://u:secret@h\""],
@@ -313,6 +361,55 @@ fn wrong_options_end_the_program() {
             vec!["--config", config, "--store", "redis://[x"],
             1,
             "--store: ",
+        ),
+        (
+            vec!["--config", config, "--store", "postgres://u:secret/@h"],
+            2,
+            "percent-encode",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "postgresql://h?sslmode=prefer",
+            ],
+            2,
+            "expected one sslmode: disable, require or verify-full",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "postgres://u:secret@h?secret=1",
+            ],
+            2,
+            "malformed, or an unknown option",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "postgres://h",
+                "--prefix",
+                "a",
+            ],
+            1,
+            "--prefix: it is for Redis; for Postgres, choose a schema",
+        ),
+        (
+            vec![
+                "--config",
+                config,
+                "--store",
+                "postgres://h",
+                "--store-tls-ca",
+                empty,
+            ],
+            1,
+            "need a URL with sslmode=require",
         ),
         (
             vec!["--config", config, "--grpc", "nowhere"],
@@ -473,6 +570,8 @@ async fn every_kind_of_url_is_a_store() {
         "redis+unix:///a",
         "redis+cluster://a",
         "rediss+sentinel://a/m",
+        "postgres://a",
+        "postgresql://u:p@a:1,b/d?target_session_attrs=read-write&sslmode=verify-full",
     ] {
         let store = Store::open(
             &Location::parse(url).unwrap(),

@@ -1,7 +1,7 @@
 //! A Postgres server.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -16,6 +16,8 @@ const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
 if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534 --clear-groups --"; fi
 [ -e data ] || $as "$bin/initdb" -D data -U limiter -E UTF8 --locale=C --auth=trust --no-sync >log 2>&1 || { echo failed; exit; }
+# Files for the data folder, such as a key that only the server may read.
+[ ! -e files ] || $as sh -c 'umask 077; cp files/* data'
 $as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
 keep=$(cat); kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
 # A process that still ends would hold the shared memory that the next server needs.
@@ -28,6 +30,7 @@ for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/
 pub struct Postgres {
     port: u16,
     dir: TempDir,
+    args: Vec<String>,
     keeper: Option<Keeper>,
 }
 
@@ -37,12 +40,49 @@ impl Postgres {
     /// # Errors
     /// If there is no server binary, or if the server does not respond within 20 s.
     pub fn start() -> io::Result<Self> {
+        Self::start_in(&folder(), &[], &[])
+    }
+
+    /// Starts a server that accepts only TLS and clients with a certificate from `ca`. All is PEM.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_tls(certificate: &str, key: &str, ca: &str) -> io::Result<Self> {
+        let hba = "hostssl all all all trust clientcert=verify-ca\n";
+        let files = [
+            ("server.crt", certificate),
+            ("server.key", key),
+            ("root.crt", ca),
+            ("pg_hba.conf", hba),
+        ];
+        Self::start_in(&folder(), &files, &["ssl=on", "ssl_ca_file=root.crt"])
+    }
+
+    /// Starts a server on the disk of the folder for temporary files, which waits for each write, as in production.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_durable() -> io::Result<Self> {
+        let settings = ["fsync=on", "full_page_writes=on", "max_wal_size=1GB"];
+        Self::start_in(&std::env::temp_dir(), &[], &settings)
+    }
+
+    fn start_in(folder: &Path, files: &[(&str, &str)], settings: &[&str]) -> io::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("limiter-postgres-")
-            .tempdir_in(folder())?;
+            .tempdir_in(folder)?;
+        if !files.is_empty() {
+            let into = dir.path().join("files");
+            std::fs::create_dir(&into)?;
+            for (name, text) in files {
+                std::fs::write(into.join(name), text)?;
+            }
+        }
+        let args = settings.iter().flat_map(|setting| ["-c", setting]);
         let mut server = Self {
             port: free_port()?,
             dir,
+            args: args.map(str::to_owned).collect(),
             keeper: None,
         };
         server.restart().map(|()| server)
@@ -66,7 +106,8 @@ impl Postgres {
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         let port = self.port.to_string();
-        let args = ["-h", "127.0.0.1", "-p", &port];
+        let args = ["-h", "127.0.0.1", "-p", &port].into_iter();
+        let args = args.chain(self.args.iter().map(String::as_str));
         let (keeper, pid) = Keeper::start(self.dir.path(), KEEPER, args)?;
         self.keeper = Some(keeper);
         if pid.is_empty() {
