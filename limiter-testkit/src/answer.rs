@@ -1,8 +1,5 @@
 //! Comparable forms of decisions.
 
-#[cfg(feature = "conformance")]
-pub(crate) mod fields;
-
 use std::time::Duration;
 
 use limiter_core::{Decision, Status, Timestamp, Window};

@@ -2,7 +2,9 @@
 //!
 //! Each phase is a module with a `run` function. [`Suite`] runs the phases.
 
+mod caller;
 mod cancel;
+mod case;
 mod cases;
 mod contention;
 mod forgetting;
@@ -10,24 +12,26 @@ mod generated;
 mod golden;
 mod handles;
 mod long_log;
+mod mismatch;
+mod model;
+mod policies;
+mod random;
+mod result;
 mod script;
 mod sentence;
-mod sequence;
 mod session;
 mod several;
 mod sleep;
 mod spawn;
 mod store_clock;
-mod strategy;
 mod suite;
 mod watched;
 
+pub use case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
+pub use mismatch::Mismatch;
 pub use sentence::Sentence;
-pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
-pub use sequence::mismatch::Mismatch;
 pub use session::replay;
 pub use spawn::Task;
-pub use strategy::{cases, policies};
 pub use suite::Suite;
 pub use suite::failure::Failure;
 pub use suite::report::{Phase, Report};

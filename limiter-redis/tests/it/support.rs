@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use limiter_core::store::{LogKey, Mode, Op, decide};
+use limiter_core::store::{LogKey, Op, decide};
 use limiter_core::{
     Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore,
 };
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
-use limiter_testkit::conformance::{Operation, Step};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 use testbed::server::{Cluster, Server};
@@ -171,27 +170,6 @@ pub(crate) fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
     server
         .command(&[b"PTTL".as_slice(), &store.redis_key(log)])
         .unwrap()
-}
-
-/// Lets each settlement use the receipt of an earlier acquire or record: of `n` receipts the one of its number modulo `n`.
-pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
-    let mut appends = Vec::new();
-    for (number, step) in steps.iter_mut().enumerate() {
-        match &mut step.operation {
-            Operation::Settle { step, .. } => {
-                *step = appends
-                    .get(*step % appends.len().max(1))
-                    .copied()
-                    .unwrap_or(number);
-            }
-            Operation::Run {
-                mode: Mode::Acquire | Mode::Record,
-                ..
-            } => appends.push(number),
-            _ => {}
-        }
-    }
-    steps
 }
 
 /// Returns a function that makes a random number below its argument. The same seed makes the same numbers.

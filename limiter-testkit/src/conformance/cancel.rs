@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 
+use super::caller::Route;
+use super::mismatch::Mismatch;
 use super::script::{self, Script};
 use super::sentence::Sentence::C2;
-use super::sequence::caller::Route;
-use super::sequence::mismatch::Mismatch;
 use super::session::Session;
 use super::sleep::{DropAfter, sleep, within};
 use super::suite::run::Run;
@@ -92,9 +92,9 @@ async fn once(
         .script(&script, 0..dropped, 1_000)
         .await
         .map_err(Ended::Wrong)?;
-    let operation = script.case.steps[dropped].operation;
+    let step = script.case.steps[dropped];
     let finished = session
-        .dropped_step(dropped, operation, script.when(dropped, None), after)
+        .dropped_step(dropped, step, script.when(dropped, None), after)
         .await
         .map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();

@@ -2,9 +2,9 @@
 
 use limiter_core::Name;
 
+use super::caller::StoreKeys;
+use super::case::CaseLimiter;
 use super::script::{self, Script};
-use super::sequence::caller::StoreKeys;
-use super::sequence::case::CaseLimiter;
 use super::session::Session;
 use super::suite::run::Run;
 
@@ -178,8 +178,8 @@ async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
         show(1),
         show(2)
     );
-    let store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone())
-        .with_names(trio.names.to_vec());
+    let mut store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone());
+    store_keys.names = trio.names.to_vec();
     let mut session = Session::on(run.handles.clone(), store_keys, &script.case);
     let result = session
         .replay(&script.case)

@@ -10,16 +10,14 @@ use std::time::Duration;
 use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
 
+use super::caller::{Caller, Route, StoreKeys, salt};
+use super::case::{Step, Verb};
+use super::mismatch::{Mismatch, describe};
+use super::model::{Call, Log, Model};
+use super::policies::START;
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
-use super::sequence::caller::salt;
-use super::sequence::caller::{Caller, Route, StoreKeys};
-use super::sequence::case::Operation;
-use super::sequence::mismatch::Mismatch;
-use super::sequence::planner::Planner;
-use super::sequence::{Call, Log};
 use super::sleep::sleep;
-use super::strategy::START;
 use super::suite::run::Run;
 use order::{Made, Order, Search};
 
@@ -49,11 +47,18 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
     let (tasks, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
-        let mut turn = Turn::new(script, &run.new_key(), tasks);
+        let (key, count) = (run.new_key(), tasks.min(OWN_KEYS) as u8);
+        let store_keys = StoreKeys::new(0..=count, |k| format!("{key}/{k}").into_bytes());
+        let mut turn = Turn {
+            script: Arc::clone(script),
+            model: Model::new(&script.case),
+            caller: Caller::new(store_keys),
+            alone: Vec::new(),
+            clock: AtomicU64::new(START),
+        };
         let mut caller = turn.caller.clone();
-        turn.alone = turn
-            .make(run.store(), &mut caller, 0, 0..script.alone)
-            .await;
+        let alone = turn.make(run.store(), &mut caller, 0, 0..script.alone);
+        turn.alone = alone.await;
         turn.caller = caller;
         turns.push(turn);
     }
@@ -61,30 +66,22 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
     let work = {
         let (turns, handles) = (Arc::clone(&turns), run.handles.clone());
         move |task: usize, turn: usize| {
-            let (turns, store, steps) = (
-                Arc::clone(&turns),
-                handles[task % handles.len()].clone(),
-                steps.clone(),
-            );
+            let (turns, steps) = (Arc::clone(&turns), steps.clone());
+            let store = handles[task % handles.len()].clone();
             async move {
-                turns[turn]
-                    .make(&store, &mut turns[turn].caller.clone(), task, steps)
-                    .await
+                let mut caller = turns[turn].caller.clone();
+                turns[turn].make(&store, &mut caller, task, steps).await
             }
         }
     };
-    let mut made = run
-        .suite
-        .spawner
-        .run_all((tasks, turns.len()), work)
-        .await?;
+    let spawner = &run.suite.spawner;
+    let mut made = spawner.run_all((tasks, turns.len()), work).await?;
     for turn in turns.iter().rev() {
         let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
         let end = turn.end(run.store(), &calls).await;
-        let count =
-            (calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len()) as u64;
-        run.count(count);
-        run.passed(count);
+        let count = calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len();
+        run.count(count as u64);
+        run.passed(count as u64);
         turn.explain(&calls, &end)?;
     }
     Ok(())
@@ -93,8 +90,8 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
 /// Logs that all tasks use at the same time, once.
 struct Turn {
     script: Arc<Script>,
-    planner: Planner,
-    /// The call that each task's first call continues.
+    model: Model,
+    /// The calls that each task's calls continue.
     caller: Caller,
     /// The calls before the tasks start.
     alone: Vec<Made>,
@@ -103,21 +100,6 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Self {
-        let store_keys = StoreKeys::new(0..=tasks.min(OWN_KEYS) as u8, |k| {
-            format!("{key}/{k}").into_bytes()
-        });
-        let (planner, caller) = (Planner::new(&script.case), Caller::new(store_keys));
-        let clock = AtomicU64::new(START);
-        Self {
-            script: Arc::clone(script),
-            planner,
-            caller,
-            alone: Vec::new(),
-            clock,
-        }
-    }
-
     /// Makes some steps of a task. A settlement without a receipt is left out.
     async fn make(
         &self,
@@ -127,44 +109,33 @@ impl Turn {
         steps: Range<usize>,
     ) -> Vec<Made> {
         let mut made = Vec::new();
-        for step in steps {
+        for number in steps {
             // Tasks differ in the costs to which they settle, and in all keys but the first.
-            let call = match self.script.case.steps[step].operation {
-                Operation::Settle { step: issuer, .. }
-                    if !caller.receipts.contains_key(&issuer) =>
-                {
-                    continue;
+            let mut step = self.script.case.steps[number];
+            if let Some(place) = &mut step.on {
+                place.key *= 1 + (task % OWN_KEYS) as u8;
+            }
+            let first = Log { name: 0, key: 0 };
+            let call = match step.verb {
+                Verb::Settle(issuer) if !caller.receipts.contains_key(&issuer) => continue,
+                Verb::Settle(_) => {
+                    step.cost += if step.cost == 0 { 0 } else { task as u64 };
+                    Some(Call {
+                        step: Step { on: None, ..step },
+                        ..Call::new(step.verb, first, 0, At::StoreClock)
+                    })
                 }
-                Operation::Settle { step, cost, .. } => {
-                    let cost = if cost == 0 { 0 } else { cost + task as u64 };
-                    let operation = Operation::Settle {
-                        step,
-                        on: None,
-                        cost,
-                        policy: 0,
-                    };
-                    Call {
-                        operation,
-                        ..Call::reset(Log { name: 0, key: 0 }, Timestamp::EPOCH)
-                    }
-                }
-                mut operation => {
-                    if let Operation::Run { on, .. } = &mut operation {
-                        on.key *= 1 + (task % OWN_KEYS) as u8;
-                    }
-                    let Some(call) = self.planner.call(operation, Timestamp::EPOCH) else {
-                        continue;
-                    };
-                    call
-                }
+                _ => self.model.call(step, At::StoreClock),
             };
-            let owner = if step < self.script.alone { 0 } else { task };
+            let Some(call) = call else { continue };
+            let is_alone = number < self.script.alone;
             // Without pauses, the tasks keep in step, and some pairs of calls never overlap.
             let pause = salt() as u64 % 4_800;
-            if step >= self.script.alone && pause < 300 {
+            if !is_alone && pause < 300 {
                 sleep(Duration::from_micros(pause)).await;
             }
-            made.push(self.call(store, caller, (owner, step), call).await);
+            let of = (if is_alone { 0 } else { task }, number);
+            made.push(self.call(store, caller, of, call).await);
         }
         made
     }
@@ -174,36 +145,19 @@ impl Turn {
         store: &SharedStore,
         caller: &mut Caller,
         of: (usize, usize),
-        call: Call,
+        mut call: Call,
     ) -> Made {
-        let at = match self.script.clock {
+        let given = |micros| At::Given(Timestamp::from_micros_saturating(micros));
+        call.at = match self.script.clock {
             Clock::Store => At::StoreClock,
-            Clock::StandsStill => At::Given(Timestamp::from_micros_saturating(START)),
-            Clock::Ticks => At::Given(Timestamp::from_micros_saturating(
-                self.clock.fetch_add(1, Ordering::Relaxed),
-            )),
+            Clock::StandsStill => given(START),
+            Clock::Ticks => given(self.clock.fetch_add(1, Ordering::Relaxed)),
         };
-        let got = caller
-            .call(
-                store,
-                &self.planner.plan,
-                of.1,
-                &call,
-                at,
-                Route::in_turn(of.0 + of.1),
-            )
-            .await;
-        let time = match at {
-            At::Given(given) => given,
-            At::StoreClock => got.clock().unwrap_or_default(),
-        };
+        let route = Route::in_turn(of.0 + of.1);
+        let got = caller.call(store, &self.model, of.1, &call, route).await;
         Made {
             of,
-            call: Call {
-                at: time,
-                on_clock: at == At::StoreClock,
-                ..call
-            },
+            call: call.happened(got.clock().unwrap_or_default()),
             receipt: caller.receipts.get(&of.1).copied(),
             got,
         }
@@ -216,10 +170,8 @@ impl Turn {
         logs.dedup();
         let mut made = Vec::new();
         for log in logs {
-            for call in [
-                self.planner.peek_all(log, Timestamp::EPOCH),
-                Call::reset(log, Timestamp::EPOCH),
-            ] {
+            let peek = self.model.peek_all(log, At::StoreClock);
+            for call in [peek, Call::reset(log, At::StoreClock)] {
                 let of = (calls.len(), self.script.case.steps.len() + made.len());
                 made.push(self.call(store, &mut self.caller.clone(), of, call).await);
             }
@@ -229,12 +181,11 @@ impl Turn {
 
     /// Finds an order of the calls, each task's in its own order, that explains every result.
     fn explain(&self, calls: &[Vec<Made>], end: &[Made]) -> Result<(), String> {
-        let order = self
-            .alone
-            .iter()
-            .try_fold(Order::new(&self.planner), Order::then);
-        let order = order
-            .ok_or_else(|| format!("before the tasks started:\n{}", self.describe(&self.alone)))?;
+        let start = Order::new(&self.model);
+        let Some(order) = self.alone.iter().try_fold(start, Order::then) else {
+            let calls = self.describe(&self.alone);
+            return Err(format!("before the tasks started:\n{calls}"));
+        };
         let tasks: Vec<&[Made]> = calls.iter().map(Vec::as_slice).collect();
         if Search::default().explains(&order, &tasks, end) {
             return Ok(());
@@ -250,12 +201,11 @@ impl Turn {
 
     fn describe(&self, calls: &[Made]) -> String {
         let line = |made: &Made| {
-            let call = self.planner.plan.describe(&made.call);
-            let at = made
-                .got
-                .clock()
-                .map_or_else(String::new, |at| format!(", at {}", at.as_micros()));
-            format!("  {call}: {}{at}\n", made.got)
+            let (call, at) = (
+                describe(&self.model, &made.call),
+                made.call.time.as_micros(),
+            );
+            format!("  {call}: {}, at {at}\n", made.got)
         };
         calls.iter().map(line).collect()
     }

@@ -1,17 +1,14 @@
 //! Generated sequences: every short one, and random ones.
 
-mod exhaustive;
-mod traffic;
+use limiter_core::store::Mode;
+use limiter_core::{Name, Policy};
 
-use limiter_core::Name;
-use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-
-use crate::conformance::sequence::case::Case;
-use crate::conformance::sequence::mismatch::Mismatch;
-use crate::conformance::session::Session;
-use crate::conformance::strategy;
-use crate::conformance::suite::run::Run;
+use super::case::{Case, CaseId, Step, Verb};
+use super::mismatch::Mismatch;
+use super::policies::{START, limit, policy, resolved};
+use super::random::{self, Random};
+use super::session::Session;
+use super::suite::run::Run;
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
@@ -19,15 +16,12 @@ const MAX_SHRUNK: usize = 3;
 pub(crate) async fn exhaustive(run: &mut Run<'_>) {
     let (depth, one_in) = (run.suite.sizes.depth, run.suite.sizes.one_in);
     let mut number = run.suite.seed % one_in;
-    for policy in exhaustive::policies() {
-        for case in exhaustive::sequences(&policy, depth) {
+    for policy in short_policies() {
+        for case in short_sequences(&policy, depth) {
             number += 1;
-            if !number.is_multiple_of(one_in) {
-                continue;
-            }
-            match sequence(run, &case).await {
-                Ok(()) => run.passed(1),
-                Err(mismatch) => run.fail(mismatch),
+            if number.is_multiple_of(one_in) {
+                let result = sequence(run, &case).await;
+                run.check(result);
             }
         }
     }
@@ -37,14 +31,17 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
 async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     let turn = run.report.checks_of(run.phase) as usize;
     let mut session = Session::new(run, case, turn);
+    let store_keys = &mut session.caller.store_keys;
     match turn % 8 {
         // The empty key, with names that no other run uses.
         3 => {
             let name = run.new_name();
-            let names = ["", ":2"].map(|end| Name::new(&format!("{name}{end}")));
-            session.name(names, Some(Vec::new()));
+            store_keys.names = ["", ":2"]
+                .map(|end| Name::new(&format!("{name}{end}")))
+                .to_vec();
+            store_keys.keys.insert(0, Vec::new());
         }
-        7 => session.name(["default", "conformance"].map(Name::new), None),
+        7 => store_keys.names = ["default", "conformance"].map(Name::new).to_vec(),
         _ => {}
     }
     let result = session.replay(case).await;
@@ -55,86 +52,146 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&run.suite.seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let (short, long, traffic) = (
-        strategy::cases(1..=30),
-        strategy::cases(60..=200),
-        traffic::traffic(),
-    );
-    let mut failed = 0;
+    let (mut random, mut failed) = (Random(run.suite.seed), 0);
     for number in 0..run.suite.sizes.sequences {
-        let shrinks = failed < MAX_SHRUNK;
-        let result = match number % 20 {
+        let case = match number % 20 {
             // A few sequences are long, because a store may encode large logs differently.
-            19 => random_case(run, &long, &mut runner, shrinks).await,
-            4 | 9 | 14 => random_case(run, &traffic, &mut runner, shrinks).await,
-            _ => random_case(run, &short, &mut runner, shrinks).await,
+            19 => random::case(&mut random, 60..=200),
+            4 | 9 | 14 => random::traffic(&mut random),
+            _ => random::case(&mut random, 1..=30),
         };
-        match result {
-            Ok(()) => run.passed(1),
-            Err(mut mismatch) => {
-                failed += 1;
-                mismatch.title = format!("random sequence {number}, {}", mismatch.title);
-                run.fail(mismatch);
-            }
+        let mut result = sequence(run, &case).await;
+        if let Err(mismatch) = result {
+            failed += 1;
+            result = Err(if failed <= MAX_SHRUNK {
+                shrunk(run, case, mismatch).await
+            } else {
+                mismatch
+            });
         }
+        run.check(result.map_err(|mut mismatch| {
+            mismatch.title = format!("random sequence {number}, {}", mismatch.title);
+            mismatch
+        }));
     }
 }
 
-async fn random_case(
-    run: &mut Run<'_>,
-    strategy: &impl Strategy<Value = Case>,
-    runner: &mut TestRunner,
-    shrinks: bool,
-) -> Result<(), Mismatch> {
-    let tree = strategy
-        .new_tree(runner)
-        .map_err(|reason| Mismatch::new("not made", &[], reason.to_string()))?;
-    let case = tree.current();
-    match sequence(run, &case).await {
-        Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
-        result => result,
-    }
-}
-
-/// Shrinks a failing case, then removes steps until every remaining step is needed.
-async fn shrunk(
-    run: &mut Run<'_>,
-    mut tree: impl ValueTree<Value = Case>,
-    mut smallest: Case,
-    mut mismatch: Mismatch,
-) -> Mismatch {
+/// Shrinks a failing case: removes ever fewer steps together until every step is needed, and makes the others simpler.
+async fn shrunk(run: &mut Run<'_>, mut smallest: Case, mut mismatch: Mismatch) -> Mismatch {
     let (mut runs, most) = (0, run.suite.sizes.shrinking);
-    let mut goes_on = tree.simplify();
-    while goes_on && runs < most {
-        let case = tree.current();
-        let mut fails = case == smallest;
-        if !fails {
-            runs += 1;
-            if let Err(smaller) = sequence(run, &case).await {
-                (smallest, mismatch, fails) = (case, smaller, true);
+    let mut width = smallest.steps.len();
+    while width > 0 && runs < most {
+        let (mut end, mut has_shrunk) = (smallest.steps.len(), false);
+        while end > 0 && runs < most {
+            let begin = end.saturating_sub(width);
+            let mut others = vec![smallest.without(|step| (begin..end).contains(&step))];
+            if width == 1 {
+                others.extend(simpler(&smallest, begin));
             }
+            for case in others {
+                runs += 1;
+                if let Err(smaller) = sequence(run, &case).await {
+                    (smallest, mismatch, has_shrunk) = (case, smaller, true);
+                    break;
+                }
+            }
+            end = begin.min(smallest.steps.len());
         }
-        goes_on = if fails {
-            tree.simplify()
-        } else {
-            tree.complicate()
-        };
-    }
-    // Shrinking visits each step once, but a step may become superfluous later.
-    let mut step = smallest.steps.len();
-    while step > 0 && runs < 2 * most {
-        step -= 1;
-        let case = smallest.with_steps(|other| other != step);
-        runs += 1;
-        if let Err(smaller) = sequence(run, &case).await {
-            (smallest, mismatch) = (case, smaller);
-            step = smallest.steps.len();
+        if !has_shrunk || width > 1 {
+            width /= 2;
         }
     }
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
     mismatch
+}
+
+/// Returns cases in which one step has a smaller cost, no id, or no time before it.
+fn simpler(case: &Case, step: usize) -> Vec<Case> {
+    let changes: [fn(&mut Step); 3] = [
+        |step| step.cost = step.cost.min(1),
+        |step| step.id = None,
+        |step| step.after = 0,
+    ];
+    let changed = |change: fn(&mut Step)| {
+        let mut other = case.clone();
+        change(&mut other.steps[step]);
+        other
+    };
+    let all = changes.map(changed).into_iter();
+    all.filter(|other| other != case).collect()
+}
+
+/// The policies that every short sequence runs under.
+fn short_policies() -> Vec<Policy> {
+    let (one, two, three) = (limit(1, 1), limit(2, 10), limit(3, 10));
+    vec![
+        policy(&[one], false),
+        policy(&[three], false),
+        policy(&[three], true),
+        policy(&[two, limit(3, 11)], false),
+        policy(&[limit(4, 10), limit(3, 9)], true),
+        policy(&[resolved(three, 10)], false),
+        policy(&[limit(3, 9), resolved(limit(4, 20), 10)], false),
+    ]
+}
+
+/// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log, so its time is
+/// irrelevant and it never settles.
+fn short_sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
+    let (max, window) = (
+        policy.smallest_max(),
+        policy.longest_window().as_micros() as i64,
+    );
+    let (acquire, record) = (Verb::Run(Mode::Acquire), Verb::Run(Mode::Record));
+    let mut firsts = vec![
+        Step::new(acquire, 1),
+        Step::new(acquire, 2),
+        Step::new(acquire, max),
+        Step::new(acquire, max + 1),
+        Step {
+            id: Some(CaseId::Fresh(7)),
+            ..Step::new(acquire, 1)
+        },
+        Step::new(record, 1),
+        Step::new(record, max + 1),
+        Step::new(Verb::Run(Mode::Peek), max),
+        Step::new(Verb::Reset, 0),
+    ];
+    // The maximum may be 1 or 2.
+    let mut seen = Vec::new();
+    firsts.retain(|step| {
+        let is_new = !seen.contains(step);
+        seen.push(*step);
+        is_new
+    });
+    let mut others = firsts.clone();
+    others.extend([(0, 0), (0, 2)].map(|(step, cost)| Step::new(Verb::Settle(step), cost)));
+    // From the third step on, the receipt of the second step can be settled.
+    others.extend((depth > 2).then_some(Step::new(Verb::Settle(1), 0)));
+    let mut times = vec![0, 1, window - 1, window, window + 1, -1];
+    times.sort_unstable();
+    times.dedup();
+    let later: Vec<Step> = times
+        .iter()
+        .flat_map(|&after| others.iter().map(move |step| Step { after, ..*step }))
+        .collect();
+    let (policies, depth) = (vec![policy.clone()], depth.min(4) as u32);
+    let count = match depth.checked_sub(1) {
+        Some(more) => firsts.len() * later.len().pow(more),
+        None => 0,
+    };
+    (0..count).map(move |number| {
+        let mut rest = number / firsts.len();
+        let mut steps = vec![firsts[number % firsts.len()]];
+        for _ in 1..depth {
+            steps.push(later[rest % later.len()]);
+            rest /= later.len();
+        }
+        Case {
+            policies: policies.clone(),
+            start: START,
+            steps,
+            ..Case::default()
+        }
+    })
 }

@@ -3,9 +3,9 @@
 use limiter_core::{BoxFuture, SharedStore};
 
 use super::contention;
+use super::mismatch::Mismatch;
 use super::script::{self, Script};
 use super::sentence::Sentence::L12;
-use super::sequence::mismatch::Mismatch;
 use super::session::Session;
 use super::session::run_script::{Pace, run_script};
 use super::suite::run::Run;

@@ -6,11 +6,10 @@ use std::time::Instant;
 use limiter_core::store::{Log, LogKey, Mode, Settlement, decide};
 use limiter_core::{MAX_COST, Policy, Receipt, Settled, SharedStore, Timestamp, WindowStore as _};
 
+use super::caller::{Route, decided};
+use super::mismatch::{Mismatch, columns};
+use super::policies::{START, limit, policy, resolved};
 use super::sentence::Sentence::L14;
-use super::sequence::caller::{Route, decided};
-use super::sequence::mismatch::Mismatch;
-use super::sequence::transcript::columns;
-use super::strategy::{START, limit, policy, resolved};
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
 
@@ -85,11 +84,10 @@ impl LongLog {
         if answers[0] == answers[1] {
             return Ok([got.receipt(), expected.receipt()]);
         }
-        let [expected, got] =
-            answers.map(|answer| answer.fields(Timestamp::from_micros_saturating(START)));
+        let start = Timestamp::from_micros_saturating(START);
         Err(format!(
             "a {mode:?} of {cost} under {policy}\n{}",
-            columns(&expected, &got)
+            columns(start, &answers[0], &answers[1])
         ))
     }
 

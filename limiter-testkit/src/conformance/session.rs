@@ -5,7 +5,6 @@
 //! check decides whether those times are right.
 
 pub(super) mod clock;
-mod history;
 pub(super) mod run_script;
 
 use std::ops::Range;
@@ -13,20 +12,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{At, LogKey, Mode};
-use limiter_core::{BoxFuture, Name, SharedStore, Timestamp, WindowStore};
+use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
 
+use super::caller::{Caller, Route, StoreKeys};
+use super::case::{Case, Step, Verb};
+use super::mismatch::Mismatch;
+use super::model::{Call, Model};
+use super::result::CallResult;
 use super::script::Script;
-use super::sentence::Sentence;
-use super::sequence::call_result::CallResult;
-use super::sequence::caller::{Caller, Route, StoreKeys};
-use super::sequence::case::{Case, Operation};
-use super::sequence::mismatch::Mismatch;
-use super::sequence::planner::Planner;
-use super::sequence::{Call, Plan, transcript};
 use super::sleep::{DropAfter, sleep_on};
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
-use history::History;
 
 /// A function that makes the store sweep.
 pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -43,8 +39,8 @@ pub(crate) struct Session {
     pub(crate) sweep: Option<Sweep>,
     /// Whether it looks at all entries after every step.
     pub(crate) peeks: bool,
-    history: History,
-    caller: Caller,
+    pub(crate) model: Model,
+    pub(crate) caller: Caller,
     clock: ClockCheck,
     /// The time of the first call.
     first: Option<Timestamp>,
@@ -59,7 +55,7 @@ impl Session {
             route: None,
             sweep: None,
             peeks: false,
-            history: History::new(Planner::new(case)),
+            model: Model::new(case),
             caller: Caller::new(store_keys),
             clock: ClockCheck::new(None, false),
             first: None,
@@ -69,7 +65,7 @@ impl Session {
     /// Returns a session on the store under test, on unused keys.
     pub(crate) fn new(run: &Run<'_>, case: &Case, turn: usize) -> Self {
         let key = run.new_key();
-        let store_keys = StoreKeys::new(case.keys(), |k| format!("{key}/{k}").into_bytes());
+        let store_keys = StoreKeys::of(case, |k| format!("{key}/{k}").into_bytes());
         let clock = ClockCheck::new(run.suite.tolerance, run.store().clock().is_some());
         Self {
             turn,
@@ -78,59 +74,33 @@ impl Session {
         }
     }
 
-    /// Changes the names, and the first key.
-    pub(crate) fn name(&mut self, names: [Name; 2], first: Option<Vec<u8>>) {
-        self.caller.store_keys.change(names.to_vec(), first);
-    }
-
-    fn planner(&self) -> &Planner {
-        &self.history.planner
-    }
-
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.planner().plan
-    }
-
     /// Returns the number of calls made.
     pub(crate) fn calls(&self) -> u64 {
-        self.plan().calls.len() as u64
+        self.model.calls.len() as u64
     }
 
     fn handle(&self) -> &SharedStore {
         &self.handles[self.turn % self.handles.len()]
     }
 
-    pub(crate) async fn sleep(&mut self, duration: Duration) -> Result<(), Mismatch> {
+    async fn sleep(&mut self, duration: Duration) -> Result<(), Mismatch> {
         // A mock clock rounds anything finer down.
         let duration = Duration::from_micros(duration.as_micros() as u64);
         let slept = sleep_on(self.handle(), duration).await;
-        self.clock.slept(duration);
-        slept.map_err(|text| self.wrong(&[], text))
-    }
-
-    /// Returns a mismatch at the last call.
-    pub(crate) fn wrong(&self, citations: &[Sentence], text: impl Into<String>) -> Mismatch {
-        let call = self.plan().calls.len().saturating_sub(1);
-        let step = self.plan().calls.last().map_or(0, |planned| planned.step);
-        let transcript = format!("{}{}", transcript::of_calls(self.plan()), text.into());
-        Mismatch {
-            call,
-            step,
-            ..Mismatch::new("", citations, transcript)
-        }
+        self.clock.slept += duration;
+        slept.map_err(|text| Mismatch::at_last(&self.model, &[], &text))
     }
 
     /// Makes all steps of a case at its times, then peeks at each log with every policy and at all entries, and resets it. Returns
     /// the number of calls.
     pub(crate) async fn replay(&mut self, case: &Case) -> Result<u64, Mismatch> {
         let times = case.times();
+        let last = At::Given(times.last().copied().unwrap_or_default());
         let mut result = self
             .steps(case, 0..times.len(), 0, |step, _| At::Given(times[step]))
             .await;
         if result.is_ok() {
-            result = self
-                .finish(At::Given(times.last().copied().unwrap_or_default()))
-                .await;
+            result = self.finish(last).await;
         }
         if result.is_err() {
             self.end().await;
@@ -145,10 +115,8 @@ impl Session {
         range: Range<usize>,
         sleeps: u64,
     ) -> Result<(), Mismatch> {
-        self.steps(&script.case, range, sleeps, |step, first| {
-            script.when(step, first)
-        })
-        .await
+        let when = |step, first| script.when(step, first);
+        self.steps(&script.case, range, sleeps, when).await
     }
 
     /// Makes some steps of a case, each at the time `when(step, first)`; `first` is the time of the first call.
@@ -169,21 +137,13 @@ impl Session {
                 self.sleep(after.saturating_sub(late)).await?;
             }
             elapsed += after;
+            let when = when(number, self.first);
             // There is no call, for example, without a receipt.
-            let Some(call) = self.planner().call(step.operation, Timestamp::EPOCH) else {
+            let Some(call) = self.model.call(step, when) else {
                 continue;
             };
-            let when = when(number, self.first);
-            self.call(number, call, when).await?;
-            if self.peeks
-                && !matches!(
-                    step.operation,
-                    Operation::Run {
-                        mode: Mode::Peek,
-                        ..
-                    }
-                )
-            {
+            self.call(number, call).await?;
+            if self.peeks && step.verb != Verb::Run(Mode::Peek) {
                 self.peek_all(number, when).await?;
             }
         }
@@ -192,159 +152,114 @@ impl Session {
 
     /// Peeks at each log with every policy and at all entries, and resets it.
     pub(crate) async fn finish(&mut self, when: At) -> Result<(), Mismatch> {
-        let last = self.plan().calls.last().map_or(0, |planned| planned.step);
-        for log in self.planner().logs.clone() {
-            for policy in 0..self.plan().policies.len() {
-                self.call(last, Call::peek(log, policy, Timestamp::EPOCH), when)
-                    .await?;
+        let last = self.model.last_step();
+        for log in self.model.logs.clone() {
+            for policy in 0..self.model.policies.len() {
+                let peek = Call::new(Verb::Run(Mode::Peek), log, policy, when);
+                self.call(last, peek).await?;
             }
-            self.call(last, Call::reset(log, Timestamp::EPOCH), when)
-                .await?;
+            self.call(last, Call::reset(log, when)).await?;
         }
         Ok(())
+    }
+
+    /// Peeks at all entries of every log.
+    pub(crate) async fn peek_all(&mut self, step: usize, when: At) -> Result<(), Mismatch> {
+        for log in self.model.logs.clone() {
+            self.call(step, self.model.peek_all(log, when)).await?;
+        }
+        Ok(())
+    }
+
+    async fn call(&mut self, step: usize, call: Call) -> Result<(), Mismatch> {
+        if let Some(sweep) = &self.sweep {
+            sweep().await;
+        }
+        let (store, before) = (self.handle().clone(), Moment::now());
+        let route = self.route.unwrap_or(Route::in_turn(self.turn));
+        let made = self.caller.call(&store, &self.model, step, &call, route);
+        let got = made.await;
+        self.answered(step, call, (before, got))
     }
 
     /// Makes a step's call and drops its future. Returns `true` if it had already finished.
     pub(crate) async fn dropped_step(
         &mut self,
-        step: usize,
-        operation: Operation,
+        number: usize,
+        step: Step,
         when: At,
         after: DropAfter,
     ) -> Result<bool, Mismatch> {
-        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else {
+        let Some(call) = self.model.call(step, when) else {
             return Ok(true);
         };
         let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = &self.history.planner.plan;
-        let future = self
-            .caller
-            .call(&store, plan, step, &call, when, Route::Facts);
+        let route = Route::Facts;
+        let future = self.caller.call(&store, &self.model, number, &call, route);
         if let Some(got) = after.poll(future).await {
-            return self
-                .answered(step, (call, when), (before, got))
-                .map(|()| true);
+            return self.answered(number, call, (before, got)).map(|()| true);
         }
-        let call = Call {
-            at: given(when).unwrap_or(before.system),
-            on_clock: when == At::StoreClock,
-            ..call
-        };
-        self.history.drop_call(step, call, when);
+        self.model.drop_call(number, call.happened(before.system));
         Ok(false)
-    }
-
-    /// Peeks at all entries of every log.
-    pub(crate) async fn peek_all(&mut self, step: usize, when: At) -> Result<(), Mismatch> {
-        for log in self.planner().logs.clone() {
-            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), when)
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn call(&mut self, step: usize, call: Call, when: At) -> Result<(), Mismatch> {
-        if let Some(sweep) = &self.sweep {
-            sweep().await;
-        }
-        let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = &self.history.planner.plan;
-        let route = self.route.unwrap_or(Route::in_turn(self.turn));
-        let got = self
-            .caller
-            .call(&store, plan, step, &call, when, route)
-            .await;
-        self.answered(step, (call, when), (before, got))
     }
 
     /// Compares a call's result, and its time.
     fn answered(
         &mut self,
         step: usize,
-        (call, when): (Call, At),
+        call: Call,
         (before, got): (Moment, CallResult),
     ) -> Result<(), Mismatch> {
-        let (after, newest, stated) = (Moment::now(), self.planner().newest(call.log), got.clock());
+        let (after, newest, stated) = (Moment::now(), self.model.newest(call.log), got.clock());
         self.turn += 1;
         self.first = self.first.or(stated);
-        let time = given(when).or(stated).unwrap_or(before.system);
-        if self.plan().calls.is_empty() {
-            self.history.planner.plan.start = time;
-        }
-        let call = Call {
-            at: time,
-            on_clock: when == At::StoreClock,
-            ..call
-        };
-        self.compare(step, (call, when), &got)?;
-        if let (At::StoreClock, Some(stated)) = (when, stated) {
+        self.compare(step, call.happened(stated.unwrap_or(before.system)), &got)?;
+        if let (At::StoreClock, Some(stated)) = (call.at, stated) {
             self.clock
                 .check(stated, newest, (before, after))
-                .map_err(|(citations, text)| self.wrong(&citations, text))?;
+                .map_err(|(citations, text)| Mismatch::at_last(&self.model, &citations, &text))?;
         }
         Ok(())
     }
 
     /// Compares a result with the expected one. The store may have forgotten the log, and a dropped call may have taken effect.
-    fn compare(
-        &mut self,
-        step: usize,
-        (call, when): (Call, At),
-        got: &CallResult,
-    ) -> Result<(), Mismatch> {
-        let (log, receipts) = (call.log, &self.caller.receipts);
-        let before = self.history.clone();
-        let agree = |history: &mut History| history.compare(step, (call, when), receipts, got);
-        let Err(mut mismatch) = agree(&mut self.history) else {
+    fn compare(&mut self, step: usize, call: Call, got: &CallResult) -> Result<(), Mismatch> {
+        let (log, receipts, before) = (call.log, &self.caller.receipts, self.model.clone());
+        let Err(wrong) = self.model.compare(step, call, receipts, got) else {
             return Ok(());
         };
         // If the result states no time, the session cannot know whether the store had forgotten the log.
         let now = if got.clock().is_some() {
-            call.at
+            call.time
         } else {
             Moment::now().system
         };
-        let forgotten = |history: &History| {
-            let may_forget = history.may_forget(log, now);
-            history.forgotten(log).filter(|_| may_forget)
+        let forgotten = |model: &Model| {
+            let may_forget = model.may_forget(log, now);
+            model.forgotten(log).filter(|_| may_forget)
         };
         let changed = before.with_dropped_call(got.newest());
         let both = changed.as_ref().and_then(forgotten);
-        let others = [changed, forgotten(&before), both];
-        for mut other in others.into_iter().flatten() {
-            if agree(&mut other).is_ok() {
-                self.history = other;
+        for mut other in [changed, forgotten(&before), both].into_iter().flatten() {
+            if other.compare(step, call, receipts, got).is_ok() {
+                self.model = other;
                 return Ok(());
             }
         }
-        if before
-            .forgotten(log)
-            .is_some_and(|mut forgotten| agree(&mut forgotten).is_ok())
-        {
+        let mut mismatch = Mismatch::of(&self.model, &wrong);
+        let early = before.forgotten(log);
+        if early.is_some_and(|mut other| other.compare(step, call, receipts, got).is_ok()) {
             mismatch.citations = vec![before.keeps(log)];
-            mismatch.transcript += "\nthe store has forgotten the log too early";
+            mismatch.text += "\nthe store has forgotten the log too early";
         }
         Err(mismatch)
     }
 
     /// Resets the logs.
     pub(crate) async fn end(&self) {
-        let logs: Vec<LogKey<'_>> = self
-            .planner()
-            .logs
-            .iter()
-            .map(|log| self.caller.store_keys.log(*log))
-            .collect();
+        let log = |log| self.caller.store_keys.log(log);
+        let logs: Vec<LogKey<'_>> = self.model.logs.iter().copied().map(log).collect();
         reset_all(self.handle(), &logs).await;
-    }
-}
-
-/// Returns the time that the caller gives.
-fn given(at: At) -> Option<Timestamp> {
-    if let At::Given(at) = at {
-        Some(at)
-    } else {
-        None
     }
 }
 
@@ -365,21 +280,16 @@ where
     S: WindowStore + ?Sized,
 {
     let handle: SharedStore = Arc::new(Arc::clone(store));
-    Session::on(vec![handle], StoreKeys::new(case.keys(), keys), case)
-        .replay(case)
-        .await
-        .map(drop)
+    let mut session = Session::on(vec![handle], StoreKeys::of(case, keys), case);
+    session.replay(case).await.map(drop)
 }
 
 /// Returns the calls that a case makes, with their expected results.
 #[cfg(test)]
-pub(crate) fn planned(case: &Case) -> Plan {
+pub(crate) fn planned(case: &Case) -> Model {
     let store: SharedStore = Arc::new(crate::ReferenceStore::new());
-    let mut session = Session::on(
-        vec![store],
-        StoreKeys::new(case.keys(), |key| vec![key]),
-        case,
-    );
+    let keys = StoreKeys::of(case, |key| vec![key]);
+    let mut session = Session::on(vec![store], keys, case);
     futures::executor::block_on(session.replay(case)).unwrap();
-    session.plan().clone()
+    session.model
 }

@@ -7,12 +7,13 @@ use limiter_core::{
     Counting, LimitStatus, Policy, SharedStore, Timestamp, WindowStore as _, policy,
 };
 
+use super::mismatch::Mismatch;
+use super::policies::START;
+use super::random::Random;
+use super::result::RawFacts;
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6, F1, F2};
-use super::sequence::call_result::RawFacts;
-use super::sequence::mismatch::Mismatch;
 use super::sleep::sleep_on;
-use super::strategy::START;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
 use crate::reference::ReferenceStore;
@@ -345,17 +346,4 @@ async fn kept(run: &mut Run<'_>, store: &SharedStore) -> Result<(), Wrong> {
         run.count(4 * LOGS as u64);
     }
     Ok(())
-}
-
-/// Makes random numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
 }

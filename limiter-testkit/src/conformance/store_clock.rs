@@ -5,13 +5,13 @@ use std::time::Instant;
 use limiter_core::store::Mode;
 use limiter_core::{MAX_COST, Policy};
 
+use super::caller::by_facts;
+use super::mismatch::Mismatch;
+use super::policies::{limit, policy as of};
 use super::script;
 use super::sentence::Sentence::T2;
-use super::sequence::caller::by_facts;
-use super::sequence::mismatch::Mismatch;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
-use super::strategy::{limit, policy as of};
 use super::suite::run::{Run, log, op, reset_all};
 
 pub(crate) async fn run(run: &mut Run<'_>) {

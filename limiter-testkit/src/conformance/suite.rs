@@ -13,9 +13,9 @@ use std::time::Duration;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
+use super::caller::salt;
+use super::mismatch::Mismatch;
 use super::sentence::Sentence::C2;
-use super::sequence::caller::salt;
-use super::sequence::mismatch::Mismatch;
 use super::session::Sweep;
 use super::spawn::{Spawner, Task};
 use super::watched::{Watch, watched};

@@ -127,7 +127,7 @@ fn a_failure_shows_the_golden_trace() {
     assert!(
         first
             .lines()
-            .any(|line| line.trim_start().starts_with("used ") && line.ends_with("<--")),
+            .any(|line| line.trim_start().starts_with("used: ") && line.ends_with("<--")),
         "{text}"
     );
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use limiter_core::store::{Mode, Settlement};
 use limiter_core::{Error, WindowStore as _, policy};
 
+use crate::conformance::caller::by_facts;
+use crate::conformance::mismatch::Mismatch;
 use crate::conformance::sentence::Sentence::T5;
-use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::sleep;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 

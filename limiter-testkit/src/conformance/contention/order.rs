@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use limiter_core::{LimitStatus, Receipt, Timestamp};
 
-use crate::conformance::sequence::call_result::CallResult;
-use crate::conformance::sequence::case::Operation;
-use crate::conformance::sequence::planner::Planner;
-use crate::conformance::sequence::{Call, Log};
-use crate::reference::ReferenceEntry;
+use crate::conformance::case::Verb;
+use crate::conformance::model::{Call, Log, Model};
+use crate::conformance::result::CallResult;
 
 /// The number of calls that one search tries. A search that succeeds tries little more calls than there are.
 const MAX_TRIES: usize = 5_000;
@@ -25,36 +23,25 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Returns `true` if the call may have changed its log, judging by its result.
-    fn may_have_changed(&self) -> bool {
-        match &self.got {
-            CallResult::Decided(decided) => decided.answer.appended,
-            CallResult::Settled(settled) => settled.applied,
-            CallResult::Reset(removed) => *removed,
-            _ => false,
-        }
-    }
-
     /// Returns the values that are likely to grow from one call to the next: the time, and the usage.
     fn likely_place(&self) -> (u64, bool, u64) {
-        let status = match &self.got {
-            CallResult::Decided(decided) => &decided.answer.status,
-            CallResult::Settled(settled) => &settled.status,
-            _ => return (u64::MAX, !self.may_have_changed(), 0),
+        let is_idle = !self.got.may_have_changed();
+        let Some(status) = self.got.status() else {
+            return (u64::MAX, is_idle, 0);
         };
-        let used = status
-            .limits()
+        let limits = status.limits();
+        let used = limits
             .iter()
             .map(LimitStatus::used)
             .fold(0, u64::saturating_add);
-        (status.at().as_micros(), !self.may_have_changed(), used)
+        (status.at().as_micros(), is_idle, used)
     }
 }
 
 /// Calls in an order that explains their results.
 #[derive(Clone)]
 pub(super) struct Order {
-    planner: Planner,
+    model: Model,
     /// The task and the step of each call.
     calls: Vec<(usize, usize)>,
     /// The receipts that the store returned, by number of the call.
@@ -62,60 +49,42 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(planner: &Planner) -> Self {
+    pub(super) fn new(model: &Model) -> Self {
         Self {
-            planner: planner.clone(),
+            model: model.clone(),
             calls: Vec::new(),
             receipts: BTreeMap::new(),
         }
     }
 
     /// Returns the order with one more call at its end. `None` if the reference store returns another result there.
-    pub(super) fn then(self, made: &Made) -> Option<Self> {
-        let (mut order, mut call) = (self, made.call);
-        let number = order.calls.len();
-        if let Operation::Settle { step, .. } = &mut call.operation {
-            let issuers = [(made.of.0, *step), (0, *step)];
-            *step = issuers
-                .iter()
-                .find_map(|issuer| order.calls.iter().position(|call| call == issuer))?;
+    pub(super) fn then(mut self, made: &Made) -> Option<Self> {
+        let (mut call, number) = (made.call, self.calls.len());
+        if let Verb::Settle(step) = &mut call.step.verb {
+            let place = |issuer| self.calls.iter().position(|call| *call == issuer);
+            *step = place((made.of.0, *step)).or_else(|| place((0, *step)))?;
         }
-        order.calls.push(made.of);
-        order
-            .receipts
+        self.calls.push(made.of);
+        self.receipts
             .extend(made.receipt.map(|receipt| (number, receipt)));
-        order
-            .planner
-            .compare(number, call, &order.receipts, &made.got)
-            .is_ok()
-            .then_some(order)
+        let Self {
+            model, receipts, ..
+        } = &mut self;
+        let agrees = model.compare(number, call, receipts, &made.got).is_ok();
+        agrees.then_some(self)
     }
 
     fn held(&self) -> Vec<HeldEntry> {
-        let of_log = |log: Log| {
-            self.planner
-                .entries(log)
-                .into_iter()
-                .map(move |entry| (log, entry))
-        };
-        let entries = self.planner.logs.iter().flat_map(|log| of_log(*log));
-        let call = |entry: &ReferenceEntry| {
-            self.planner
-                .appended_by(entry)
-                .map(|number| self.calls[number])
-        };
-        entries
-            .map(|(log, entry)| {
-                (
-                    log,
-                    entry.at,
-                    entry.cost,
-                    entry.admitted,
-                    entry.refundable,
-                    call(&entry),
-                )
-            })
-            .collect()
+        let mut held = Vec::new();
+        for log in &self.model.logs {
+            for entry in self.model.entries(*log) {
+                let appended_by = self.model.appended_by(&entry);
+                let flags = [entry.admitted, entry.refundable];
+                let call = appended_by.map(|number| self.calls[number]);
+                held.push((*log, entry.at, entry.cost, flags, call));
+            }
+        }
+        held
     }
 }
 
@@ -128,26 +97,20 @@ pub(super) struct Search {
 }
 
 /// Its log, time and cost, whether it was admitted and is refundable, and the call that appended it.
-type HeldEntry = (Log, Timestamp, u64, bool, bool, Option<(usize, usize)>);
+type HeldEntry = (Log, Timestamp, u64, [bool; 2], Option<(usize, usize)>);
 
 impl Search {
     /// Returns `true` if an order that begins like this one and ends with `end` explains all calls. Gives up after
     /// [`MAX_TRIES`], and then returns `true`.
     pub(super) fn explains(&mut self, order: &Order, tasks: &[&[Made]], end: &[Made]) -> bool {
-        let next = tasks
-            .iter()
-            .enumerate()
-            .filter_map(|(task, calls)| Some((task, calls.first()?)));
+        let next = tasks.iter().enumerate();
+        let next = next.filter_map(|(task, calls)| Some((task, calls.first()?)));
         let mut next: Vec<(usize, &Made)> = next.collect();
         if next.is_empty() {
             return end.iter().try_fold(order.clone(), Order::then).is_some();
         }
-        let state = || {
-            (
-                tasks.iter().map(|calls| calls.len()).collect(),
-                order.held(),
-            )
-        };
+        let remaining = || tasks.iter().map(|calls| calls.len()).collect();
+        let state = || (remaining(), order.held());
         if !self.dead_ends.is_empty() && self.dead_ends.contains(&state()) {
             return false;
         }
@@ -163,7 +126,7 @@ impl Search {
                 return true;
             }
             // Where a call without effect fits, no other place is better.
-            if !made.may_have_changed() {
+            if !made.got.may_have_changed() {
                 break;
             }
         }

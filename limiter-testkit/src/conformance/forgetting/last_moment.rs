@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use limiter_core::store::Mode;
 use limiter_core::{Error, WindowStore as _};
 
+use crate::conformance::caller::by_facts;
+use crate::conformance::mismatch::Mismatch;
+use crate::conformance::policies::{limit, policy};
 use crate::conformance::sentence::Sentence::F1;
-use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::{sleep, sleep_on};
-use crate::conformance::strategy::{limit, policy};
 use crate::conformance::suite::run::{Run, op, reset_all};
 
 /// The window, in microseconds.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use limiter_core::store::Mode;
 use limiter_core::{Error, Policy, SharedStore, policy};
 
+use crate::conformance::caller::by_facts;
+use crate::conformance::mismatch::Mismatch;
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
-use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::mismatch::Mismatch;
 use crate::conformance::sleep::sleep_on;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 

@@ -32,7 +32,7 @@ pub(crate) struct ClockCheck {
     own_timer: bool,
     last: Option<Reading>,
     /// How long the store's clock has slept since the last reading.
-    slept: Duration,
+    pub(crate) slept: Duration,
 }
 
 /// A time that the store stated during a call.
@@ -51,10 +51,6 @@ impl ClockCheck {
             last: None,
             slept: Duration::ZERO,
         }
-    }
-
-    pub(crate) fn slept(&mut self, duration: Duration) {
-        self.slept += duration;
     }
 
     /// Checks the time that the store stated for a call between two moments, on a log with this newest entry.

@@ -5,10 +5,10 @@ use limiter_core::store::At;
 use limiter_core::{Policy, Window};
 
 use super::Session;
+use crate::conformance::case::Case;
+use crate::conformance::mismatch::Mismatch;
+use crate::conformance::policies::{limit, resolved};
 use crate::conformance::script::Script;
-use crate::conformance::sequence::case::Case;
-use crate::conformance::sequence::mismatch::Mismatch;
-use crate::conformance::strategy::{limit, resolved};
 use crate::conformance::suite::run::Run;
 
 /// How the times of a script become real times.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::report::Phase;
+use crate::conformance::mismatch::Mismatch;
 use crate::conformance::sentence::Sentence;
-use crate::conformance::sequence::mismatch::Mismatch;
 
 /// The number of failing cases that are printed.
 const MAX_SHOWN: usize = 10;

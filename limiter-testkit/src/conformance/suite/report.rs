@@ -63,8 +63,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns how much a phase checked: rows of traces, cases, entries of the long log, sequences, or calls of concurrent
-    /// tasks. A case counts once per run. 0 for a phase that did not run, and for [`Phase::Several`].
+    /// Returns how much a phase checked: traces, cases, entries of the long log, sequences, or calls of concurrent tasks. A case
+    /// counts once per run. 0 for a phase that did not run, and for [`Phase::Several`].
     #[must_use]
     pub fn checks_of(&self, phase: Phase) -> u64 {
         self.by_phase[phase as usize].0

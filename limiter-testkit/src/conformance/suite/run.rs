@@ -7,9 +7,9 @@ use limiter_core::{BoxFuture, Name, Policy, SharedStore, WindowStore as _};
 
 use super::Suite;
 use super::report::{Phase, Report};
+use crate::conformance::caller::salt;
+use crate::conformance::mismatch::Mismatch;
 use crate::conformance::script::{self, Script};
-use crate::conformance::sequence::caller::salt;
-use crate::conformance::sequence::mismatch::Mismatch;
 
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {
@@ -57,6 +57,14 @@ impl<'a> Run<'a> {
     /// Counts calls.
     pub(crate) fn count(&mut self, calls: u64) {
         self.report.count(self.phase, (0, calls));
+    }
+
+    /// Counts a check that passed, or reports its error.
+    pub(crate) fn check(&mut self, result: Result<(), Mismatch>) {
+        match result {
+            Ok(()) => self.passed(1),
+            Err(mismatch) => self.fail(mismatch),
+        }
     }
 
     /// Counts checks that passed.

@@ -1,0 +1,151 @@
+//! A sequence of operations as data.
+
+use limiter_core::store::{EntryId, Mode};
+use limiter_core::{Policy, Timestamp};
+
+/// A sequence of operations on a few keys through a few limiters on one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Case {
+    /// The policies that the steps choose from. Without any, a policy that covers every entry.
+    pub policies: Vec<Policy>,
+    /// The limiters that the steps come through. Without any, the steps have no limiter.
+    pub limiters: Vec<CaseLimiter>,
+    /// The time before the first step, in microseconds.
+    pub start: u64,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A limiter of a [`Case`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaseLimiter {
+    /// The number of its name. Limiters with the same number share their logs.
+    pub name: u8,
+    /// The default policy, modulo the number of the case's policies. `None` means operations without a limiter.
+    pub policy: Option<u8>,
+}
+
+/// A step of a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How far time advances before the step, in microseconds. Negative values step the clock back.
+    pub after: i64,
+    /// What the step does.
+    pub verb: Verb,
+    /// The limiter and the key. `None` means the first of each, and for a settlement the log that issued the receipt.
+    pub on: Option<Place>,
+    /// The policy, modulo the number of policies.
+    pub policy: u8,
+    /// The cost, which may be refused. A settlement to 0 is a refund.
+    pub cost: u64,
+    /// The idempotency key.
+    pub id: Option<CaseId>,
+}
+
+/// What a [`Step`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Acquires, peeks or records.
+    Run(Mode),
+    /// Settles the receipt of the step with this number, counted from 0. Skipped if that step returned no receipt.
+    Settle(usize),
+    /// Removes a log.
+    Reset,
+}
+
+/// The log of a [`Step`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The limiter, modulo the number of limiters.
+    pub limiter: u8,
+    /// The key.
+    pub key: u8,
+}
+
+/// An idempotency key in a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseId {
+    /// An id that no other run uses. Each number below 128 differs in one bit from the larger numbers, and in two bits from the
+    /// others below 128.
+    Fresh(u8),
+    /// Exactly this id.
+    Exactly(u128),
+    /// The store's id of the entry that a step returned. The step is skipped if that step returned no receipt.
+    EntryOf(usize),
+}
+
+impl CaseId {
+    /// Returns the id in a run whose fresh ids derive from `salt`. `entry` returns the entry that a step returned.
+    pub(crate) fn entry_id(
+        self,
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<EntryId> {
+        Some(EntryId::from_u128(match self {
+            Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
+            Self::Exactly(id) => id,
+            Self::EntryOf(step) => return entry(step),
+        }))
+    }
+}
+
+impl Step {
+    /// Returns a step with the first policy, without an id, at the time of the step before it.
+    #[must_use]
+    pub const fn new(verb: Verb, cost: u64) -> Self {
+        Self {
+            after: 0,
+            verb,
+            on: None,
+            policy: 0,
+            cost,
+            id: None,
+        }
+    }
+
+    /// Returns the step that this one refers to.
+    fn refers_to(&mut self) -> Option<&mut usize> {
+        match (&mut self.verb, &mut self.id) {
+            (Verb::Settle(step), _) | (_, Some(CaseId::EntryOf(step))) => Some(step),
+            _ => None,
+        }
+    }
+}
+
+impl Case {
+    /// Returns the time of each step.
+    pub(crate) fn times(&self) -> Vec<Timestamp> {
+        let mut now = Timestamp::from_micros_saturating(self.start);
+        let time = |step: &Step| {
+            let micros = now.as_micros().saturating_add_signed(step.after);
+            now = Timestamp::from_micros_saturating(micros);
+            now
+        };
+        self.steps.iter().map(time).collect()
+    }
+
+    /// Returns the case without some of its steps, and without the steps that refer to those. Times do not change.
+    pub(crate) fn without(&self, is_dropped: impl Fn(usize) -> bool) -> Self {
+        let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
+        let (mut steps, mut after) = (Vec::new(), 0_i64);
+        for (number, mut step) in self.steps.iter().copied().enumerate() {
+            after = after.saturating_add(step.after);
+            let mut stays = !is_dropped(number);
+            if let Some(other) = step.refers_to() {
+                match numbers.get(*other).copied().flatten() {
+                    Some(new) => *other = new,
+                    None => stays = false,
+                }
+            }
+            numbers.push(stays.then_some(steps.len()));
+            if stays {
+                step.after = std::mem::take(&mut after);
+                steps.push(step);
+            }
+        }
+        Self {
+            steps,
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Computes the expected results, call by call, from the reference store.
+//!
+//! A store may forget a log at a time that callers cannot observe, and a dropped call may take effect or not. Clones of a model are
+//! the histories that are possible.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use limiter_core::store::{At, EntryId, LogKey, Mode, Op, Retention, Settlement, decide};
+use limiter_core::{
+    ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore, Timestamp, Window,
+};
+
+use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
+use super::result::{CallResult, RawFacts};
+use super::sentence::Sentence::{self, F1, F2};
+use crate::reference::{ReferenceEntry, ReferenceStore};
+
+/// The salt of the reference store's ids. Any value except 0: real runs have a random salt.
+const SALT: u128 = 0x5a17 << 64 | 0x5a17;
+
+/// A log, as the numbers of its limiter's name and its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Log {
+    pub(crate) name: u8,
+    pub(crate) key: u8,
+}
+
+impl Log {
+    /// Returns the default name. It is the same in every run, because the process never frees a name.
+    pub(crate) fn name(self) -> Name {
+        match self.name {
+            0 => Name::new("conformance"),
+            name => Name::new(&format!("conformance:{name}")),
+        }
+    }
+}
+
+/// A step, with the meaning of its numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) step: Step,
+    pub(crate) log: Log,
+    /// The index of the policy.
+    pub(crate) policy: usize,
+    /// The index of the limiter's default policy, if there is a limiter.
+    pub(crate) limiter_policy: Option<usize>,
+    pub(crate) at: At,
+    /// The time at which the call happened, by the caller or by the store's clock.
+    pub(crate) time: Timestamp,
+}
+
+impl Call {
+    /// Returns a call without a limiter.
+    pub(crate) fn new(verb: Verb, log: Log, policy: usize, at: At) -> Self {
+        Self {
+            step: Step::new(verb, 1),
+            log,
+            policy,
+            limiter_policy: None,
+            at,
+            time: Timestamp::EPOCH,
+        }
+    }
+
+    pub(crate) fn reset(log: Log, at: At) -> Self {
+        Self::new(Verb::Reset, log, 0, at)
+    }
+
+    /// Returns the call after it happened: when the caller said, or when the store's clock stated this time.
+    pub(crate) fn happened(mut self, stated: Timestamp) -> Self {
+        self.time = match self.at {
+            At::Given(given) => given,
+            At::StoreClock => stated,
+        };
+        self
+    }
+
+    /// Returns the operation of an acquire, a peek or a record. `entry` returns the id of the entry that a step returned.
+    pub(crate) fn op<'a>(
+        &self,
+        policies: &'a [Policy],
+        log: LogKey<'a>,
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<Op<'a>> {
+        let Verb::Run(mode) = self.step.verb else {
+            return None;
+        };
+        let mut op = Op::new(mode, log.key, &policies[self.policy])
+            .with_name(log.name)
+            .with_cost(self.step.cost);
+        (op.at, op.id) = (
+            self.at,
+            self.step.id.and_then(|id| id.entry_id(salt, entry)),
+        );
+        op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
+        Some(op)
+    }
+}
+
+/// A call and its expected result.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) call: Call,
+    pub(crate) expected: CallResult,
+    /// The step of the case that the call belongs to. Calls after the end belong to the last step.
+    pub(crate) step: usize,
+}
+
+/// A receipt from the reference store, with the log and the id of its entry.
+#[derive(Clone, Debug)]
+struct Issued {
+    log: Log,
+    id: Option<EntryId>,
+    receipt: Receipt,
+}
+
+/// The calls on a store so far, and what the store should hold after them.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    reference: ReferenceStore,
+    /// The case's policies, followed by a policy that covers every entry.
+    pub(crate) policies: Arc<[Policy]>,
+    limiters: Vec<CaseLimiter>,
+    pub(crate) start: Timestamp,
+    pub(crate) calls: Vec<Arc<Planned>>,
+    /// The receipts, by the steps that returned them.
+    issued: BTreeMap<usize, Issued>,
+    /// The logs that the calls so far use.
+    pub(crate) logs: Vec<Log>,
+    /// How long each log is kept after its newest entry. `None` if its last append was at a given time.
+    kept: HashMap<Log, Option<Window>>,
+    /// The number of a dropped call that has not taken effect.
+    dropped: Option<usize>,
+}
+
+impl Model {
+    pub(crate) fn new(case: &Case) -> Self {
+        const MOST: Limit = match Limit::with_window(MAX_COST, Window::MAX) {
+            Ok(limit) => limit,
+            Err(_) => unreachable!(),
+        };
+        let mut policies = case.policies.clone();
+        policies.push(Policy::from(MOST));
+        Self {
+            reference: ReferenceStore::new(),
+            policies: policies.into(),
+            limiters: case.limiters.clone(),
+            start: Timestamp::from_micros_saturating(case.start),
+            calls: Vec::new(),
+            issued: BTreeMap::new(),
+            logs: Vec::new(),
+            kept: HashMap::new(),
+            dropped: None,
+        }
+    }
+
+    /// Returns the step of the last call.
+    pub(crate) fn last_step(&self) -> usize {
+        self.calls.last().map_or(0, |planned| planned.step)
+    }
+
+    /// Returns the time of a log's newest entry.
+    pub(crate) fn newest(&self, log: Log) -> Option<Timestamp> {
+        self.entries(log).last().map(|entry| entry.at)
+    }
+
+    pub(crate) fn entries(&self, log: Log) -> Vec<ReferenceEntry> {
+        self.reference.entries(LogKey::new(log.name(), &[log.key]))
+    }
+
+    /// Returns the first step that returned a receipt of an entry.
+    pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
+        let mut issued = self.issued.iter();
+        let found = issued.find(|(_, issued)| issued.receipt.entry() == entry.name);
+        found.map(|(step, _)| *step)
+    }
+
+    /// Returns the call of a step. Returns `None` if the contract does not specify its result, or if there is no receipt to settle.
+    pub(crate) fn call(&self, step: Step, at: At) -> Option<Call> {
+        let limiter = |place: Place| {
+            let number = usize::from(place.limiter) % self.limiters.len().max(1);
+            self.limiters.get(number).copied().unwrap_or_default()
+        };
+        // Of the case, without the added one.
+        let policy = |number: u8| usize::from(number) % (self.policies.len() - 1).max(1);
+        let place = step.on.unwrap_or_default();
+        let mut log = Log {
+            name: limiter(place).name,
+            key: place.key,
+        };
+        if let Some(CaseId::EntryOf(step)) = step.id {
+            self.issued.get(&step)?;
+        }
+        if let Verb::Settle(issuer) = step.verb {
+            let issued = self.issued.get(&issuer)?;
+            log = step.on.map_or(issued.log, |_| log);
+            // A store may use an idempotency key as the entry id. The receipt then also matches another entry with that id and
+            // time, which S1 and L13 leave open.
+            let is_namesake = |entry: &ReferenceEntry| {
+                entry.id.is_some()
+                    && entry.id == issued.id
+                    && entry.at == issued.receipt.at()
+                    && entry.name != issued.receipt.entry()
+            };
+            if self.entries(log).iter().any(is_namesake) {
+                return None;
+            }
+        }
+        let runs = matches!(step.verb, Verb::Run(_));
+        let default = limiter(place).policy.filter(|_| runs).map(policy);
+        Some(Call {
+            step,
+            limiter_policy: default,
+            ..Call::new(step.verb, log, policy(step.policy), at)
+        })
+    }
+
+    /// Returns a peek that covers every entry of a log.
+    pub(crate) fn peek_all(&self, log: Log, at: At) -> Call {
+        Call::new(Verb::Run(Mode::Peek), log, self.policies.len() - 1, at)
+    }
+
+    /// Adds a call that does not take effect. Returns its number.
+    fn add(&mut self, step: usize, call: Call) -> usize {
+        if self.calls.is_empty() {
+            self.start = call.time;
+        }
+        if !self.logs.contains(&call.log) {
+            self.logs.push(call.log);
+        }
+        self.calls.push(Arc::new(Planned {
+            call,
+            expected: CallResult::Dropped,
+            step,
+        }));
+        self.calls.len() - 1
+    }
+
+    /// Adds a call, and compares the store's result with the expected one. `receipts` are the store's receipts, by step.
+    ///
+    /// # Errors
+    /// Returns a wrong result.
+    pub(crate) fn compare(
+        &mut self,
+        step: usize,
+        call: Call,
+        receipts: &BTreeMap<usize, Receipt>,
+        got: &CallResult,
+    ) -> Result<(), CallResult> {
+        let number = self.add(step, call);
+        let result = self.apply(number);
+        let own = |step| self.issued.get(&step).map(|issued| issued.receipt);
+        let expected = result.with_original(|| self.original(step, &call, own));
+        let theirs = |step| receipts.get(&step).copied();
+        let got = got
+            .clone()
+            .with_original(|| self.original(step, &call, theirs));
+        let agrees = expected.comparable(&got) == got;
+        Arc::make_mut(&mut self.calls[number]).expected = expected;
+        if agrees { Ok(()) } else { Err(got) }
+    }
+
+    /// Returns the step whose entry a step's receipt names, if it is another one.
+    fn original(
+        &self,
+        step: usize,
+        call: &Call,
+        receipt: impl Fn(usize) -> Option<Receipt>,
+    ) -> Option<usize> {
+        // By L13, an entry whose caller chose the store's id of another entry may share that id.
+        if let Some(CaseId::EntryOf(_)) = call.step.id {
+            return None;
+        }
+        // By L9, an append takes its id from an older entry, and the store may have used that id for both.
+        let entry = |step: usize| {
+            receipt(step).map(|receipt| (receipt.entry(), call.step.id.map(|_| receipt.at())))
+        };
+        let own = entry(step)?;
+        let entries = self.entries(call.log);
+        let is_it = |(other, issued): &(&usize, &Issued)| {
+            let holds = |entry: &ReferenceEntry| entry.name == issued.receipt.entry();
+            **other != step
+                && issued.log == call.log
+                && entry(**other) == Some(own)
+                && entries.iter().any(holds)
+        };
+        self.issued.iter().find(is_it).map(|(step, _)| *step)
+    }
+
+    /// Applies a call to the reference store.
+    fn apply(&mut self, number: usize) -> CallResult {
+        let Planned { call, step, .. } = *self.calls[number];
+        let (policies, key) = (Arc::clone(&self.policies), [call.log.key]);
+        let log = LogKey::new(call.log.name(), &key);
+        let entry = |step| {
+            let issued = self.issued.get(&step);
+            issued.map(|issued| issued.receipt.entry())
+        };
+        self.reference.stop_clock(call.time);
+        if let Some(op) = call.op(&policies, log, SALT, entry) {
+            return match op.checked() {
+                Ok(op) => self.run(step, &call, &op),
+                Err(error) => CallResult::Failed(error.kind(), String::new()),
+            };
+        }
+        let Verb::Settle(issuer) = call.step.verb else {
+            return CallResult::Reset {
+                there_was_a_log: self.reference.reset_now(log),
+            };
+        };
+        let Some(issued) = self.issued.get(&issuer) else {
+            return CallResult::Failed(ErrorKind::Inconsistent, String::new());
+        };
+        let policy = &policies[call.policy];
+        let mut settlement = Settlement::new(log, policy, issued.receipt, call.step.cost);
+        settlement.at = call.at;
+        CallResult::settled(&settlement, self.reference.settle_now(&settlement))
+    }
+
+    fn run(&mut self, step: usize, call: &Call, op: &Op<'_>) -> CallResult {
+        let facts = self.reference.apply_now(op);
+        let raw_facts = RawFacts::from(&facts);
+        if raw_facts.outcome == RawFacts::APPENDED {
+            let window = [Some(op.policy), op.limiter_policy]
+                .into_iter()
+                .flatten()
+                .map(|policy| Retention::of(policy).window)
+                .max();
+            let window = window.filter(|_| call.at == At::StoreClock);
+            self.kept.insert(call.log, window);
+        }
+        let decision = decide(op, facts);
+        if let Some(receipt) = decision.receipt() {
+            let (log, id) = (call.log, op.id);
+            self.issued.insert(step, Issued { log, id, receipt });
+        }
+        CallResult::decided(&decision, Some(raw_facts))
+    }
+
+    /// Adds a call that was dropped. It has not taken effect yet.
+    pub(crate) fn drop_call(&mut self, step: usize, call: Call) {
+        self.dropped = Some(self.add(step, call));
+    }
+
+    /// Returns the same history after the dropped call took effect. At the store's clock, it appended the entry at `newest`. Its
+    /// receipt is lost.
+    pub(crate) fn with_dropped_call(&self, newest: Option<Timestamp>) -> Option<Self> {
+        let number = self.dropped?;
+        let mut other = self.clone();
+        other.dropped = None;
+        let planned = Arc::make_mut(&mut other.calls[number]);
+        planned.call = planned.call.happened(newest.unwrap_or(planned.call.time));
+        let step = planned.step;
+        _ = other.apply(number);
+        other.issued.remove(&step);
+        Some(other)
+    }
+
+    /// Returns the same history with the log forgotten. `None` if there is no log.
+    pub(crate) fn forgotten(&self, log: Log) -> Option<Self> {
+        self.newest(log)?;
+        let other = self.clone();
+        _ = other
+            .reference
+            .reset_now(LogKey::new(log.name(), &[log.key]));
+        Some(other)
+    }
+
+    /// Returns `true` if the store may have forgotten a log by `now`. It must keep entries at given times for a minute, which is
+    /// longer than a session lasts by default.
+    pub(crate) fn may_forget(&self, log: Log, now: Timestamp) -> bool {
+        match (self.newest(log), self.kept.get(&log)) {
+            (Some(newest), Some(Some(window))) => !window.counts(newest, now),
+            _ => false,
+        }
+    }
+
+    /// Returns the sentence that a store breaks if it has forgotten the log by now.
+    pub(crate) fn keeps(&self, log: Log) -> Sentence {
+        if self.kept.get(&log) == Some(&None) {
+            F2
+        } else {
+            F1
+        }
+    }
+}
