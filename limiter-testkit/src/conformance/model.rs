@@ -278,13 +278,12 @@ impl Model {
             receipt(step).map(|receipt| (receipt.entry(), call.step.id.map(|_| receipt.at())))
         };
         let own = entry(step)?;
-        let entries = self.entries(call.log);
         let is_it = |(other, issued): &(&usize, &Issued)| {
             let holds = |entry: &ReferenceEntry| entry.name == issued.receipt.entry();
             **other != step
                 && issued.log == call.log
                 && entry(**other) == Some(own)
-                && entries.iter().any(holds)
+                && self.entries(issued.log).iter().any(holds)
         };
         self.issued.iter().find(is_it).map(|(step, _)| *step)
     }
