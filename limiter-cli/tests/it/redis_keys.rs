@@ -156,6 +156,20 @@ fn show_and_reset() {
         run(&url, &["show", "customer 7", "--limit", "100/10m"]).ends_with("would be allowed\n")
     );
     assert_eq!(json_lines(&url, &["show", "customer 8"])[0]["entries"], 1);
+
+    // The server's clock was ahead by an hour, and is correct again.
+    runtime().unwrap().block_on(async {
+        let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
+        let limiter = Limiter::new(NAME, limit, connect(&url, "limiter").await.unwrap());
+        let ahead = limiter.status("k").await.unwrap().at();
+        let ahead = ahead.saturating_add(Duration::from_secs(3_600));
+        assert!(limiter.record("k").cost(100).at(ahead).await.is_ok());
+    });
+    let shown = run(&url, &["show", "k", "--limit", "100/10m"]);
+    let clock = "\nclock          the server's is 59m 5";
+    assert!(shown.contains(clock), "{shown}");
+    let wait = "\na request      would be denied, retry after 1h ";
+    assert!(shown.contains(wait), "{shown}");
 }
 
 #[test]
