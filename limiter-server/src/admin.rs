@@ -8,11 +8,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use crate::http::Refusal;
 use crate::metrics::{installed, labels};
@@ -31,21 +29,9 @@ pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
         .merge(page::routes(service, about))
 }
 
-/// Renders something about all rules, away from the threads that decide. One rendering at a time: it may take megabytes.
-pub(crate) async fn render(
-    service: Arc<Service>,
-    render: impl FnOnce(&Service) -> String + Send + 'static,
-) -> Result<String, Refusal> {
-    static TURN: Semaphore = Semaphore::const_new(1);
-    let turn = TURN.acquire().await;
-    let text = tokio::task::spawn_blocking(move || render(&service)).await;
-    drop(turn);
-    text.map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error))
-}
-
 /// Returns all metrics as text.
 async fn metrics(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
-    let text = render(service, |service| {
+    let text = service.render(|service| {
         service.store().report();
         of_rules(service) + &installed().map_or_else(String::new, PrometheusHandle::render)
     });
@@ -54,7 +40,7 @@ async fn metrics(State(service): State<Arc<Service>>) -> Result<impl IntoRespons
 
 async fn rules(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
     let list = |service: &Service| json!({ "rules": page::rules(service) }).to_string();
-    Ok(page::json(render(service, list).await?))
+    Ok(page::json(service.render(list).await?))
 }
 
 /// Returns the rules as lines of text, at the path that Envoy's service has for them.
@@ -72,7 +58,7 @@ async fn rlconfig(State(service): State<Arc<Service>>) -> Result<impl IntoRespon
         };
         service.rules().iter().map(line).collect()
     };
-    render(service, lines).await
+    Ok(service.render(lines).await?)
 }
 
 /// Returns the metrics that are read from the service. Only current rules have metrics.

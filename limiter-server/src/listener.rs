@@ -31,6 +31,7 @@ use tower::{BoxError, Service};
 pub(crate) use self::bounds::Budgeted;
 use self::bounds::{HEAD, Patient, Seat, Sent};
 pub(crate) use self::bounds::{Seats, Waiting};
+use crate::options::UNIX;
 use crate::tls::Tls;
 
 /// How long a client may leave sent data unread.
@@ -43,9 +44,6 @@ const GRACE: Duration = Duration::from_secs(8);
 const STREAMS: u32 = 100;
 /// The bytes that a connection over HTTP/2 may send before they are read, and a request of it.
 const WINDOWS: (u32, u32) = (256 << 10, 64 << 10);
-
-/// What the address of a Unix socket begins with.
-pub(crate) const UNIX: &str = "unix:";
 
 /// A socket that listens.
 pub(crate) enum Socket {

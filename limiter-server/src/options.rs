@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limiter_core::Window;
 
-use crate::listener::UNIX;
 use crate::service::{Headers, Unmatched};
 use crate::store::{Location, LocationParser, OnOutage};
 
@@ -192,6 +191,9 @@ pub struct Serve {
     )]
     pub tls_client_name: Vec<String>,
 }
+
+/// What the address of a Unix socket begins with.
+pub(crate) const UNIX: &str = "unix:";
 
 fn address(text: &str) -> Result<String, String> {
     if text.strip_prefix(UNIX).is_some_and(|path| !path.is_empty()) {

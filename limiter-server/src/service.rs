@@ -13,6 +13,8 @@ use limiter_core::request::Part;
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Errors;
@@ -170,6 +172,16 @@ impl Service {
     /// Returns the number of descriptors of unknown domains.
     pub(crate) fn unknown(&self) -> u64 {
         self.unknown.load(Relaxed)
+    }
+
+    /// Renders something about all rules, away from the threads that decide. One rendering at a time: it may take megabytes.
+    pub(crate) async fn render(
+        self: Arc<Self>,
+        render: impl FnOnce(&Self) -> String + Send + 'static,
+    ) -> Result<String, JoinError> {
+        static ONE: Semaphore = Semaphore::const_new(1);
+        let _one = ONE.acquire().await;
+        spawn_blocking(move || render(&self)).await
     }
 
     /// Counts a descriptor that no rule matches. Returns `true` if it is allowed.

@@ -11,6 +11,7 @@ use http::{HeaderMap, StatusCode};
 use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::task::JoinError;
 use tonic::{Code, Status};
 
 use crate::service::Failure;
@@ -45,6 +46,12 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
+    }
+}
+
+impl From<JoinError> for Refusal {
+    fn from(error: JoinError) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 }
 

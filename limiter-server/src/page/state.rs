@@ -10,7 +10,6 @@ use limiter_core::{Counting, Limit, Limiter, Name, Policy};
 use serde_json::{Value, json};
 
 use super::About;
-use crate::admin::render;
 use crate::denied::{DeniedKey, KEPT};
 use crate::http::Refusal;
 use crate::rules::Rule;
@@ -24,7 +23,7 @@ pub(super) async fn state(
     about: About,
 ) -> Result<impl IntoResponse, Refusal> {
     let state = move |service: &Service| whole(service, about).to_string();
-    Ok(super::json(render(service, state).await?))
+    Ok(super::json(service.render(state).await?))
 }
 
 fn whole(service: &Service, about: About) -> Value {
