@@ -16,7 +16,7 @@ use limiter_core::store::Op;
 
 use self::fast::try_fast;
 use crate::log::header::Narrow;
-use crate::log::{Log, LogParts, Other, with_entries};
+use crate::log::{LogForm, LogParts, Other, with_entries};
 
 pub(crate) use self::answer::Answer;
 
@@ -38,14 +38,16 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
     }
     let (entries, oldest) = log.parts();
     match entries {
-        Log::Ring(ring) if ring.header.is::<Narrow>() => {
+        LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
             let mut entries = ring.view::<Narrow>(oldest);
             if !entries.has_no_capacity() {
                 try_fast!(1, &mut entries, op, now, drop(log));
             }
         }
-        Log::Other(Other::Inline(inline)) => try_fast!(1, &mut inline.view(), op, now, drop(log)),
-        Log::Other(Other::Sparse(_)) => return apply_sparse(log, *op, now),
+        LogForm::Other(Other::Inline(inline)) => {
+            try_fast!(1, &mut inline.view(), op, now, drop(log));
+        }
+        LogForm::Other(Other::Sparse(_)) => return apply_sparse(log, *op, now),
         _ => return apply_limits::<A, G, 1>(log, *op, now),
     }
     apply_general(log, *op, now)
@@ -67,7 +69,7 @@ fn apply_sparse<A: Answer, G: DerefMut<Target: LogParts>>(
     op: Op<'_>,
     now: Timestamp,
 ) -> A {
-    if let Log::Other(Other::Sparse(sparse)) = log.parts().0
+    if let LogForm::Other(Other::Sparse(sparse)) = log.parts().0
         && let Some(limits) = op.policy.limits().first_chunk()
         && let Some(facts) = sparse.apply_common(&op, now)
     {
@@ -126,7 +128,7 @@ mod tests {
         }
     }
 
-    fn entries_of(log: &mut Log) -> Vec<(u32, Timestamp, u64)> {
+    fn entries_of(log: &mut LogForm) -> Vec<(u32, Timestamp, u64)> {
         with_entries!(log, e => (0..e.len()).map(|i| (e.number(i), e.at(i), e.cost_from(i))).collect(), _ => vec![])
     }
 
@@ -176,7 +178,7 @@ mod tests {
             });
             let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
             let policy = Policy::new(limits).unwrap().with_counting(counting);
-            let (mut log, mut other) = (Log::new(7), Log::new(7));
+            let (mut log, mut other) = (LogForm::new(7), LogForm::new(7));
             let mut bucket = BucketLog { oldest: log.no_oldest(), keyed: KeyedLog { key: Key::new(0, b""), log } };
             let (mut at, mut fast, count) = (1 << 50, 0, steps.len());
             for (gap, mode, cost) in steps {

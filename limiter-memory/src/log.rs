@@ -20,12 +20,12 @@ use self::sparse::Sparse;
 
 /// A log is converted when its form cannot hold the next entry, and never converted back.
 #[derive(Clone)]
-pub(crate) enum Log {
+pub(crate) enum LogForm {
     Ring(Ring),
     Other(Other),
 }
 
-/// Nested in [`Log`] so that both tags fit into unused values: a log takes 32 bytes.
+/// Nested in [`LogForm`] so that both tags fit into unused values: a log takes 32 bytes.
 #[derive(Clone)]
 pub(crate) enum Other {
     Inline(Inline),
@@ -34,12 +34,12 @@ pub(crate) enum Other {
 
 /// A log, and its bucket's record of the oldest entry, if it is in a bucket.
 pub(crate) trait LogParts {
-    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
+    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>);
 }
 
-impl LogParts for Log {
+impl LogParts for LogForm {
     #[inline(always)]
-    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>) {
         (self, None)
     }
 }
@@ -48,17 +48,17 @@ impl LogParts for Log {
 macro_rules! with_entries {
     ($log:expr, $entries:ident => $body:expr, $sparse:pat => $otherwise:expr) => {{
         use $crate::log::header::with_format;
-        use $crate::log::{Log, Other};
+        use $crate::log::{LogForm, Other};
         match $log {
-            Log::Ring(ring) => with_format!(ring.header.format(), E => {
+            LogForm::Ring(ring) => with_format!(ring.header.format(), E => {
                 let $entries = &mut ring.view::<E>(None);
                 $body
             }),
-            Log::Other(Other::Inline(inline)) => {
+            LogForm::Other(Other::Inline(inline)) => {
                 let $entries = &mut inline.view();
                 $body
             }
-            Log::Other(Other::Sparse($sparse)) => $otherwise,
+            LogForm::Other(Other::Sparse($sparse)) => $otherwise,
         }
     }};
 }
@@ -68,14 +68,14 @@ pub(crate) use with_entries;
 macro_rules! each_form {
     ($log:expr, $form:ident => $body:expr) => {
         match $log {
-            Log::Ring(Ring { header: $form, .. }) => $body,
-            Log::Other(Other::Inline($form)) => $body,
-            Log::Other(Other::Sparse($form)) => $body,
+            LogForm::Ring(Ring { header: $form, .. }) => $body,
+            LogForm::Other(Other::Inline($form)) => $body,
+            LogForm::Other(Other::Sparse($form)) => $body,
         }
     };
 }
 
-impl Log {
+impl LogForm {
     /// Returns an empty log whose first entry will have this number of 24 bits.
     pub(crate) fn new(number: u32) -> Self {
         Self::Other(Other::Inline(Inline::new(number)))

@@ -17,7 +17,7 @@ use self::eviction::sweep;
 use self::key::{Key, KeyedLog};
 use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
-use crate::log::Log;
+use crate::log::LogForm;
 
 /// The number of direct slots, if a store has any.
 const DIRECT_SLOTS: usize = 4096;
@@ -167,7 +167,7 @@ impl Placement {
         Vacancy { slot, mut shard }: Vacancy<'_>,
         name: u32,
         key: &[u8],
-        log: Log,
+        log: LogForm,
         now: impl Fn() -> Timestamp,
     ) {
         let keyed = KeyedLog {
@@ -216,7 +216,7 @@ impl Placement {
     }
 
     /// Removes a key and returns its log.
-    pub(crate) fn remove(&self, name: u32, key: &[u8]) -> Option<Log> {
+    pub(crate) fn remove(&self, name: u32, key: &[u8]) -> Option<LogForm> {
         let hash = self.hash(name, key);
         let mut slot = self.has_direct_slots().then(|| self.direct.of(hash).lock());
         let direct = slot
@@ -232,7 +232,13 @@ impl Placement {
     }
 
     /// Puts a log in the place of the key's log.
-    pub(crate) fn replace(&self, name: u32, key: &[u8], mut log: Log, now: impl Fn() -> Timestamp) {
+    pub(crate) fn replace(
+        &self,
+        name: u32,
+        key: &[u8],
+        mut log: LogForm,
+        now: impl Fn() -> Timestamp,
+    ) {
         let hash = self.hash(name, key);
         let slot = match self
             .has_direct_slots()
@@ -274,7 +280,7 @@ impl Placement {
     }
 
     /// Evicts the logs for which `is_over` holds, and returns how many there were. Locks one slot or shard at a time.
-    pub(crate) fn sweep(&self, is_over: impl Fn(&Log) -> bool) -> usize {
+    pub(crate) fn sweep(&self, is_over: impl Fn(&LogForm) -> bool) -> usize {
         let evict =
             |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
         let direct = self.open_slots().filter(evict).count();
@@ -290,6 +296,6 @@ impl Placement {
 
 // A slot and a shard are one cache line each.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Log>() == 32 && size_of::<KeyedLog>() == 56);
+const _: () = assert!(size_of::<LogForm>() == 32 && size_of::<KeyedLog>() == 56);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Lock<DirectSlot>>() == 64 && size_of::<Lock<Table>>() == 64);

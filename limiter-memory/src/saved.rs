@@ -10,10 +10,10 @@ use crate::log::inline::{Inline, NUMBERS};
 use crate::log::lifetime::Lifetime;
 use crate::log::ring::Ring;
 use crate::log::sparse::Sparse;
-use crate::log::{Log, Other, with_entries};
+use crate::log::{LogForm, Other, with_entries};
 
 /// Returns a log in the core's form.
-pub(crate) fn export(mut log: Log) -> store::Log {
+pub(crate) fn export(mut log: LogForm) -> store::Log {
     let lifetime = log.lifetime();
     let mut saved = with_entries!(&mut log, entries => Sparse::copy_of(entries, lifetime).log, sparse => sparse.log.clone());
     let newest = saved.newest().unwrap_or_default();
@@ -22,28 +22,28 @@ pub(crate) fn export(mut log: Log) -> store::Log {
 }
 
 /// Returns a log in the smallest form that holds it.
-pub(crate) fn import(saved: &store::Log) -> Log {
+pub(crate) fn import(saved: &store::Log) -> LogForm {
     let newest = saved.newest().unwrap_or_default();
     let lifetime = Lifetime::until(saved.expires_at().unwrap_or_default(), newest);
     compact(saved, lifetime).unwrap_or_else(|| {
         let sparse = Sparse::new(saved.clone(), lifetime);
-        Log::Other(Other::Sparse(Box::new(sparse)))
+        LogForm::Other(Other::Sparse(Box::new(sparse)))
     })
 }
 
 /// Returns the log in a form without ids. `None` if it needs one with ids.
-fn compact(saved: &store::Log, lifetime: Lifetime) -> Option<Log> {
+fn compact(saved: &store::Log, lifetime: Lifetime) -> Option<LogForm> {
     let (first, entries) = internal::numbered_entries(saved)?;
     let first = u32::try_from(first).ok()?;
     let policy = Policy::from(Limit::with_window(MAX_COST, lifetime.window()).ok()?);
     let op = |cost| Op::record("", &policy).with_cost(cost);
     let mut log = if first < NUMBERS {
-        Log::new(first)
+        LogForm::new(first)
     } else {
         let format = Format::default();
         let mut ring = Ring::copy_of(&Inline::new(0).view(), 0, &op(1), lifetime, format);
         ring.header.set_range(first, 0);
-        Log::Ring(ring)
+        LogForm::Ring(ring)
     };
     for (at, cost) in entries {
         general::apply(&mut log, op(cost), at);
@@ -60,18 +60,18 @@ mod tests {
     #[test]
     fn a_ring_keeps_its_numbers_beyond_their_range_and_its_format() {
         let policy = policy!("9/1h");
-        let mut log = Log::new(0);
+        let mut log = LogForm::new(0);
         let now = |i: u64| Timestamp::from_micros_saturating((1 << 50) + i);
         for i in 0..20 {
             general::apply(&mut log, Op::record("", &policy), now(i));
-            if let Log::Ring(ring) = &mut log
+            if let LogForm::Ring(ring) = &mut log
                 && i == 5
             {
                 ring.header.set_range(u32::MAX - 3, 0);
             }
         }
-        let form = |log: &mut Log| {
-            let Log::Ring(ring) = &*log else {
+        let form = |log: &mut LogForm| {
+            let LogForm::Ring(ring) = &*log else {
                 panic!("not a ring")
             };
             let format = ring.header.format();

@@ -11,7 +11,7 @@ use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowSt
 
 use crate::clock;
 use crate::evaluate::{self, Answer, general};
-use crate::log::Log;
+use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
 use crate::placement::direct::DirectSlot;
 use crate::placement::lock::Guard;
@@ -129,7 +129,7 @@ impl MemoryStore {
     ///
     /// Unlike [`sweep`](Self::sweep), it includes keys whose last append had a caller-supplied time.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
-        let is_over = |log: &Log| {
+        let is_over = |log: &LogForm| {
             log.newest()
                 .is_none_or(|newest| log.lifetime().is_over_at(newest, given))
         };
@@ -233,7 +233,7 @@ impl MemoryStore {
 
     #[inline(never)]
     fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>, now: Timestamp) -> A {
-        let mut log = Log::new(self.first_number());
+        let mut log = LogForm::new(self.first_number());
         let answer = evaluate::apply(&mut log, &op, now);
         if log.newest().is_some() {
             self.placement
@@ -296,7 +296,7 @@ impl SyncStore for MemoryStore {
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
         general::settle(
-            found.as_deref_mut().unwrap_or(&mut Log::new(0)),
+            found.as_deref_mut().unwrap_or(&mut LogForm::new(0)),
             settlement,
             now,
         )

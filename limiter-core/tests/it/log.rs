@@ -1,4 +1,4 @@
-//! A log as a value: when a store may forget it.
+//! A log as a value: its size, and when a store may forget it.
 
 use limiter_core::store::{Log, LogKey, Op, Outcome, Settlement};
 use limiter_core::{Policy, Receipt, Timestamp, Window, policy};
@@ -72,4 +72,19 @@ fn a_log_expires_when_f1_and_f2_say_and_only_an_append_moves_that() {
         time(clock),
     );
     assert_eq!(log.expires_at(), Some(time(clock + 86_400 * SECOND)));
+}
+
+#[test]
+fn an_endless_stream_leaves_a_small_log() {
+    for (policy, seen) in [
+        (policy!("1000000/1h~1m"), 0),
+        (policy!("1000000/1h~1m, 100000/10m"), 600_000 / 37 + 1),
+    ] {
+        let mut log = Log::new();
+        for i in 0..200_000 {
+            let op = Op::acquire("", &policy).at(Timestamp::from_micros_saturating(i * 37_000));
+            log.apply(&op, Timestamp::EPOCH);
+            assert!(log.len() <= 62 + seen, "{policy}: {} entries", log.len());
+        }
+    }
 }

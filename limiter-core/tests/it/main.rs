@@ -2,7 +2,6 @@
 
 mod all_of;
 mod log;
-mod merging;
 mod permits;
 mod requests;
 mod slow_store;

@@ -8,11 +8,11 @@ use limiter_core::{MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
 use super::counted::Counted;
 use crate::log::encoding::Encoding;
 use crate::log::view::View;
-use crate::log::{Log, with_entries};
+use crate::log::{LogForm, with_entries};
 
 /// Applies an operation to a log.
 #[inline(never)]
-pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
+pub(crate) fn apply(log: &mut LogForm, op: Op<'_>, now: Timestamp) -> Facts {
     if op.id.is_some() {
         return log.make_sparse().apply(&op, now);
     }
@@ -29,7 +29,7 @@ pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
 
 /// Sets the cost of the entry that a receipt names, or removes the entry.
 pub(crate) fn settle(
-    log: &mut Log,
+    log: &mut LogForm,
     settlement: &Settlement<'_>,
     now: Timestamp,
 ) -> SettlementFacts {
@@ -168,7 +168,7 @@ mod tests {
         let len = MAX_LEN as u64 + 500;
         let policy = Policy::from(Limit::new(len, std::time::Duration::from_secs(60)).unwrap());
         let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
-        let (mut log, mut receipts) = (Log::new(u32::MAX - 150), Vec::new());
+        let (mut log, mut receipts) = (LogForm::new(u32::MAX - 150), Vec::new());
         for i in 0..len {
             let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
@@ -178,7 +178,7 @@ mod tests {
             receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
             // The ring is full before it is converted.
             assert_eq!(
-                matches!(log, Log::Ring(_)),
+                matches!(log, LogForm::Ring(_)),
                 (4..MAX_LEN as u64).contains(&i),
                 "after {i}"
             );

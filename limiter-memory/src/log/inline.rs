@@ -19,7 +19,7 @@ pub(crate) struct Inline {
 
 #[derive(Clone)]
 pub(crate) struct InlineHeader {
-    /// The first entry's number in 24 bits, the length in 7, and a 1: [`Log`](super::Log) keeps its tag in the unused value.
+    /// The first entry's number in 24 bits, the length in 7, and a 1: [`LogForm`](super::LogForm) keeps its tag in the unused value.
     state: NonZero<u32>,
     /// The high half of the newest time, below the [`Lifetime`].
     high: u32,

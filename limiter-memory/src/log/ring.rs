@@ -83,7 +83,7 @@ mod tests {
     use crate::log::encoding::Header;
     use crate::log::header::HINTS;
     use crate::log::inline::{Inline, NUMBERS};
-    use crate::log::{Log, with_entries};
+    use crate::log::{LogForm, with_entries};
 
     const TWO: Policy = policy!("1000/1s, 1000/1m");
 
@@ -93,7 +93,7 @@ mod tests {
 
     /// Appends an entry, and returns the ring's format, words and length, if the log is a ring.
     fn append(
-        log: &mut Log,
+        log: &mut LogForm,
         policy: &Policy,
         cost: u64,
         micros: u64,
@@ -108,14 +108,16 @@ mod tests {
             with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0)), _ => panic!("sparse")),
             (at(micros), facts.log.usage[0].used)
         );
-        let Log::Ring(ring) = log else { return None };
+        let LogForm::Ring(ring) = log else {
+            return None;
+        };
         Some((ring.header.format(), ring.words.len(), ring.header.len()))
     }
 
     #[test]
     fn a_ring_that_empties_shrinks() {
         let (second, policy) = (1_000_000, policy!("1000000/1s"));
-        let mut log = Log::new(NUMBERS - 20_000);
+        let mut log = LogForm::new(NUMBERS - 20_000);
         let mut append = |micros| append(&mut log, &policy, 1, micros);
         let mut last =
             |micros: &mut dyn Iterator<Item = u64>| micros.map(&mut append).last().unwrap();
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
-        let (one, mut log) = (policy!("1000/1s"), Log::new(0));
+        let (one, mut log) = (policy!("1000/1s"), LogForm::new(0));
         assert!(
             (0..100).all(|micros| append(&mut log, &one, 1, micros).is_some() == (micros >= 4))
         );

@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::key::KeyedLog;
-use crate::log::Log;
+use crate::log::LogForm;
 
 /// A place for one key.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(crate) enum DirectSlot {
 impl DirectSlot {
     /// Returns the log of this key if it is here.
     #[inline(always)]
-    pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut Log> {
+    pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut LogForm> {
         match self {
             Self::Taken(keyed) if keyed.key.is(name, key) => Some(&mut keyed.log),
             _ => None,

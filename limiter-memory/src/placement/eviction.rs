@@ -4,7 +4,7 @@ use limiter_core::Timestamp;
 
 use super::key::{Key, KeyedLog};
 use super::table::Table;
-use crate::log::Log;
+use crate::log::LogForm;
 
 /// How many logs are compared to find one to evict.
 const SAMPLE: usize = 8;
@@ -13,7 +13,7 @@ const SAMPLE: usize = 8;
 pub(super) fn sweep(
     table: &mut Table,
     rehash: impl Fn(&Key) -> u64,
-    is_over: impl Fn(&Log) -> bool,
+    is_over: impl Fn(&LogForm) -> bool,
 ) -> usize {
     let before = table.len();
     let keys = table
@@ -64,7 +64,7 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
     if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
         return;
     }
-    let worth = |log: &Log| {
+    let worth = |log: &LogForm| {
         (
             if log.has_expired(now) {
                 0
@@ -114,7 +114,7 @@ mod tests {
         max_keys: usize,
     ) {
         for key in keys {
-            let mut log = Log::new(0);
+            let mut log = LogForm::new(0);
             for i in 0..entries {
                 general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
             }

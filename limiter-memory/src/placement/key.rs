@@ -2,13 +2,13 @@
 //!
 //! Functions on the hot path take the two separately: a struct of them would be passed in memory.
 
-use crate::log::Log;
+use crate::log::LogForm;
 
 /// A log and its name and key.
 #[derive(Clone)]
 pub(crate) struct KeyedLog {
     pub(crate) key: Key,
-    pub(crate) log: Log,
+    pub(crate) log: LogForm,
 }
 
 /// The longest inline key. Name, length, tag, log and a lock fill the rest of a cache line.

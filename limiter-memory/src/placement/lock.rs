@@ -7,7 +7,7 @@ use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
 
 use super::table::BucketLog;
-use crate::log::Log;
+use crate::log::LogForm;
 
 /// A value and its lock, at the start of a cache line.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Lock<T>(Mutex<T>);
 pub(crate) type Guard<'a, T> = MutexGuard<'a, T>;
 
 /// A log in a locked slot or shard.
-pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, Log>;
+pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, LogForm>;
 
 /// A log in a locked shard, with the rest of its bucket.
 pub(crate) type BucketGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, BucketLog>;

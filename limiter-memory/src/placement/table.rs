@@ -4,7 +4,7 @@ use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
 use crate::log::header::Oldest;
-use crate::log::{Log, LogParts};
+use crate::log::{LogForm, LogParts};
 
 /// A place for one key, in one cache line.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct BucketLog {
 
 impl LogParts for BucketLog {
     #[inline(always)]
-    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>) {
         (&mut self.keyed.log, Some(&mut self.oldest))
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     fn keyed(key: u8) -> KeyedLog {
         KeyedLog {
             key: Key::new(0, &[key]),
-            log: Log::new(u32::from(key)),
+            log: LogForm::new(u32::from(key)),
         }
     }
 

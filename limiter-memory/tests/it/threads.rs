@@ -10,29 +10,6 @@ use limiter_core::{Limit, Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
 
 #[test]
-fn at_a_frozen_time_they_admit_exactly_the_maximum() {
-    let at = Timestamp::from_micros(1 << 50).unwrap();
-    for threads in [2, 4, 8] {
-        let limiter = Limiter::new("test", policy!("1000/1s"), MemoryStore::new());
-        let barrier = Barrier::new(threads);
-        let admitted: usize = thread::scope(|scope| {
-            let acquire = || {
-                barrier.wait();
-                (0..1000)
-                    .filter(|_| limiter.acquire("key").at(at).now().unwrap().is_allowed())
-                    .count()
-            };
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(acquire)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .sum()
-        });
-        assert_eq!(admitted, 1000, "{threads} threads");
-    }
-}
-
-#[test]
 fn while_time_runs_no_window_admits_more_than_the_maximum() {
     let (max, window) = (50, Duration::from_millis(2));
     let limiter = Limiter::new(

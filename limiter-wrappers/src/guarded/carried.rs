@@ -9,7 +9,7 @@ use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::nodes::Node;
+use super::nodes::NodeName;
 
 /// A log's longest window has this many cells.
 const CELLS: u64 = 32;
@@ -111,7 +111,7 @@ pub(super) struct Carried {
     /// The number of logs that were dropped because there were too many.
     pub(super) dropped: u64,
     /// Nodes that failed, and until when their logs wait.
-    pub(super) paused: HashMap<Node, Instant>,
+    pub(super) paused: HashMap<NodeName, Instant>,
     pub(super) sweep: Option<JoinHandle<()>>,
 }
 

@@ -13,7 +13,7 @@ use limiter_core::{Error, ErrorKind};
 use tokio::time::Instant;
 
 /// A [node](limiter_core::WindowStore::node) of a store, `None` if it has no name.
-pub(crate) type Node = Option<Arc<str>>;
+pub(crate) type NodeName = Option<Arc<str>>;
 
 /// The beginning or the end of an outage of the store, or of one of its nodes.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub(super) struct Nodes {
 struct State {
     listeners: Vec<Listener>,
     /// The nodes that have failed at some time, with their outages.
-    nodes: HashMap<Node, Option<Out>>,
+    nodes: HashMap<NodeName, Option<Out>>,
     /// How many outages have begun.
     begun: u64,
 }
@@ -123,7 +123,7 @@ impl Nodes {
     }
 
     /// Returns the nodes that have ever failed, and whether each has an outage for which the predicate holds.
-    pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(Node, bool)> {
+    pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(NodeName, bool)> {
         self.lock()
             .nodes
             .iter()
@@ -137,7 +137,7 @@ impl Nodes {
     }
 
     /// Refuses a call while its node's breaker is open. After the pause, the first call passes as a probe.
-    pub(super) fn admit(&self, node: impl FnOnce() -> Node) -> Result<(), Error> {
+    pub(super) fn admit(&self, node: impl FnOnce() -> NodeName) -> Result<(), Error> {
         if !self.in_outage() {
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Nodes {
         &self,
         answer: &Result<T, Error>,
         is_hurried: bool,
-        node: impl FnOnce() -> Node,
+        node: impl FnOnce() -> NodeName,
     ) {
         match answer {
             Err(error) if error.is_retryable() => {
@@ -185,7 +185,7 @@ impl Nodes {
     }
 
     /// Lets another call be the probe, after a probe that no server saw.
-    pub(super) fn pass_on(&self, node: impl FnOnce() -> Node) {
+    pub(super) fn pass_on(&self, node: impl FnOnce() -> NodeName) {
         if self.in_outage()
             && let Some(out) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
             && let Some(probe) = &mut out.probe
@@ -194,7 +194,7 @@ impl Nodes {
         }
     }
 
-    fn failed(&self, error: &Error, is_hurried: bool, node: &Node) {
+    fn failed(&self, error: &Error, is_hurried: bool, node: &NodeName) {
         let mut locked = self.lock();
         let out = locked.nodes.entry(node.clone()).or_default();
         let is_new = out.is_none();
@@ -228,7 +228,7 @@ impl Nodes {
         }
     }
 
-    fn answered(&self, node: &Node) {
+    fn answered(&self, node: &NodeName) {
         let mut locked = self.lock();
         if let Some(out) = locked.nodes.get_mut(node).and_then(Option::as_mut) {
             out.answering_since.get_or_insert_with(Instant::now);
