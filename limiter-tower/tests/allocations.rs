@@ -20,25 +20,18 @@ const CLOSED: StoreFailure = StoreFailure::Closed {
 };
 
 async fn hello(_: Request<Body>) -> Result<Response<Body>, std::convert::Infallible> {
-    Ok(Response::builder()
-        .header("content-type", "text/plain")
-        .body(Body::from("hello"))
-        .unwrap())
+    let response = Response::builder().header("content-type", "text/plain");
+    Ok(response.body(Body::from("hello")).unwrap())
 }
 
 /// The allocations of one request, after two others.
 fn allocations(mut service: impl Service<Request<Body>, Response = Response<Body>>) -> u64 {
     let mut run = || {
-        let mut request = Request::new(Body::empty());
-        request
-            .extensions_mut()
-            .insert(Peer(SocketAddr::from(([203, 0, 113, 7], 80))));
-        request
-            .headers_mut()
-            .insert("x-api-key", "k7".parse().unwrap());
-        request
-            .headers_mut()
-            .insert("x-forwarded-for", "1.1.1.1, 203.0.113.7".parse().unwrap());
+        let request = Request::get("/")
+            .extension(Peer(SocketAddr::from(([203, 0, 113, 7], 80))))
+            .header("x-api-key", "k7")
+            .header("x-forwarded-for", "1.1.1.1, 203.0.113.7");
+        let request = request.body(Body::empty()).unwrap();
         let mut response = None;
         let counted = measure(|| response = block_on(service.call(request)).ok());
         assert_eq!(response.unwrap().status(), 200);
@@ -60,36 +53,29 @@ fn rule(key: impl KeyExtractor) -> Rule {
 #[test]
 fn only_header_values_are_allocated() {
     let peer = || rule(ClientAddress::peer());
-    // `RateLimit-Policy` is shared by all responses, so `RateLimit` is the one value.
-    assert_eq!(added(&LimitLayer::new([peer()], CLOSED)), 1);
-    assert_eq!(
-        added(
-            &LimitLayer::builder([peer()], CLOSED)
-                .headers(RateLimitHeaders::none())
-                .build()
-        ),
-        0
-    );
-    let combined = (
-        Constant::new("api"),
-        Header::new(http::HeaderName::from_static("x-api-key")).or(ClientAddress::peer()),
-    );
-    assert_eq!(added(&LimitLayer::new([rule(combined)], CLOSED)), 1);
+    let with = |fields| {
+        LimitLayer::builder([peer()], CLOSED)
+            .headers(fields)
+            .build()
+    };
+    let api_key = Header::new(http::HeaderName::from_static("x-api-key"));
+    let combined = (Constant::new("api"), api_key.or(ClientAddress::peer()));
     let proxied = rule(ClientAddress::x_forwarded_for(Trust::Hops(1))).charge(|_| Charge::units(3));
-    assert_eq!(added(&LimitLayer::new([proxied], CLOSED)), 1);
-    assert_eq!(
-        added(&LimitLayer::new(
-            [peer(), rule(Constant::new("all"))],
-            CLOSED
-        )),
-        1
-    );
+    for (layer, expected) in [
+        // `RateLimit-Policy` is shared by all responses, so `RateLimit` is the one value.
+        (LimitLayer::new([peer()], CLOSED), 1),
+        (with(RateLimitHeaders::none()), 0),
+        (LimitLayer::new([rule(combined)], CLOSED), 1),
+        (LimitLayer::new([proxied], CLOSED), 1),
+        (
+            LimitLayer::new([peer(), rule(Constant::new("all"))], CLOSED),
+            1,
+        ),
+    ] {
+        assert_eq!(added(&layer), expected);
+    }
     // `http` takes two allocations for a number, and three fields outgrow the list that is held in place.
     let fields = RateLimitHeaders::none().x_rate_limit(ResetFormat::SecondsFromNow);
-    let numbers = added(
-        &LimitLayer::builder([peer()], CLOSED)
-            .headers(fields)
-            .build(),
-    );
+    let numbers = added(&with(fields));
     assert!(numbers <= 3 * 2 + 1, "{numbers}");
 }

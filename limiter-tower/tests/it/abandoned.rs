@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get as on_get;
 use futures::FutureExt;
 use limiter_core::{Limiter, Policy, policy};
 use limiter_tower::LimitLayer;
 
-use crate::common::{CLOSED, Does, Server, eventually, get, hello, remote, shared, store, used};
+use crate::common::{
+    CLOSED, Does, Server, eventually, get, hello, remote, serve, shared, store, used,
+};
 
 const POLICY: Policy = policy!("1000/1h");
 
@@ -63,10 +64,8 @@ async fn a_refund_that_waits_goes_on_after_its_request_was_dropped() {
     // Decides without waiting, and waits to settle: like a cache or a fallback in front of a network.
     let (store, limiter) = remote("limit", POLICY);
     store.decide_immediately(true);
-    let layer = LimitLayer::new([shared(&limiter).refund_abandoned().unwrap()], CLOSED);
-    let app = Router::new()
-        .route("/", on_get(std::future::pending::<()>))
-        .layer(layer);
+    let rule = shared(&limiter).refund_abandoned().unwrap();
+    let app = serve([rule], std::future::pending::<()>);
     assert!(get(&app).now_or_never().is_none());
     assert_eq!(used(&limiter).await, 1);
     eventually(async || used(&limiter).await == 0).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::handler::Handler;
 use axum::routing::get as on_get;
 use exact_limiter::MemoryStore;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -30,10 +31,8 @@ pub(crate) const REJECT: MissingKey = MissingKey::Reject(StatusCode::BAD_REQUEST
 /// A store in memory and its clock.
 pub(crate) fn store() -> (SharedStore, MockClock) {
     let clock = MockClock::new();
-    (
-        Arc::new(WithClock::new(MemoryStore::new(), clock.clone())),
-        clock,
-    )
+    let store = WithClock::new(MemoryStore::new(), clock.clone());
+    (Arc::new(store), clock)
 }
 
 /// A rule with the key `k` for all requests.
@@ -55,6 +54,15 @@ pub(crate) fn remote(name: &str, policy: impl IntoPolicy) -> (Remote, Limiter) {
     (remote.clone(), Limiter::new(name, policy, Arc::new(remote)))
 }
 
+/// A handler behind rules.
+pub(crate) fn serve<T: 'static>(
+    rules: impl IntoIterator<Item = Rule>,
+    handler: impl Handler<T, ()>,
+) -> Router {
+    let layer = LimitLayer::new(rules, CLOSED);
+    Router::new().route("/", on_get(handler)).layer(layer)
+}
+
 /// A service behind a layer.
 pub(crate) fn hello<R: Respond<Body>>(layer: LimitLayer<R>) -> Router {
     Router::new()
@@ -65,14 +73,8 @@ pub(crate) fn hello<R: Respond<Body>>(layer: LimitLayer<R>) -> Router {
 /// A rule by peer address on a fresh store, with the store's clock.
 pub(crate) fn rule(name: &str, policy: impl IntoPolicy) -> (Rule, MockClock) {
     let (store, clock) = store();
-    (
-        Rule::new(
-            Limiter::new(name, policy, store),
-            ClientAddress::peer(),
-            REJECT,
-        ),
-        clock,
-    )
+    let limiter = Limiter::new(name, policy, store);
+    (Rule::new(limiter, ClientAddress::peer(), REJECT), clock)
 }
 
 /// What came back.
@@ -89,21 +91,18 @@ impl Reply {
     ) -> Self {
         let (parts, body) = response.into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        let (status, headers) = (parts.status.as_u16(), parts.headers);
         Self {
-            status: parts.status.as_u16(),
-            headers: parts.headers,
+            status,
+            headers,
             body,
         }
     }
 
     /// A field, its lines joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
-        let lines: Vec<&str> = self
-            .headers
-            .get_all(name)
-            .iter()
-            .map(|value| value.to_str().unwrap())
-            .collect();
+        let lines = self.headers.get_all(name).iter();
+        let lines: Vec<&str> = lines.map(|line| line.to_str().unwrap()).collect();
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
@@ -115,19 +114,26 @@ impl Reply {
     /// `Retry-After` in seconds.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         self.field("retry-after")
-            .map(|value| value.parse().unwrap())
+            .map(|seconds| seconds.parse().unwrap())
     }
 
     /// The body as problem details.
     pub(crate) fn problem(&self) -> serde_json::Value {
-        assert_eq!(
-            self.field("content-type").unwrap(),
-            "application/problem+json"
-        );
+        let kind = self.field("content-type");
+        assert_eq!(kind.as_deref(), Some("application/problem+json"));
         let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(problem["status"], self.status);
         problem
     }
+}
+
+/// The names of the limits that deny.
+pub(crate) fn violated(reply: &Reply) -> Vec<String> {
+    let problem = reply.problem();
+    let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    assert_eq!(problem["type"], kind);
+    assert!(problem["title"].as_str().unwrap().contains("quota"));
+    serde_json::from_value(problem["violated-policies"].clone()).unwrap()
 }
 
 /// Calls a router in process, as a client at 127.0.0.1.

@@ -36,25 +36,24 @@ async fn closed_means_503_and_open_means_unlimited() {
                 retry_after: Duration::from_millis(millis),
             };
             let closed = ask([shared(&limiter)], closed).await;
-            assert_eq!(
-                (closed.status, closed.retry_after()),
-                (503, Some(seconds)),
-                "{does:?}"
-            );
+            let found = (closed.status, closed.retry_after());
+            assert_eq!(found, (503, Some(seconds)), "{does:?}");
             let problem = closed.problem();
-            assert_eq!(
-                problem["type"],
-                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            let kind = problem["type"].as_str().unwrap();
+            assert!(
+                kind.ends_with("problem-types#temporary-reduced-capacity"),
+                "{kind}"
             );
             assert_eq!(problem.get("violated-policies"), None);
             assert_eq!(closed.field("ratelimit"), None);
         }
         let open = ask([shared(&limiter)], StoreFailure::Open).await;
         assert_eq!(
-            (open.status, open.body.as_str(), open.field("ratelimit")),
-            (200, "hello", None),
+            (open.status, open.body.as_str()),
+            (200, "hello"),
             "{does:?}"
         );
+        assert_eq!(open.field("ratelimit"), None);
     }
 }
 
@@ -63,30 +62,17 @@ async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
     let (broken, remote) = remote();
     broken.set(Does::Refuse);
     let one = memory(policy!("1/1m"));
-    let reply = ask([shared(&remote), shared(&one)], StoreFailure::Open).await;
-    assert_eq!(
-        (reply.status, reply.limits().as_str()),
-        (200, "\"memory\";r=0;t=60")
-    );
-    assert_eq!(
-        ask([shared(&remote), shared(&one)], StoreFailure::Open)
-            .await
-            .status,
-        429
-    );
+    for status in [200, 429] {
+        let reply = ask([shared(&remote), shared(&one)], StoreFailure::Open).await;
+        let found = (reply.status, reply.limits());
+        assert_eq!(found, (status, "\"memory\";r=0;t=60".to_owned()));
+    }
     let five = memory(policy!("5/1m"));
-    assert_eq!(
-        ask([shared(&five), shared(&remote)], CLOSED).await.status,
-        503
-    );
-    assert_eq!(used(&five).await, 0);
-    assert_eq!(
-        ask([shared(&five), shared(&remote).shadow()], CLOSED)
-            .await
-            .status,
-        200,
-        "a shadow rule never denies"
-    );
+    let closed = ask([shared(&five), shared(&remote)], CLOSED).await;
+    assert_eq!((closed.status, used(&five).await), (503, 0));
+    // A shadow rule never denies.
+    let shadow = ask([shared(&five), shared(&remote).shadow()], CLOSED).await;
+    assert_eq!(shadow.status, 200);
 }
 
 #[tokio::test]
