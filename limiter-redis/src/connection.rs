@@ -258,11 +258,10 @@ mod tests {
             "redis+sentinel://u:secret@h/m/x",
             "redis+sentinel:///m",
         ] {
+            let none = Certificates::default();
             for error in [
-                Connection::open(url, timeouts(), &Certificates::default())
-                    .await
-                    .unwrap_err(),
-                Connection::open_lazy(url, timeouts(), &Certificates::default()).unwrap_err(),
+                Connection::open(url, timeouts(), &none).await.unwrap_err(),
+                Connection::open_lazy(url, timeouts(), &none).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
                 assert!(error.to_string().contains("expected redis://, "), "{error}");
@@ -276,12 +275,8 @@ mod tests {
 
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
-        let error =
-            Connection::open_lazy("redis://127.0.0.1:1", timeouts(), &Certificates::default())
-                .unwrap_err();
-        assert!(
-            error.to_string().contains("needs a tokio runtime"),
-            "{error}"
-        );
+        let (url, none) = ("redis://127.0.0.1:1", Certificates::default());
+        let error = Connection::open_lazy(url, timeouts(), &none).unwrap_err();
+        assert!(error.to_string().contains("needs a tokio runtime"));
     }
 }

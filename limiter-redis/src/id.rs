@@ -48,16 +48,13 @@ mod tests {
 
     #[test]
     fn no_id_repeats_and_sources_that_meet_part_again() {
-        let ids = |source: IdSource| {
-            (0..100_000)
-                .map(|_| source.next(0))
-                .collect::<BTreeSet<_>>()
+        let ids = |source: IdSource| -> BTreeSet<_> {
+            let next = |_| source.next(0);
+            (0..100_000).map(next).collect()
         };
         let from_one = |step| {
-            ids(IdSource {
-                next: AtomicU32::new(1),
-                step,
-            })
+            let next = AtomicU32::new(1);
+            ids(IdSource { next, step })
         };
         let [one, other] = [from_one(0x9e37_79b1), from_one(0x85eb_ca77)];
         // About nine of 10^10 pairs are equal, unless both sources use the same order.

@@ -92,83 +92,44 @@ fn u56(number: u64) -> [u8; 7] {
 
 #[cfg(test)]
 mod tests {
-    use limiter_core::policy;
+    use limiter_core::{Policy, policy};
 
     use super::*;
 
     fn numbers(bytes: &[u8]) -> Vec<u64> {
-        let number = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .fold(0, |number, byte| number << 8 | u64::from(*byte))
-        };
+        let digit = |number, byte: &u8| number << 8 | u64::from(*byte);
+        let number = |bytes: &[u8]| bytes.iter().fold(0, digit);
         assert!(bytes.len().is_multiple_of(7));
         bytes.chunks(7).map(number).collect()
     }
 
+    /// Those of a default policy that is like the operation's own, or of a peek, would only take more commands.
     #[test]
-    fn an_operation_sends_the_limits_of_another_default_policy() {
-        let (own, attempts) = (
-            policy!("3/1us, 9/60us"),
-            policy!("3/1us, 9/60us").with_counting(Counting::Attempts),
-        );
-        let [acquire, attempt, record, peek] = [
-            Op::acquire("k", &own),
-            Op::acquire("k", &attempts),
-            Op::record("k", &own),
-            Op::peek("k", &own),
-        ];
-        for (op, kind) in [(acquire, 1), (attempt, 2), (record, 3), (peek, 4)] {
-            for (default, limits, merges) in [
-                (None, &[][..], None),
-                (Some("3/1us, 9/60us"), &[], None),
-                (Some("9/60us"), &[60, 9], None),
-                (Some("3/1us, 100/99us"), &[1, 3, 99, 100], None),
-                // An exact limit sees every entry.
-                (Some("5/40us~10us"), &[40, 5], None),
-                (
-                    Some("5/80us~10us, 6/90us~10us"),
-                    &[80, 5, 90, 6],
-                    Some([10, 60]),
-                ),
-            ] {
-                // Nothing is appended by a peek.
-                let is_peek = kind == 4;
-                let (limits, merges) = (
-                    if is_peek { &[] } else { limits },
-                    merges.filter(|_| !is_peek),
-                );
-                let default = default.map(|text| text.parse().unwrap());
-                let mut op = op.with_cost(2);
-                op.limiter_policy = default.as_ref();
-                let request = apply(&op, b"ttl id");
-                let head = [limits.len() as u8 / 2, u8::from(merges.is_some()), kind];
-                assert_eq!(
-                    (&request[..3], &request[17..23], request.capacity()),
-                    (&head[..], &b"ttl id"[..], request.len())
-                );
-                assert_eq!(numbers(&request[3..17]), [1 << 53, 2]);
-                let merges = merges.as_ref().map_or(&[][..], |pair| pair);
-                assert_eq!(
-                    numbers(&request[23..]),
-                    [limits, &[1, 3, 60, 9], merges].concat(),
-                    "{default:?}"
-                );
-            }
+    fn an_append_sends_the_limits_of_another_default_policy() {
+        let own = policy!("3/1us, 9/60us");
+        for (default, limits, merges) in [
+            ("3/1us, 9/60us", &[][..], &[][..]),
+            ("9/60us", &[60, 9], &[]),
+            ("3/1us, 100/99us", &[1, 3, 99, 100], &[]),
+            // An exact limit sees every entry.
+            ("5/40us~10us", &[40, 5], &[]),
+            ("5/80us~10us, 6/90us~10us", &[80, 5, 90, 6], &[10, 60]),
+        ] {
+            let default: Policy = default.parse().unwrap();
+            let op = Op::acquire("k", &own).with_limiter_policy(&default);
+            let request = apply(&op, b"ttl id");
+            let head = [limits.len() as u8 / 2, u8::from(!merges.is_empty()), 1];
+            assert_eq!(request[..3], head, "{default}");
+            let expected = [limits, &[1, 3, 60, 9], merges].concat();
+            assert_eq!(numbers(&request[23..]), expected, "{default}");
+            let peek = apply(
+                &Op::peek("k", &own).with_limiter_policy(&default),
+                b"ttl id",
+            );
+            assert_eq!(
+                (&peek[..3], numbers(&peek[23..])),
+                (&[0, 0, 4][..], vec![1, 3, 60, 9])
+            );
         }
-        let coarse = policy!("9/60us~10us");
-        let request = apply(&Op::acquire("k", &coarse), b"ttl id");
-        assert_eq!((request[1], numbers(&request[37..])), (1, vec![10, 0]));
-        let request = apply(&acquire.with_id(7_u128), &[7; 18]);
-        assert_eq!(
-            (request[1], request.len(), &request[17..33]),
-            (2, 17 + 18 + 28, &[7; 16][..])
-        );
-        let mut late = request.clone();
-        set_deadline(&mut late, Some(5));
-        assert_eq!(
-            (numbers(&late[3..10]), &late[10..]),
-            (vec![5], &request[10..])
-        );
     }
 }

@@ -76,16 +76,13 @@ mod tests {
     const SERVER: u64 = 1_700_000_000_000_000;
 
     fn learn(clock: &ServerClock, sent: u64, server: u64) {
-        clock.learn(
-            clock.start + Duration::from_micros(sent),
-            Timestamp::from_micros(SERVER + server).unwrap(),
-        );
+        let time = Timestamp::from_micros(SERVER + server).unwrap();
+        clock.learn(clock.start + Duration::from_micros(sent), time);
     }
 
     fn at(clock: &ServerClock, micros: u64) -> Option<u64> {
-        clock
-            .at(clock.start + Duration::from_micros(micros))
-            .map(|at| at - SERVER)
+        let at = clock.at(clock.start + Duration::from_micros(micros));
+        at.map(|at| at - SERVER)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use redis::aio::ConnectionLike;
 use testbed::server::{Cluster, Server};
 
 use crate::scan::scanned;
-use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
+use crate::support::{Hooked, builder, connect, limited, search, send, shared_cluster, until};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
 const BASIC_RULES: &str = "on >secret ~limiter:1:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
@@ -23,11 +23,7 @@ const GENERAL_RULES: &str = "+zcard +zcount +zlexcount +zrank +zscore";
 const INSPECT_RULES: &str = "+scan +pttl +memory|usage";
 
 fn allow(server: &Server, user: &str, rules: &str) {
-    let command: Vec<&str> = ["ACL", "SETUSER", user]
-        .into_iter()
-        .chain(rules.split_whitespace())
-        .collect();
-    server.command::<()>(&command).unwrap();
+    send(server, &format!("ACL SETUSER {user} {rules}"));
 }
 
 fn as_user(url: &str, user: &str) -> String {
@@ -38,14 +34,8 @@ fn as_user(url: &str, user: &str) -> String {
 async fn a_user_with_the_documented_rules_can_do_everything() {
     let readme = include_str!("../../README.md");
     for rules in [BASIC_RULES, GENERAL_RULES, INSPECT_RULES] {
-        let listed = rules
-            .split_whitespace()
-            .filter(|rule| !["on", ">secret"].contains(rule))
-            .collect::<Vec<_>>();
-        assert!(
-            readme.contains(&format!("\n{}\n", listed.join(" "))),
-            "{listed:?}"
-        );
+        let listed = rules.trim_start_matches("on >secret ");
+        assert!(readme.contains(&format!("\n{listed}\n")), "{listed}");
     }
     let server = Server::start().unwrap();
     allow(&server, "shop", BASIC_RULES);
@@ -59,24 +49,15 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
 
     allow(&server, "shop", GENERAL_RULES);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
-    for id in 0..6_u128 {
-        for _ in 0..2 {
-            let decision = limiter
-                .acquire("k")
-                .policy(&attempts)
-                .idempotency_key(id)
-                .await
-                .unwrap();
-            assert_eq!(decision.is_allowed(), id < 3);
-        }
+    for n in 0..12 {
+        let attempt = limiter
+            .acquire("k")
+            .policy(&attempts)
+            .idempotency_key(n / 2);
+        assert_eq!(attempt.await.unwrap().is_allowed(), n / 2 < 3);
     }
-    let receipt = limiter
-        .record("metered")
-        .cost(3)
-        .await
-        .unwrap()
-        .receipt()
-        .unwrap();
+    let recorded = limiter.record("metered").cost(3).await.unwrap();
+    let receipt = recorded.receipt().unwrap();
     assert!(
         limiter
             .settle("metered", receipt, 2)
@@ -89,15 +70,8 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     // An operation with another policy, which takes the general form once it has something to drop.
     let gold = policy!("50/1ms");
     for _ in 0..150 {
-        assert!(
-            limiter
-                .record("gold")
-                .policy(&gold)
-                .cost(7)
-                .await
-                .unwrap()
-                .appended()
-        );
+        let record = limiter.record("gold").policy(&gold).cost(7);
+        assert!(record.await.unwrap().appended());
     }
 
     allow(&server, "shop", INSPECT_RULES);
@@ -125,25 +99,17 @@ async fn a_refused_command_is_in_the_error() {
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
     let server = Server::start().unwrap();
-    allow(
-        &server,
-        "searcher",
-        &BASIC_RULES.replace("{*}", "{search:*}"),
-    );
+    let rules = BASIC_RULES.replace("{*}", "{search:*}");
+    allow(&server, "searcher", &rules);
     let store = Arc::new(connect(&as_user(&server.url(), "searcher")).await);
+    let acquire = async |name: &str, key| {
+        let limiter = Limiter::new(name, policy!("3/1h"), store.clone());
+        limiter.acquire(key).await
+    };
     for key in ["customer 7", "", "}", "a:{b}"] {
-        assert!(
-            search(policy!("3/1h"), store.clone())
-                .acquire(key)
-                .await
-                .unwrap()
-                .is_allowed()
-        );
+        assert!(acquire("search", key).await.unwrap().is_allowed());
         for name in ["login", "", "search2", "search:", "Search", "*"] {
-            let error = Limiter::new(name, policy!("3/1h"), store.clone())
-                .acquire(key)
-                .await
-                .unwrap_err();
+            let error = acquire(name, key).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Configuration, "{name}: {error:?}");
         }
     }
@@ -155,27 +121,19 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     allow(&server, "shop", BASIC_RULES);
     let url = as_user(&server.url(), "shop");
     let elsewhere = builder().prefix("elsewhere").connect(&url).await.unwrap();
-    let errors = [
-        search(policy!("3/1h"), elsewhere)
+    let refused = async |store: RedisStore| {
+        let error = search(policy!("3/1h"), store)
             .acquire("k")
             .await
-            .unwrap_err(),
-        {
-            allow(&server, "shop", "-zadd");
-            search(policy!("3/1h"), connect(&url).await)
-                .acquire("k")
-                .await
-                .unwrap_err()
-        },
-    ];
-    for error in errors {
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
         assert!(error.to_string().contains("Permissions"), "{error}");
-    }
-    let error = builder()
-        .connect(&url.replace("secret", "guess"))
-        .await
-        .unwrap_err();
+    };
+    refused(elsewhere).await;
+    allow(&server, "shop", "-zadd");
+    refused(connect(&url).await).await;
+    let guess = url.replace("secret", "guess");
+    let error = builder().connect(&guess).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
 }
@@ -184,7 +142,7 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
 async fn a_url_of_another_kind_of_server_is_refused_with_the_right_scheme() {
     let server = Server::start().unwrap();
     let node = &shared_cluster().nodes()[0];
-    let limiter = search(policy!("9/1h"), connect(&node.url()).await);
+    let limiter = limited(node, policy!("9/1h")).await;
     let mut refused = None;
     for key in 0..64 {
         refused = refused.or(limiter.acquire(key).await.err());
@@ -211,29 +169,19 @@ async fn a_server_that_refused_to_reconnect_is_asked_again() {
         let limiter = search(policy!("9/1h"), connect(&as_user(&url, "shop")).await);
         assert_eq!(limiter.acquire("k").await.unwrap().used(), 1);
         rules("resetpass >other");
-        for node in nodes {
-            assert!(
-                node.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])
-                    .unwrap()
-                    > 0
-            );
-        }
-        let refused = |error: limiter_core::Error| error.kind() == ErrorKind::Configuration;
-        until("a refusal", async || {
-            limiter.acquire("k").await.is_err_and(refused)
-        })
-        .await;
-        assert!(
-            limiter.acquire("k").await.is_err_and(refused),
-            "the server is not asked again so soon"
-        );
+        nodes
+            .iter()
+            .for_each(|node| send(node, "CLIENT KILL TYPE normal"));
+        let refused = async || {
+            let error = limiter.acquire("k").await.err();
+            error.is_some_and(|error| error.kind() == ErrorKind::Configuration)
+        };
+        until("a refusal", async || refused().await).await;
+        assert!(refused().await, "the server is not asked again so soon");
         rules(">secret");
         tokio::time::sleep(Duration::from_millis(101)).await;
-        assert_eq!(
-            limiter.acquire("k").await.unwrap().used(),
-            2,
-            "an old refusal"
-        );
+        let decision = limiter.acquire("k").await;
+        assert_eq!(decision.unwrap().used(), 2, "an old refusal");
     }
 }
 
@@ -241,26 +189,17 @@ async fn a_server_that_refused_to_reconnect_is_asked_again() {
 async fn every_kind_of_connection_will_do() {
     let server = Server::start().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
+    let multiplexed = client.get_multiplexed_async_connection().await.unwrap();
+    let manager = client.get_connection_manager().await.unwrap();
+    let with = |connection| builder().with_connection(connection).unwrap();
     let stores = [
         connect(&format!("redis+unix://{}", server.socket().display())).await,
-        builder()
-            .with_connection(Connection::new(
-                client.get_multiplexed_async_connection().await.unwrap(),
-            ))
-            .unwrap(),
-        builder()
-            .with_connection(Connection::new(
-                client.get_connection_manager().await.unwrap(),
-            ))
-            .unwrap(),
+        with(Connection::new(multiplexed)),
+        with(Connection::new(manager)),
         connect(&shared_cluster().url()).await,
     ];
     for (number, store) in stores.into_iter().enumerate() {
-        let limiter = Limiter::new(
-            format!("connection {number}").as_str(),
-            policy!("1/1h"),
-            store,
-        );
+        let limiter = Limiter::new(format!("connection {number}"), policy!("1/1h"), store);
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             assert!(limiter.acquire(key).await.unwrap().is_allowed());
             assert!(!limiter.acquire(key).await.unwrap().is_allowed());
@@ -274,10 +213,8 @@ async fn every_kind_of_connection_will_do() {
 async fn a_store_starts_while_redis_is_away() {
     let mut server = Server::start().unwrap();
     server.kill();
-    let limiter = search(
-        policy!("1/1h"),
-        RedisStore::builder().connect_lazy(&server.url()).unwrap(),
-    );
+    let store = RedisStore::builder().connect_lazy(&server.url()).unwrap();
+    let limiter = search(policy!("1/1h"), store);
     assert!(limiter.acquire("k").await.unwrap_err().is_retryable());
     server.restart().unwrap();
     until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
@@ -300,10 +237,8 @@ async fn the_longest_durations_are_timeouts_too() {
             for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
                 assert!(answer.unwrap().used() > 0);
             }
-            assert!(
-                limiter.store().scan(None, None, 10).await.is_ok()
-                    && limiter.status("k").await.is_ok()
-            );
+            assert!(limiter.store().scan(None, None, 10).await.is_ok());
+            assert!(limiter.status("k").await.is_ok());
             limiter.reset("k").await.unwrap();
         }
     }
@@ -313,18 +248,12 @@ async fn the_longest_durations_are_timeouts_too() {
 #[tokio::test]
 async fn an_acquire_waits_on_tokio() {
     let server = Server::start().unwrap();
-    let limiter = search(policy!("1/300ms"), connect(&server.url()).await);
+    let limiter = limited(&server, policy!("1/300ms")).await;
     assert!(limiter.acquire("k").await.unwrap().is_allowed());
     let begun = tokio::time::Instant::now();
-    let decision = limiter
-        .acquire("k")
-        .within(Duration::from_secs(10))
-        .await
-        .unwrap();
-    assert!(
-        decision.is_allowed() && begun.elapsed() > Duration::from_millis(1),
-        "{decision:?}"
-    );
+    let waits = limiter.acquire("k").within(Duration::from_secs(10));
+    assert!(waits.await.unwrap().is_allowed());
+    assert!(begun.elapsed() > Duration::from_millis(1));
 }
 
 #[tokio::test]
@@ -346,20 +275,16 @@ async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
         (300, connect(&shared_cluster().url()).await),
     ];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
-        let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
+        let limiter = Limiter::new(format!("batch {number}"), policy!("9/1h"), store);
         // The units distinguish the replies of different keys. Then nine more, which never fit.
         let cost = |key: u64| 1 + key % 9;
         for (allowed, more) in [(true, 0), (false, 9)] {
-            let calls =
-                join_all((0..keys).map(|key| limiter.acquire(key).cost((cost(key) + more).min(9))))
-                    .await;
-            for (key, decision) in (0..).zip(calls) {
+            let acquire = |key| limiter.acquire(key).cost((cost(key) + more).min(9));
+            let decisions = join_all((0..keys).map(acquire)).await;
+            for (key, decision) in (0..).zip(decisions) {
                 let decision = decision.unwrap();
-                assert_eq!(
-                    (decision.is_allowed(), decision.used()),
-                    (allowed, cost(key)),
-                    "{number}, {key}"
-                );
+                let found = (decision.is_allowed(), decision.used());
+                assert_eq!(found, (allowed, cost(key)), "{number}, {key}");
             }
         }
     }

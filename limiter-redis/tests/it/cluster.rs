@@ -7,12 +7,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use limiter_core::request::AllOf;
 use limiter_core::store::{JointOp, LogKey, Op};
-use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
+use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use testbed::server::{Cluster, Server};
 use testbed::{ClusterFault, Subject, observe};
 
-use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
+use crate::support::{
+    TIMEOUT, assert_temporary, builder, connect, search, send, size, until, within,
+};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -29,13 +31,29 @@ fn slot_of(cluster: &Cluster, tag: &str) -> u16 {
         .unwrap()
 }
 
+fn id(node: &Server) -> String {
+    node.command(&["CLUSTER", "MYID"]).unwrap()
+}
+
+/// The node that owns a slot, and the number of another.
+pub(crate) fn owner_and_other(cluster: &Cluster, slot: u16) -> (&Server, usize) {
+    let owner = cluster.owner(slot).unwrap();
+    let is_other = |node: &Server| node.port() != owner.port();
+    (owner, cluster.nodes().iter().position(is_other).unwrap())
+}
+
 /// Begins to move a slot: the node that imports it answers for keys that the other one does not hold.
 pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
-    let id = |node: &Server| node.command::<String>(&["CLUSTER", "MYID"]).unwrap();
     for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
-        node.command::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id])
-            .unwrap();
+        send(node, &format!("CLUSTER SETSLOT {slot} {state} {id}"));
     }
+}
+
+/// Returns `true` if a node has replied with this error.
+fn replied(node: &Server, error: &str) -> bool {
+    node.info("errorstats")
+        .unwrap()
+        .contains(&format!("errorstat_{error}:"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,11 +74,10 @@ async fn operations_on_slots_that_move_count_once() {
     for observed in observe(&subjects, false, migrate, direct).await.unwrap() {
         assert!(observed.violations.is_empty(), "{observed:?}");
     }
-    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
-        let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
+    for error in ["ASK", "MOVED"] {
         assert!(
-            cluster.nodes().iter().all(seen),
-            "{redirection} nothing was redirected"
+            cluster.nodes().iter().all(|node| replied(node, error)),
+            "no {error}"
         );
     }
 }
@@ -69,72 +86,41 @@ async fn operations_on_slots_that_move_count_once() {
 #[tokio::test]
 async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     let cluster = Cluster::start().unwrap();
-    let endpoints = [
-        "CONFIG",
-        "SET",
-        "cluster-preferred-endpoint-type",
-        "unknown-endpoint",
-    ];
     for node in cluster.nodes() {
-        let reply = node.command::<()>(&endpoints);
+        let option = "cluster-preferred-endpoint-type";
+        let reply = node.command::<()>(&["CONFIG", "SET", option, "unknown-endpoint"]);
         let is_old = node.info("server").unwrap().contains("redis_version:6.");
         assert!(reply.is_ok() || is_old, "{reply:?}");
     }
     let limiter = search(policy!("5/1h"), connect(&cluster.url()).await);
     let moving = slot(&cluster, "key");
-    let from = cluster.owner(moving).unwrap();
-    let to = cluster
-        .nodes()
-        .iter()
-        .position(|node| node.port() != from.port())
-        .unwrap();
+    let (from, to) = owner_and_other(&cluster, moving);
     assert!(limiter.acquire("warm").await.unwrap().is_allowed());
     begin_migration(from, &cluster.nodes()[to], moving);
-    for used in 1..=3 {
-        assert_eq!(
-            within(TIMEOUT, limiter.acquire("key"))
-                .await
-                .unwrap()
-                .used(),
-            used,
-            "after ASK"
-        );
-    }
-    cluster.migrate(moving, to).unwrap();
-    assert_eq!(
+    let used = async || {
         within(TIMEOUT, limiter.acquire("key"))
             .await
             .unwrap()
-            .used(),
-        4,
-        "after MOVED"
-    );
+            .used()
+    };
+    assert_eq!([used().await, used().await], [1, 2], "after ASK");
+    cluster.migrate(moving, to).unwrap();
+    assert_eq!(used().await, 3, "after MOVED");
 }
 
 /// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one.
 #[tokio::test]
 async fn calls_with_several_keys_follow_a_slot_that_moves() {
     let cluster = Cluster::start().unwrap();
-    let store = builder()
-        .hash_tag(|_| b"tenant")
-        .connect(&cluster.url())
-        .await
-        .unwrap();
-    let limiter = search(policy!("9/1h"), Arc::new(store) as SharedStore);
+    let tagged = builder().hash_tag(|_| b"tenant");
+    let store: SharedStore = Arc::new(tagged.connect(&cluster.url()).await.unwrap());
+    let limiter = search(policy!("9/1h"), store);
     let moving = slot_of(&cluster, "tenant");
-    let from = cluster.owner(moving).unwrap();
-    let to = cluster
-        .nodes()
-        .iter()
-        .position(|node| node.port() != from.port())
-        .unwrap();
+    let (from, to) = owner_and_other(&cluster, moving);
+    let port = cluster.nodes()[to].port();
     let move_key = |key: &str| {
-        let (port, stored) = (
-            cluster.nodes()[to].port().to_string(),
-            format!("limiter:1:{{tenant}}search:{key}"),
-        );
-        from.command::<()>(&["MIGRATE", "127.0.0.1", &port, &stored, "0", "5000"])
-            .unwrap();
+        let stored = format!("limiter:1:{{tenant}}search:{key}");
+        send(from, &format!("MIGRATE 127.0.0.1 {port} {stored} 0 5000"));
     };
     let policy = limiter.policy();
     for (used, (state, joint)) in (1..).zip([
@@ -153,24 +139,15 @@ async fn calls_with_several_keys_follow_a_slot_that_moves() {
             "MOVED" => cluster.migrate(moving, to).unwrap(),
             _ => {}
         }
-        let seen = || {
-            cluster.nodes().iter().any(|node| {
-                node.info("errorstats")
-                    .unwrap()
-                    .contains(&format!("errorstat_{state}:"))
-            })
-        };
-        let ops =
-            ["a", "b"].map(|key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name())));
-        assert_eq!(
-            within(TIMEOUT, limiter.store().apply_all(&ops))
-                .await
-                .unwrap()
-                .is_some(),
-            joint,
-            "{state}"
-        );
-        assert!(seen() || state.starts_with("all"), "{state}");
+        let op = |key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name()));
+        let facts = limiter
+            .store()
+            .apply_all(&["a", "b"].map(op))
+            .await
+            .unwrap();
+        assert_eq!(facts.is_some(), joint, "{state}");
+        let seen = cluster.nodes().iter().any(|node| replied(node, state));
+        assert!(seen || state.starts_with("all"), "{state}");
         if !joint {
             let all = AllOf::new()
                 .with(limiter.acquire("a"))
@@ -194,8 +171,7 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
         // Otherwise all slots are refused as soon as one is not served.
-        node.command::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"])
-            .unwrap();
+        send(node, "CONFIG SET cluster-require-full-coverage no");
     }
     let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
     let owned_by = |port: u16| {
@@ -205,16 +181,10 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = search(
-        Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(),
-        store,
-    );
+    let limiter = search(policy!("4503599627370496/10m"), store);
     let over = AtomicBool::new(false);
     for key in &keys {
-        until("every node serves", async || {
-            limiter.record(key).await.is_ok()
-        })
-        .await;
+        until("it serves", async || limiter.record(key).await.is_ok()).await;
         limiter.reset(key).await.unwrap();
     }
     let (lost, live) = keys.split_first().unwrap();
@@ -236,33 +206,27 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
         let stand_in =
             silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
         // The others notice it after the node timeout of 2 s.
+        let fails = async || assert_temporary(&call(lost).await.unwrap_err());
         until("the others notice", async || {
-            assert_temporary(&call(lost).await.expect_err("a dead master answered"));
-            cluster.nodes()[1]
-                .command::<String>(&["CLUSTER", "NODES"])
-                .unwrap()
-                .contains("fail")
+            fails().await;
+            let nodes = cluster.nodes()[1].command::<String>(&["CLUSTER", "NODES"]);
+            nodes.unwrap().contains("fail")
         })
         .await;
         for _ in 0..size(5, 15) {
-            assert_temporary(&call(lost).await.expect_err("a dead master answered"));
+            fails().await;
             tokio::time::sleep(Duration::from_millis(97)).await;
         }
         drop(stand_in);
         cluster.nodes_mut()[0].restart().unwrap();
-        until("the restarted master is used again", async || {
-            call(lost).await.is_ok()
-        })
-        .await;
+        until("it is used again", async || call(lost).await.is_ok()).await;
         for _ in 0..100 {
             assert!(call(lost).await.is_ok(), "it is there again");
         }
         over.store(true, Ordering::Relaxed);
     };
-    tokio::join!(
-        lose_and_restart,
-        join_all(live.iter().map(|key| use_live(key)))
-    );
+    let others = join_all(live.iter().map(|key| use_live(key)));
+    tokio::join!(lose_and_restart, others);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -298,29 +262,21 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let [limiter, orphan] = stores.map(|store| search(policy!("100/1m"), store));
     let lost = slot(&cluster, "key");
     let owner = cluster.owner(lost).unwrap();
-    let place =
-        |limiter: &Limiter<RedisStore>| limiter.store().node(LogKey::new(limiter.name(), "key"));
-    assert_eq!(
-        place(&limiter).as_deref(),
-        Some(format!("127.0.0.1:{}", owner.port()).as_str())
-    );
-    let others: Vec<&Server> = cluster
-        .nodes()
-        .iter()
-        .filter(|node| node.port() != owner.port())
-        .collect();
+    let is_other = |node: &&Server| node.port() != owner.port();
+    let others: Vec<&Server> = cluster.nodes().iter().filter(is_other).collect();
+    let is_at = |limiter: &Limiter<RedisStore>, node: &Server| {
+        let found = limiter.store().node(LogKey::new(limiter.name(), "key"));
+        assert_eq!(found, Some(format!("127.0.0.1:{}", node.port()).into()));
+    };
+    is_at(&limiter, owner);
     for limiter in [&limiter, &orphan] {
-        until("the cluster serves", async || {
-            limiter.acquire("key").await.is_ok()
-        })
-        .await;
+        until("it serves", async || limiter.acquire("key").await.is_ok()).await;
     }
 
     owner.pause().unwrap();
-    let heir = others[0].command::<String>(&["CLUSTER", "MYID"]).unwrap();
+    let heir = id(others[0]);
     for node in &others {
-        node.command::<()>(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir])
-            .unwrap();
+        send(node, &format!("CLUSTER SETSLOT {lost} NODE {heir}"));
     }
     for (limiter, used) in [(&limiter, 1), (&orphan, 2)] {
         let decision = within(TIMEOUT, async {
@@ -336,9 +292,6 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
             used,
             "the log was lost with the master"
         );
-        assert_eq!(
-            place(limiter).as_deref(),
-            Some(format!("127.0.0.1:{}", others[0].port()).as_str())
-        );
+        is_at(limiter, others[0]);
     }
 }

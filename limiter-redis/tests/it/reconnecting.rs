@@ -11,7 +11,7 @@ use testbed::server::Server;
 use testbed::{Network, Proxy};
 use tokio::time::{sleep, timeout};
 
-use crate::support::{TIMEOUT, connect, search, until};
+use crate::support::{TIMEOUT, connect, search, send, until};
 
 /// The address of a service, as a DNS name or a load balancer provides it.
 fn service(server: &Server) -> Proxy {
@@ -31,43 +31,36 @@ fn builder() -> RedisStoreBuilder {
 }
 
 fn connections(server: &Server) -> u64 {
-    server
-        .info_number("stats", "total_connections_received")
-        .unwrap()
+    let received = server.info_number("stats", "total_connections_received");
+    received.unwrap()
 }
 
-const REPLICA: &[&str] = &["REPLICAOF", "127.0.0.1", "1"];
-
 /// What an old master does once the service leads to the new one, and the commands that make it do so.
-const OLD_MASTERS: [(&str, &[&[&str]]); 4] = [
+const OLD_MASTERS: [(&str, &[&str]); 4] = [
     ("is a replica", &[REPLICA]),
     (
         "is a replica that serves no stale data",
-        &[
-            &["CONFIG", "SET", "replica-serve-stale-data", "no"],
-            REPLICA,
-        ],
+        &["CONFIG SET replica-serve-stale-data no", REPLICA],
     ),
     (
         "has lost its replicas",
-        &[&["CONFIG", "SET", "min-replicas-to-write", "1"]],
+        &["CONFIG SET min-replicas-to-write 1"],
     ),
     ("accepts bytes and never replies", &[]),
 ];
+const REPLICA: &str = "REPLICAOF 127.0.0.1 1";
 
 /// Callers wait until the store gives up, or give up themselves.
 #[tokio::test]
 async fn a_store_leaves_a_former_master() {
-    let leaves = async |name: &str, commands: &[&[&str]], patience: Duration| {
+    let leaves = async |name: &str, commands: &[&str], patience: Duration| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let service = service(&old);
-        let limiter = search(
-            policy!("9/1h"),
-            builder().connect(&url(&service)).await.unwrap(),
-        );
+        let store = builder().connect(&url(&service)).await.unwrap();
+        let limiter = search(policy!("9/1h"), store);
         until("a decision", async || limiter.acquire("k").await.is_ok()).await;
         for command in commands {
-            old.command::<()>(*command).unwrap();
+            send(&old, command);
         }
         if commands.is_empty() {
             old.pause().unwrap();
@@ -81,15 +74,11 @@ async fn a_store_leaves_a_former_master() {
         assert_eq!(new.command::<i64>(&["DBSIZE"]).unwrap(), 1, "{name}");
         assert!(limiter.acquire("k").await.unwrap().is_allowed(), "{name}");
     };
-    let cases = OLD_MASTERS
-        .into_iter()
-        .flat_map(|case| [20, 1_000].map(|patience| (case, patience)));
-    join_all(
-        cases.map(|((name, depose), patience)| {
-            leaves(name, depose, Duration::from_millis(patience))
-        }),
-    )
-    .await;
+    let cases = OLD_MASTERS.into_iter().flat_map(|(name, depose)| {
+        let leaves = &leaves;
+        [20, 1_000].map(|patience| leaves(name, depose, Duration::from_millis(patience)))
+    });
+    join_all(cases).await;
 }
 
 /// A server that serves is asked over the same connection: if it is slow, if callers give up, if it refuses some commands.
@@ -98,10 +87,8 @@ async fn a_store_keeps_a_connection_that_replies() {
     let server = Server::start().unwrap();
     let service = service(&server);
     let patient = builder().response_timeout(TIMEOUT);
-    let limiter = search(
-        policy!("999/1h"),
-        patient.connect(&url(&service)).await.unwrap(),
-    );
+    let store = patient.connect(&url(&service)).await.unwrap();
+    let limiter = search(policy!("999/1h"), store);
     assert!(limiter.acquire("k").await.unwrap().is_allowed());
     let (direct, before) = (connect(&server.url()).await, connections(&server));
     drop(direct);
@@ -115,9 +102,7 @@ async fn a_store_keeps_a_connection_that_replies() {
         assert!(poll_times(1, &mut dropped).await.is_none());
     }
     assert!(limiter.acquire("k").await.unwrap().is_allowed());
-    server
-        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
-        .unwrap();
+    send(&server, "CONFIG SET maxmemory 1");
     assert!(limiter.acquire("new").await.is_err());
     // Each count is also a connection, and so are the two commands.
     assert_eq!(connections(&server) - before, 2);
@@ -128,13 +113,9 @@ async fn a_store_keeps_a_connection_that_replies() {
 async fn a_store_does_not_reconnect_with_each_call() {
     let server = Server::start().unwrap();
     let patient = builder().response_timeout(TIMEOUT);
-    let limiter = search(
-        policy!("9/1h"),
-        patient.connect(&server.url()).await.unwrap(),
-    );
-    server
-        .command::<()>(&["REPLICAOF", "127.0.0.1", "1"])
-        .unwrap();
+    let store = patient.connect(&server.url()).await.unwrap();
+    let limiter = search(policy!("9/1h"), store);
+    send(&server, REPLICA);
     let (before, begun) = (connections(&server), tokio::time::Instant::now());
     for _ in 0..300 {
         assert!(limiter.acquire("k").await.is_err());
@@ -148,21 +129,17 @@ async fn a_store_does_not_reconnect_with_each_call() {
 #[tokio::test]
 async fn a_thousand_calls_after_a_restart_share_one_connection() {
     let mut server = Server::start().unwrap();
-    let limiter = &search(
-        policy!("9999/1h"),
-        builder()
-            .response_timeout(TIMEOUT)
-            .connect(&server.url())
-            .await
-            .unwrap(),
-    );
+    let patient = builder().response_timeout(TIMEOUT);
+    let store = patient.connect(&server.url()).await.unwrap();
+    let limiter = &search(policy!("9999/1h"), store);
     for _ in 0..3 {
         server.kill();
         until("the loss", async || limiter.acquire("k").await.is_err()).await;
         server.restart().unwrap();
         let before = connections(&server);
         sleep(Duration::from_millis(1)).await;
-        for decision in join_all((0..1_000).map(|_| limiter.acquire("k").into_future())).await {
+        let calls = (0..1_000).map(|_| limiter.acquire("k").into_future());
+        for decision in join_all(calls).await {
             assert!(decision.unwrap().is_allowed());
         }
         assert_eq!(connections(&server) - before, 2, "one is the count's");

@@ -7,7 +7,8 @@ use limiter_core::{Limiter, Name, WindowStore, policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use testbed::server::{Cluster, Server};
 
-use crate::support::{builder, connect, run, search, shared_cluster};
+use crate::cluster::{begin_migration, owner_and_other, slot};
+use crate::support::{builder, connect, run, search, send, shared_cluster};
 
 const KEYS: u64 = 700;
 
@@ -61,12 +62,7 @@ async fn a_page_takes_one_round_trip_and_lists_other_types_too() {
     assert_eq!(keys(&page.keys), expected());
     assert_eq!(keys(&scanned(limiter.store(), None, 10).await), expected());
 
-    let text = limiter
-        .store()
-        .redis_key(LogKey::new(limiter.name(), "text"));
-    server
-        .command::<()>(&[b"SET".as_slice(), &text, b"no log"])
-        .unwrap();
+    send(&server, "SET limiter:1:{search:text} log");
     assert!(limiter.reset("5").await.unwrap());
     let (mut expected, found) = (expected(), scanned(limiter.store(), None, 100).await);
     assert!(expected.remove("5"));
@@ -81,28 +77,17 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     assert_eq!(keys(&scanned(limiter.store(), None, 100).await), expected());
 
     // One key of a migrating slot is already on its new node, and is found there.
-    let key = "7";
-    let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
-    let slot = crate::cluster::slot(&cluster, key);
-    let from = cluster.owner(slot).unwrap();
-    let to = cluster
-        .nodes()
-        .iter()
-        .find(|node| node.port() != from.port())
-        .unwrap();
-    crate::cluster::begin_migration(from, to, slot);
-    let port = to.port().to_string();
-    let migrate = [
-        b"MIGRATE".as_slice(),
-        b"127.0.0.1",
-        port.as_bytes(),
-        &stored,
-        b"0",
-        b"5000",
-    ];
-    from.command::<()>(&migrate).unwrap();
+    let slot = slot(&cluster, "7");
+    let (from, to) = owner_and_other(&cluster, slot);
+    let to = &cluster.nodes()[to];
+    begin_migration(from, to, slot);
+    let migrate = format!(
+        "MIGRATE 127.0.0.1 {} limiter:1:{{search:7}} 0 5000",
+        to.port()
+    );
+    send(from, &migrate);
     assert_eq!(keys(&scanned(limiter.store(), None, 100).await), expected());
-    assert_eq!(limiter.status(key).await.unwrap().used(), 1);
+    assert_eq!(limiter.status("7").await.unwrap().used(), 1);
 }
 
 const NAMES: [&str; 8] = ["search", "login", "Search", "", "a:b", "*", "{a}", "%2A"];
@@ -113,48 +98,32 @@ const SAME_KEYS: [&str; 4] = ["", "customer 7", "search:customer 7", "}"];
 /// Checks that each of these names, and no other, has all keys.
 #[track_caller]
 fn assert_names(found: &[LiveKey], names: &[&str]) {
-    let mut found: Vec<_> = found
-        .iter()
-        .map(|live| (live.name.clone(), live.key.to_string()))
-        .collect();
-    let expected = names
-        .iter()
-        .flat_map(|name| SAME_KEYS.map(|key| ((*name).to_owned(), key.to_owned())));
-    let mut expected: Vec<_> = expected.collect();
-    expected.sort_unstable();
-    found.sort_unstable();
-    assert_eq!(found, expected);
+    let name_and_key = |live: &LiveKey| (live.name.clone(), live.key.to_string());
+    let of_name = |name: &&str| SAME_KEYS.map(|key| ((*name).to_owned(), key.to_owned()));
+    let found: BTreeSet<_> = found.iter().map(name_and_key).collect();
+    assert_eq!(found, names.iter().flat_map(of_name).collect());
 }
 
 async fn each_name_is_scanned_alone(store: &RedisStore) {
     let policy = policy!("10/1h");
-    for (name, key) in NAMES
-        .into_iter()
-        .flat_map(|name| SAME_KEYS.map(|key| (name, key)))
-    {
-        assert!(
-            run(store, Op::acquire(key, &policy).with_name(Name::new(name)))
-                .await
-                .unwrap()
-                .is_allowed()
-        );
+    for name in NAMES {
+        for key in SAME_KEYS {
+            let op = Op::acquire(key, &policy).with_name(Name::new(name));
+            assert!(run(store, op).await.unwrap().is_allowed());
+        }
     }
     let all = scanned(store, None, 3).await;
+    assert_eq!(all.len(), NAMES.len() * SAME_KEYS.len());
     assert_names(&all, &NAMES);
     for name in NAMES {
         assert_names(&scanned(store, Some(Name::new(name)), 3).await, &[name]);
     }
     for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
-        assert!(
-            scanned(store, Some(Name::new(name)), 100).await.is_empty(),
-            "{name:?}"
-        );
+        let found = scanned(store, Some(Name::new(name)), 100).await;
+        assert!(found.is_empty(), "{name:?}");
     }
     let debugged = format!("{:?}", scanned(store, Some(Name::new("login")), 100).await);
-    assert!(
-        debugged.contains("login") && !debugged.contains("customer"),
-        "{debugged}"
-    );
+    assert!(debugged.contains("login") && !debugged.contains("customer"));
 
     // The keys found can be inspected and removed.
     for live in &all {
@@ -173,21 +142,19 @@ async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_a
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     for other in [
-        "limiter:1:{no name}",
+        "limiter:1:{no_name}",
         "limiter:search:k",
         "limiter:1:{%73earch:k}",
         "other:{search:k}",
-        "limiter:1:{a b:k}",
     ] {
-        server.command::<()>(&["SET", other, "text"]).unwrap();
+        send(&server, &format!("SET {other} text"));
     }
-    each_name_is_scanned_alone(&store).await;
-    let cluster = builder()
-        .prefix("scan")
-        .connect(&shared_cluster().url())
-        .await
+    server
+        .command::<()>(&["SET", "limiter:1:{a b:k}", "text"])
         .unwrap();
-    each_name_is_scanned_alone(&cluster).await;
+    each_name_is_scanned_alone(&store).await;
+    let (of_cluster, url) = (builder().prefix("scan"), shared_cluster().url());
+    each_name_is_scanned_alone(&of_cluster.connect(&url).await.unwrap()).await;
 
     let limiter = search(policy!("10/1h"), store);
     assert!(limiter.acquire("k".repeat(257)).await.unwrap().is_allowed());

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::{ErrorKind, Limit, MAX_COST, policy};
+use limiter_core::{ErrorKind, policy};
 use limiter_redis::RedisStore;
 use tempfile::TempDir;
 use testbed::server::Server;
 
-use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, size, until, within};
+use crate::support::{
+    TIMEOUT, assert_temporary, builder, free_port, limited, search, send, size, until, within,
+};
 
 /// Kills the sentinel when its standard input closes, which happens when the test process ends for any reason.
 const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel </dev/null >/dev/null 2>&1 & pid=$!
@@ -33,24 +35,13 @@ impl Sentinel {
     /// Starts one with more lines of configuration.
     pub(crate) fn start_with(master: u16, lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let conf = dir.path().join("sentinel.conf");
-        let monitor = format!("monitor m 127.0.0.1 {master} 2");
-        let options = [
-            &monitor,
-            "down-after-milliseconds m 500",
-            "failover-timeout m 4000",
-        ];
-        let options = options
-            .map(|option| format!("sentinel {option}\n"))
-            .concat();
         let dir_option = dir.path().display();
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}{lines}\n"
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n\
+             sentinel monitor m 127.0.0.1 {master} 2\nsentinel down-after-milliseconds m 500\n\
+             sentinel failover-timeout m 4000\n{lines}\n"
         );
         std::fs::write(&conf, text).unwrap();
         let mut keeper = Command::new("sh");
@@ -67,21 +58,18 @@ impl Sentinel {
         }
     }
 
-    /// Its reply about the master.
-    async fn master(&self) -> redis::RedisResult<HashMap<String, String>> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        redis::cmd("SENTINEL")
-            .arg("MASTER")
-            .arg("m")
-            .query_async(&mut connection)
-            .await
-    }
-
+    /// Returns `true` if its reply about the master has this value.
     async fn says(&self, field: &str, value: &str) -> bool {
-        self.master()
-            .await
-            .is_ok_and(|master| master.get(field).is_some_and(|found| found == value))
+        let master: redis::RedisResult<HashMap<String, String>> = async {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            let mut asks = redis::cmd("SENTINEL");
+            asks.arg(&["MASTER", "m"])
+                .query_async(&mut connection)
+                .await
+        }
+        .await;
+        master.is_ok_and(|master| master.get(field).is_some_and(|found| found == value))
     }
 }
 
@@ -99,19 +87,13 @@ async fn sentinels_may_require_a_login() {
     let refused = Some("a sentinel, not the server, refuses the login");
     let open = Server::start().unwrap();
     let locked = Server::start().unwrap();
-    locked
-        .command::<()>(&["CONFIG", "SET", "requirepass", "secret"])
-        .unwrap();
+    send(&locked, "CONFIG SET requirepass secret");
+    let (other, locks) = ("requirepass other", "requirepass secret");
+    let wrong = Some("Password authentication failed");
     for (server, sentinel, login, query, expected) in [
-        (&locked, "requirepass secret", ":secret@", "", None),
+        (&locked, locks, ":secret@", "", None),
         (&locked, "", ":secret@", "", None),
-        (
-            &locked,
-            "requirepass other",
-            ":secret@",
-            "?sentinel_pass=other",
-            None,
-        ),
+        (&locked, other, ":secret@", "?sentinel_pass=other", None),
         (
             &open,
             USER,
@@ -119,30 +101,16 @@ async fn sentinels_may_require_a_login() {
             "/0?sentinel_user=s&sentinel_pass=t%2F1",
             None,
         ),
-        (&locked, "requirepass other", ":secret@", "", refused),
-        (&open, "requirepass other", "", "", refused),
-        (
-            &open,
-            "requirepass other",
-            "",
-            "?sentinel_pass=secret",
-            refused,
-        ),
-        (
-            &locked,
-            "",
-            ":secret1@",
-            "",
-            Some("Password authentication failed"),
-        ),
+        (&locked, other, ":secret@", "", refused),
+        (&open, other, "", "", refused),
+        (&open, other, "", "?sentinel_pass=secret", refused),
+        (&locked, "", ":secret1@", "", wrong),
     ] {
         let case = format!("{sentinel} | {login} | {query}");
         let sentinel = Sentinel::start_with(server.port(), sentinel);
         let port = sentinel.port;
-        until("it accepts connections", async || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-        })
-        .await;
+        let accepts = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+        until("it accepts connections", async || accepts()).await;
         let url = format!("redis+sentinel://{login}127.0.0.1:1,127.0.0.1:{port}/m{query}");
         let store = builder().connect(&url).await;
         let Some(expected) = expected else {
@@ -181,32 +149,19 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
         .chain(sentinels.iter().map(|one| one.port));
     let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redis+sentinel://{}/m", hosts.join(","));
-    assert_temporary(
-        &RedisStore::connect(&format!("{url}other"))
-            .await
-            .unwrap_err(),
-    );
+    let other = RedisStore::connect(&format!("{url}other")).await;
+    assert_temporary(&other.unwrap_err());
 
-    let new = Arc::new(search(
-        policy!("9/1h"),
-        builder().retries(0).connect_lazy(&url).unwrap(),
-    ));
+    let new = builder().retries(0).connect_lazy(&url).unwrap();
+    let new = search(policy!("9/1h"), new);
     let first = join_all((0..16).map(|_| new.status("k"))).await;
-    assert!(
-        first.iter().all(Result::is_ok),
-        "the first calls ask for the master: {first:?}"
-    );
+    assert!(first.iter().all(Result::is_ok), "{first:?}");
 
     let stores = [
         RedisStore::connect(&url).await.unwrap(),
         RedisStore::builder().connect_lazy(&url).unwrap(),
     ];
-    let limiters = stores.map(|store| {
-        Arc::new(search(
-            Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(),
-            store,
-        ))
-    });
+    let limiters = stores.map(|store| Arc::new(search(policy!("4503599627370496/10m"), store)));
     let over = Arc::new(AtomicBool::new(false));
     let load = limiters.iter().cycle().take(16).map(|limiter| {
         let (limiter, over) = (limiter.clone(), over.clone());
@@ -226,12 +181,8 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     master.kill();
     let port = replica.port().to_string();
     until("two sentinels name the replica", async || {
-        let named = join_all(
-            sentinels
-                .iter()
-                .map(|sentinel| sentinel.says("port", &port)),
-        )
-        .await;
+        let named = sentinels.iter().map(|one| one.says("port", &port));
+        let named = join_all(named).await;
         named.iter().filter(|named| **named).count() >= 2
             && replica.info("replication").unwrap().contains("role:master")
     })
@@ -250,30 +201,20 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     // The former master comes back and, ten seconds later, becomes a replica; nobody writes to it.
     master.restart().unwrap();
     if size(false, true) {
-        until("it becomes a replica", async || {
-            master.info("replication").unwrap().contains("role:slave")
-        })
-        .await;
+        let is_replica = || master.info("replication").unwrap().contains("role:slave");
+        until("it becomes a replica", async || is_replica()).await;
     }
     for limiter in &limiters {
         for _ in 0..10 {
             assert!(within(TIMEOUT, limiter.record("k")).await.is_ok());
         }
-        assert_eq!(
-            limiter
-                .store()
-                .scan(None, None, 1_000)
-                .await
-                .unwrap()
-                .keys
-                .len(),
-            2
-        );
+        let page = limiter.store().scan(None, None, 1_000).await.unwrap();
+        assert_eq!(page.keys.len(), 2);
     }
     over.store(true, Ordering::Relaxed);
     for task in load {
         task.await.unwrap();
     }
-    let held = search(policy!("1000000/1h"), connect(&replica.url()).await);
+    let held = limited(&replica, policy!("1000000/1h")).await;
     assert!(held.status("k").await.unwrap().used() >= 22);
 }

@@ -55,6 +55,36 @@ pub(crate) fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
     Limiter::new("search", policy, store)
 }
 
+/// Returns the limiter `search` over a new connection to a server.
+pub(crate) async fn limited(server: &Server, policy: impl IntoPolicy) -> Limiter<RedisStore> {
+    search(policy, connect(&server.url()).await)
+}
+
+/// Sends a command, whose words are separated by spaces.
+#[track_caller]
+pub(crate) fn send(server: &Server, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    server.command::<()>(words).unwrap();
+}
+
+/// Returns a port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Returns the number of keys that a server holds.
+pub(crate) fn db_size(server: &Server) -> i64 {
+    server.command(&["DBSIZE"]).unwrap()
+}
+
+/// Returns the number of entries and the sum of the costs of a key's log.
+pub(crate) async fn inspected(limiter: &Limiter<RedisStore>, key: &str) -> (u64, u64) {
+    let log = LogKey::new(limiter.name(), key);
+    let log = limiter.store().inspect(log).await.unwrap().unwrap();
+    (log.entries, log.cost)
+}
+
 /// A connection of the tests' own: it sends commands as its hook does.
 #[derive(Clone)]
 pub(crate) struct Hooked(ConnectionManager, Hook);
@@ -170,15 +200,4 @@ pub(crate) fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
     server
         .command(&[b"PTTL".as_slice(), &store.redis_key(log)])
         .unwrap()
-}
-
-/// Returns a function that makes a random number below its argument. The same seed makes the same numbers.
-pub(crate) fn random_below(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut random = seed;
-    move |end| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % end
-    }
 }

@@ -1,8 +1,7 @@
 //! TLS with certificates on both sides, to a server, a Cluster and sentinels.
 
-use std::net::TcpListener;
+use std::fs;
 use std::path::Path;
-use std::{fs, io};
 
 use limiter_core::{ErrorKind, policy};
 use limiter_redis::RedisStoreBuilder;
@@ -10,15 +9,14 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use testbed::server::{Server, until};
 
 use crate::sentinel::Sentinel;
-use crate::support::{builder, search};
+use crate::support::{builder, free_port, search, send};
 
 /// Writes an authority's certificate, a certificate that it signed, and the key.
 fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     // OpenSSL takes a certificate with its issuer's name for one that signed itself.
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "authority");
+    let name = &mut params.distinguished_name;
+    name.push(DnType::CommonName, "authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -31,11 +29,6 @@ fn certificates(folder: &Path) {
     ] {
         fs::write(folder.join(name), text).unwrap();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 #[tokio::test]
@@ -60,24 +53,12 @@ async fn certificates_apply_to_a_server_a_cluster_and_sentinels() {
     };
     let [server, node, asked] = [(); 3].map(|()| free_port());
     let _server = start(server, &[]);
-    let cluster = [
-        "--cluster-enabled",
-        "yes",
-        "--tls-cluster",
-        "yes",
-        "--cluster-announce-ip",
-        "127.0.0.1",
-    ];
-    let cluster = start(node, &cluster);
-    cluster
-        .command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
-        .unwrap();
+    let cluster = "--cluster-enabled yes --tls-cluster yes --cluster-announce-ip 127.0.0.1";
+    let cluster = start(node, &cluster.split(' ').collect::<Vec<_>>());
+    send(&cluster, "CLUSTER ADDSLOTSRANGE 0 16383");
     let serves = || {
-        Ok::<_, io::Error>(
-            cluster
-                .command::<String>(&["CLUSTER", "INFO"])?
-                .contains("state:ok"),
-        )
+        let info = cluster.command::<String>(&["CLUSTER", "INFO"])?;
+        Ok(info.contains("state:ok"))
     };
     until("the cluster serves", serves).unwrap();
     let lines = options
@@ -109,14 +90,10 @@ async fn certificates_apply_to_a_server_a_cluster_and_sentinels() {
         let error = damaged.connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
         let plain = url.replacen("rediss", "redis", 1);
-        let error = builder()
+        let plain = builder()
             .certificates(Some(ca.clone()), None)
-            .connect(&plain)
-            .await
-            .unwrap_err();
-        assert!(
-            error.to_string().contains("`rediss://`"),
-            "{plain}: {error}"
-        );
+            .connect(&plain);
+        let error = plain.await.unwrap_err().to_string();
+        assert!(error.contains("`rediss://`"), "{error}");
     }
 }
