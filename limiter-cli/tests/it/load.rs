@@ -23,10 +23,8 @@ fn start_on(server: &Server, args: &str) -> Child {
         .spawn()
         .unwrap();
     while !has_keys(server) {
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "the load ended without a decision"
-        );
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "the load ended without a decision");
         thread::sleep(Duration::from_millis(5));
     }
     child
@@ -46,56 +44,55 @@ fn end(child: Child, status: i32) -> (Value, String) {
 
 #[test]
 fn in_memory_the_worst_window_admits_the_limit() {
-    for (args, allowed, worst) in [
+    for (args, allowed, units, limit) in [
         (
             "--limit 100/1h --seconds 1 --tasks 3",
             100..=100,
-            (100, "100/1h"),
+            100,
+            "100/1h",
         ),
         (
             "--limit 1000/1s --limit 90/1h --keys 2 --seconds 1",
             180..=180,
-            (90, "90/1h"),
+            90,
+            "90/1h",
         ),
         (
             "--limit 100/1h~1m --seconds 1 --counting attempts",
             100..=100,
-            (100, "100/1h~1m"),
+            100,
+            "100/1h~1m",
         ),
         (
             "--limit 7/1h --keys 1000 --seconds 1 --rate 100",
             1..=100,
-            (1, "7/1h"),
+            1,
+            "7/1h",
         ),
-        // Units free within the load.
+        // Units become available within the load.
         (
             "--limit 50/200ms~10ms --seconds 2",
             51..=550,
-            (50, "50/200ms~10ms"),
+            50,
+            "50/200ms~10ms",
         ),
     ] {
-        let out = stdout_of(
-            &["load"]
-                .into_iter()
-                .chain(args.split(' '))
-                .collect::<Vec<_>>(),
-            "",
-        );
-        let figures: Value = serde_json::from_str(&out).unwrap();
+        let load: Vec<&str> = ["load"].into_iter().chain(args.split(' ')).collect();
+        let figures: Value = serde_json::from_str(&stdout_of(&load, "")).unwrap();
         assert!(
             allowed.contains(&number(&figures["allowed"])),
             "{args}: {figures}"
         );
-        let worst = json!({ "units": worst.0, "limit": worst.1, "within_limit": true });
-        assert_eq!(
-            (&figures["errors"], &figures["worst_window"]),
-            (&json!({}), &worst),
-            "{args}"
-        );
-        let latencies =
-            ["p50", "p99", "p999", "max"].map(|name| number(&figures["latency_us"][name]));
+        let worst = json!({ "units": units, "limit": limit, "within_limit": true });
+        assert_eq!(figures["worst_window"], worst, "{args}");
+        assert_eq!(figures["errors"], json!({}), "{args}");
+        let latency = |name| number(&figures["latency_us"][name]);
         assert!(
-            latencies.is_sorted() && figures["decisions_per_s"].as_f64().unwrap() > 0.0,
+            ["p50", "p99", "p999", "max"].map(latency).is_sorted(),
+            "{figures}"
+        );
+        assert!(
+            figures["decisions_per_s"].as_f64().unwrap() > 0.0,
             "{figures}"
         );
     }
@@ -123,19 +120,14 @@ fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     server.pause().unwrap();
     let (figures, messages) = end(load, 0);
     server.resume().unwrap();
-    assert!(
-        number(&figures["errors"]["timeout"]) > 0
-            && (1..=10).contains(&number(&figures["allowed"])),
-        "{figures}"
-    );
+    assert!(number(&figures["errors"]["timeout"]) > 0, "{figures}");
+    assert!((1..=10).contains(&number(&figures["allowed"])), "{figures}");
     assert!(
         number(&figures["latency_us"]["max"]) >= 2_000_000,
         "{figures}"
     );
-    assert!(
-        messages.contains("the load's keys remain until they expire"),
-        "{messages}"
-    );
+    let remain = "the load's keys remain until they expire";
+    assert!(messages.contains(remain), "{messages}");
 }
 
 #[test]
@@ -144,11 +136,8 @@ fn leases_admit_no_more_than_the_limit() {
     let args = "--limit 1000/1s+100ms --rate 2000 --seconds 3 --on-outage error";
     let (figures, _) = end(start_on(&server, args), 0);
     let worst = &figures["worst_window"];
-    assert_eq!(
-        (&worst["within_limit"], &worst["limit"]),
-        (&json!(true), &json!("1000/1s+100ms")),
-        "{figures}"
-    );
+    assert_eq!(worst["within_limit"], json!(true), "{figures}");
+    assert_eq!(worst["limit"], json!("1000/1s+100ms"), "{figures}");
     assert!(number(&figures["allowed"]) > 1_000, "{figures}");
 }
 
@@ -159,13 +148,10 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
     const TIMEOUT: u64 = 300_000;
     const TWO_WINDOWS: Duration = Duration::from_secs(2);
     let server = Server::start().unwrap();
-    let mut load = start_on(
-        &server,
-        &format!("--limit 20/1s --rate 100 --seconds 60 --on-outage {behaviour}"),
-    );
-    let mut messages = BufReader::new(load.stderr.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
+    let args = format!("--limit 20/1s --rate 100 --seconds 60 --on-outage {behaviour}");
+    let mut load = start_on(&server, &args);
+    let messages = BufReader::new(load.stderr.take().unwrap());
+    let mut messages = messages.lines().map(Result::unwrap);
     thread::sleep(TWO_WINDOWS);
     server.pause().unwrap();
     assert!(messages.next().unwrap().contains("store unavailable"));
@@ -173,19 +159,13 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
     server.resume().unwrap();
     assert!(messages.next().unwrap().contains("store available after"));
     thread::sleep(TWO_WINDOWS);
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &load.id().to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let mut kill = Command::new("kill");
+    let interrupted = kill.args(["-INT", &load.id().to_string()]).status();
+    assert!(interrupted.unwrap().success());
     let (figures, _) = end(load, 130);
     assert_eq!((&figures["errors"], messages.next()), (&json!({}), None));
-    assert!(
-        worst.contains(&number(&figures["worst_window"]["units"])),
-        "{behaviour}: {figures}"
-    );
+    let units = number(&figures["worst_window"]["units"]);
+    assert!(worst.contains(&units), "{behaviour}: {figures}");
     let [p50, max] = ["p50", "max"].map(|name| number(&figures["latency_us"][name]));
     assert!(p50 < TIMEOUT && max < 2 * TIMEOUT, "{behaviour}: {figures}");
     assert!(!has_keys(&server));
@@ -194,14 +174,9 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
 #[test]
 fn the_worst_window_of_an_outage() {
     // Fail closed never admits too much, a fallback admits the limit once more, and fail open admits everything.
-    let behaviours = [
-        ("closed", 20..=20),
-        ("fallback", 20..=40),
-        ("open", 61..=u64::MAX),
-    ];
     thread::scope(|scope| {
-        behaviours
-            .iter()
-            .for_each(|(name, worst)| drop(scope.spawn(|| outage(name, worst))));
+        scope.spawn(|| outage("closed", &(20..=20)));
+        scope.spawn(|| outage("fallback", &(20..=40)));
+        scope.spawn(|| outage("open", &(61..=u64::MAX)));
     });
 }

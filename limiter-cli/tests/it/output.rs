@@ -1,6 +1,5 @@
 //! Output for well-formed rows.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use crate::common::{REAL_TRACE, stdout_of, text};
@@ -47,16 +46,13 @@ resets               2
 
 #[test]
 fn a_closed_output_is_not_an_error() {
-    let trace: String = std::iter::once("at,key\n".to_owned())
-        .chain((0..200_000).map(|i| format!("{i},k\n")))
-        .collect();
+    let rows = (0..200_000).map(|i| format!("{i},k\n"));
+    let trace = format!("at,key\n{}", rows.collect::<String>());
     let mut child = crate::common::start(&JSONL);
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || drop(stdin.write_all(trace.as_bytes())));
-    let mut stdout = child.stdout.take().unwrap();
     let mut first = [0; 10];
-    stdout.read_exact(&mut first).unwrap();
-    drop(stdout);
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
     feeder.join().unwrap();
     assert_eq!(&first, b"{\"at_us\":0");
@@ -66,94 +62,17 @@ fn a_closed_output_is_not_an_error() {
     );
 }
 
-/// The totals of one key, counted in the simplest way.
-#[derive(Default)]
-struct Naive {
-    log: Vec<u64>,
-    rows: u64,
-    denied: u64,
-}
-
+/// The text is committed with the plot of the same trace, without the time that the replay took.
 #[test]
 fn the_summary_of_a_real_trace() {
-    for (max, window) in [(30, 60), (5, 5), (20, 3600)] {
-        let mut keys = BTreeMap::<String, Naive>::new();
-        for line in std::fs::read_to_string(REAL_TRACE).unwrap().lines().skip(1) {
-            let (at, key) = line.split_once(',').unwrap();
-            let naive = keys.entry(key.to_owned()).or_default();
-            let at = naive
-                .log
-                .last()
-                .copied()
-                .unwrap_or(0)
-                .max(at.parse().unwrap());
-            naive.rows += 1;
-            if naive.log.iter().filter(|past| at - **past < window).count() < max {
-                naive.log.push(at);
-            } else {
-                naive.denied += 1;
-            }
-        }
-        let (rows, denied): (u64, u64) = keys
-            .values()
-            .fold((0, 0), |sum, key| (sum.0 + key.rows, sum.1 + key.denied));
-        assert!(rows == 10_000 && denied > 0);
-
-        let limit = format!("{max}/{window}s");
-        let summary = stdout_of(&["replay", "--limit", &limit, REAL_TRACE], "");
-        let words: Vec<Vec<&str>> = summary
-            .lines()
-            .map(|line| line.split_whitespace().collect())
-            .collect();
-        let number = |name: &str| {
-            words
-                .iter()
-                .find(|line| line.first() == Some(&name))
-                .unwrap()[1]
-                .to_owned()
-        };
-        assert_eq!(number("rows"), rows.to_string());
-        assert_eq!(number("keys"), keys.len().to_string());
-        assert_eq!(number("allowed"), (rows - denied).to_string());
-        assert_eq!(number("denied"), denied.to_string());
-        assert_eq!(number("errors"), "0");
-        assert!(
-            summary.contains("17 May 2015 10:05:00 UTC to 20 May 2015 21:05:59 UTC (3d 11h)"),
-            "{summary}"
-        );
-
-        let top = |rank: fn(&Naive) -> (u64, u64)| {
-            let mut all: Vec<_> = keys.iter().collect();
-            all.sort_by_key(|(key, naive)| (std::cmp::Reverse(rank(naive)), (*key).clone()));
-            all.truncate(5);
-            let line = |(key, naive): (&String, &Naive)| {
-                [
-                    key.clone(),
-                    naive.rows.to_string(),
-                    naive.denied.to_string(),
-                ]
-            };
-            all.into_iter().map(line).collect::<Vec<_>>()
-        };
-        let table = |title: &str| {
-            let start = summary
-                .lines()
-                .position(|line| line.starts_with(title))
-                .unwrap();
-            let line = |words: &Vec<&str>| [0, 1, 2].map(|i| words[i].to_owned());
-            words[start + 1..start + 6]
-                .iter()
-                .map(line)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            table("busiest keys"),
-            top(|naive| (naive.rows, naive.denied))
-        );
-        assert_eq!(
-            table("most denied keys"),
-            top(|naive| (naive.denied, naive.rows))
-        );
+    for (limit, expected) in [
+        ("30/60s", include_str!("../summaries/30-per-minute.txt")),
+        ("20/1h", include_str!("../summaries/20-per-hour.txt")),
+    ] {
+        let summary = stdout_of(&["replay", "--limit", limit, REAL_TRACE], "");
+        let is_stable = |line: &&str| !line.contains("operations/s");
+        let stable: Vec<&str> = summary.lines().filter(is_stable).collect();
+        assert_eq!(stable, expected.lines().collect::<Vec<_>>(), "{limit}");
     }
 }
 

@@ -11,39 +11,24 @@ const RED: &str = "#CE2D2D";
 /// Plots a trace and checks the properties that every plot has.
 fn plot(args: &[&str], trace: impl AsRef<[u8]>) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let rows = stdout_of(
-        &[
-            &[
-                "replay",
-                "--output",
-                "jsonl",
-                "--plot",
-                file.path().to_str().unwrap(),
-            ],
-            args,
-        ]
-        .concat(),
-        trace,
-    );
+    let path = file.path().to_str().unwrap();
+    let replay = ["replay", "--output", "jsonl", "--plot", path];
+    let rows = stdout_of(&[&replay, args].concat(), trace);
     assert!(rows.starts_with("{\"at_us\":"), "{rows}");
     let svg = fs::read_to_string(file.path()).unwrap();
     let document = Document::parse(&svg).unwrap();
     let size = |name| number(document.root_element(), name);
+    let (width, height) = (size("width"), size("height"));
     for node in document.descendants().filter(Node::is_element) {
-        for (name, most) in [("x", size("width")), ("y", size("height"))] {
-            if node.attribute(name).is_some() {
-                assert!(
-                    (0.0..=most).contains(&number(node, name)),
-                    "{node:?} is out of the frame"
-                );
-            }
+        for (name, most) in [("x", width), ("y", height)] {
+            let fits = node.attribute(name).is_none() || (0.0..=most).contains(&number(node, name));
+            assert!(fits, "{node:?} is out of the frame");
         }
-        if node.has_tag_name("text") {
-            assert!(
-                number(node, "font-size") >= 9.0,
-                "{node:?} is too small to read"
-            );
-        }
+        let is_text = node.has_tag_name("text");
+        assert!(
+            !is_text || number(node, "font-size") >= 9.0,
+            "{node:?} is too small"
+        );
         for pair in node
             .attribute("points")
             .unwrap_or_default()
@@ -52,7 +37,7 @@ fn plot(args: &[&str], trace: impl AsRef<[u8]>) -> String {
             let (x, y) = pair.split_once(',').unwrap();
             let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
             assert!(
-                x >= 0.0 && x <= size("width") && y >= 0.0 && y <= size("height"),
+                (0.0..=width).contains(&x) && (0.0..=height).contains(&y),
                 "{pair}"
             );
         }
@@ -77,23 +62,22 @@ fn texts(svg: &str) -> Vec<String> {
 /// Returns the times of the marks of denied requests, in seconds. The labels of the time axis give the scale.
 fn denied_at(svg: &str) -> Vec<u32> {
     let document = Document::parse(svg).unwrap();
+    let nodes = |tag| {
+        document
+            .descendants()
+            .filter(move |node| node.has_tag_name(tag))
+    };
     let label = |text: &str| {
-        let is_label =
-            |node: &Node<'_, '_>| node.has_tag_name("text") && node.text().unwrap().trim() == text;
-        number(document.descendants().find(is_label).unwrap(), "x")
+        let is_label = |node: &Node<'_, '_>| node.text().unwrap().trim() == text;
+        nodes("text").find(is_label).map(|node| number(node, "x"))
     };
-    let (one, two) = (label("1m"), label("2m"));
-    let is_mark = |node: &Node<'_, '_>| {
-        node.has_tag_name("polyline") && node.attribute("stroke") == Some(RED)
+    let marks = nodes("polyline").filter(|node| node.attribute("stroke") == Some(RED));
+    let second = |mark: Node<'_, '_>| {
+        let (x, _) = mark.attribute("points").unwrap().split_once(',').unwrap();
+        let (one, two) = (label("1m").unwrap(), label("2m").unwrap());
+        (60.0 + 60.0 * (x.parse::<f64>().unwrap() - one) / (two - one)).round() as u32
     };
-    let marks = document
-        .descendants()
-        .filter(is_mark)
-        .map(|mark| mark.attribute("points").unwrap());
-    let marks = marks.map(|points| points.split_once(',').unwrap().0.parse::<f64>().unwrap());
-    marks
-        .map(|x| (60.0 + 60.0 * (x - one) / (two - one)).round() as u32)
-        .collect()
+    marks.map(second).collect()
 }
 
 const SHORT: &str = "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n85,k\n90,k\n150,k\n";
@@ -175,32 +159,19 @@ fn a_plot_shows_the_key_the_times_and_the_denials() {
             );
         }
         if let Some(denied) = denied {
-            assert_eq!(
-                if denied.is_empty() {
-                    Vec::new()
-                } else {
-                    denied_at(&svg)
-                },
-                denied,
-                "{args:?}"
-            );
+            assert_eq!(denied_at(&svg), denied, "{args:?}");
         }
-        assert_eq!(
-            svg.contains("denied requests"),
-            denied.is_none_or(|denied| !denied.is_empty()),
-            "{args:?}"
-        );
+        let has_marks = denied.is_none_or(|denied| !denied.is_empty());
+        assert_eq!(svg.contains("denied requests"), has_marks, "{args:?}");
     }
 }
 
 #[test]
 fn extreme_traces_can_be_plotted() {
-    let many = stdout_of(
-        &[
-            "generate", "--rows", "20000", "--keys", "30", "--rate", "50",
-        ],
-        "",
-    );
+    let generate = [
+        "generate", "--rows", "20000", "--keys", "30", "--rate", "50",
+    ];
+    let many = stdout_of(&generate, "");
     let far = "at,key\n0,a\n9007199254,a\n9007199254.740991,a\n9007199254.740991,a\n";
     let hostile = "at,key\n1,<&\">\n1,\"\x00\x1b[31m\u{202e}\"\n1,\n1,]]>\n1,<&\">\n1,<&\">\n";
     let mixed = "at,key,cost,op\n5,k,2,\n1,k,9,record\n6,k,1,peek\n7,k,,reset\n3,k,1,\n3,k,99,\n3,k,0,\n9,l,1,\n";
@@ -214,23 +185,15 @@ fn extreme_traces_can_be_plotted() {
     ];
     for trace in traces {
         for limits in [
-            &["--limit", "2/60s"][..],
-            &["--limit", "1/1us"],
-            &["--limit", "1/9007199254740991us"],
-            &["--limit", "4503599627370496/1d"],
-            &[
-                "--limit",
-                "2/1s",
-                "--limit",
-                "3/1h~1m",
-                "--limit",
-                "5/100d~1m",
-            ],
+            "2/60s",
+            "1/1us",
+            "1/9007199254740991us",
+            "4503599627370496/1d",
+            "2/1s,3/1h~1m,5/100d~1m",
         ] {
             for count in ["admitted", "attempts"] {
-                let svg = plot(&[limits, &["--counting", count]].concat(), trace);
-                assert!(texts(&svg).len() > 8);
-                assert!(svg.len() < 1 << 20, "{} bytes", svg.len());
+                let svg = plot(&["--limit", limits, "--counting", count], trace);
+                assert!(texts(&svg).len() > 8 && svg.len() < 1 << 20);
             }
         }
     }
@@ -239,10 +202,8 @@ fn extreme_traces_can_be_plotted() {
     // The key as the summary prints it.
     let printed = r"\x00\x1b[31m\xe2\x80\xae";
     let title = &texts(&plot(&["--limit", "2/60s", "--key", printed], hostile))[0];
-    assert_eq!(
-        *title,
-        format!("{printed} stays within 2/1m: at most 50 % used, 1 request")
-    );
+    let expected = format!("{printed} stays within 2/1m: at most 50 % used, 1 request");
+    assert_eq!(*title, expected);
 }
 
 #[test]
@@ -251,9 +212,9 @@ fn a_stream_gives_the_same_plot_as_a_file() {
     let from_file = plot(&["--limit", "30/60s", REAL_TRACE], "");
     let from_stream = plot(&["--limit", "30/60s", "-"], trace);
     assert!(from_file == from_stream);
-    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replay.svg");
+    let committed = include_str!("../../../docs/replay.svg");
     assert!(
-        from_file == fs::read_to_string(committed).unwrap(),
+        from_file == committed,
         "the README's plot differs: limiter replay --plot"
     );
 }

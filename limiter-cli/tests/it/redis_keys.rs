@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use limiter_cli::redis::{connect, runtime};
-use limiter_core::{Limit, Limiter};
+use limiter_core::{Limiter, policy};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Server};
 
@@ -17,8 +17,8 @@ const NAME: &str = "search";
 /// Acquires this many units of every key, through a limiter with 100 units in 10 minutes.
 fn fill_as(name: &str, url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
     runtime().unwrap().block_on(async {
-        let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
-        let limiter = Limiter::new(name, limit, connect(url, prefix).await.unwrap());
+        let store = connect(url, prefix).await.unwrap();
+        let limiter = Limiter::new(name, policy!("100/10m"), store);
         for (key, count) in keys {
             for _ in 0..*count {
                 assert!(limiter.acquire(*key).await.unwrap().is_allowed());
@@ -27,8 +27,8 @@ fn fill_as(name: &str, url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
     });
 }
 
-fn fill(url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
-    fill_as(NAME, url, prefix, keys);
+fn fill(url: &str, keys: &[(&[u8], u64)]) {
+    fill_as(NAME, url, "limiter", keys);
 }
 
 /// Adds the name of the limiter to the arguments of a command if it is required.
@@ -47,91 +47,80 @@ fn run(url: &str, args: &[&str]) -> String {
 
 fn json_lines(url: &str, args: &[&str]) -> Vec<Value> {
     let out = run(url, &[args, &["--output", "jsonl"]].concat());
-    out.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    let parse = |line| serde_json::from_str(line).unwrap();
+    out.lines().map(parse).collect()
+}
+
+/// Returns the rows of `list`, with arguments between spaces.
+fn list(url: &str, args: &str) -> Vec<Value> {
+    let args = ["list"].into_iter().chain(args.split_whitespace());
+    json_lines(url, &args.collect::<Vec<_>>())
+}
+
+fn field<'a>(line: &'a Value, name: &str) -> &'a str {
+    line[name].as_str().unwrap()
 }
 
 /// Returns the keys that `list` prints.
-fn listed(url: &str, args: &[&str]) -> BTreeSet<String> {
-    let lines = json_lines(url, &[&["list"], args].concat());
-    lines
-        .iter()
-        .map(|line| line["key"].as_str().unwrap().to_owned())
-        .collect()
+fn listed(url: &str, args: &str) -> BTreeSet<String> {
+    let key = |line: &Value| field(line, "key").to_owned();
+    list(url, args).iter().map(key).collect()
 }
 
-fn set(keys: &[&str]) -> BTreeSet<String> {
-    keys.iter().map(ToString::to_string).collect()
+fn writes(server: &Server) -> u64 {
+    server
+        .info_number("replication", "master_repl_offset")
+        .unwrap()
 }
 
 #[test]
 fn show_and_reset() {
     let server = Server::start().unwrap();
     let url = server.url();
-    fill(&url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
-    let offset = server
-        .info_number("replication", "master_repl_offset")
-        .unwrap();
+    fill(&url, &[(b"customer 7", 100), (b"customer 8", 1)]);
+    let before = writes(&server);
 
-    let shown = run(
-        &url,
-        &[
-            "show",
-            "customer 7",
-            "--limit",
-            "100/10m",
-            "--limit",
-            "500/1h~1m",
-        ],
-    );
+    let limits = ["--limit", "100/10m", "--limit", "500/1h~1m"];
+    let shown = run(&url, &[&["show", "customer 7"], &limits[..]].concat());
     let value = |name: &str| {
         let line = shown.lines().find(|line| line.starts_with(name));
         line.unwrap_or_else(|| panic!("{name}\n{shown}"))[15..].to_owned()
     };
-    assert_eq!(
-        (
-            value("key").as_str(),
-            value("entries").as_str(),
-            value("cost").as_str()
-        ),
-        ("customer 7", "100", "100")
-    );
+    let found = ["key", "entries", "cost"].map(value);
+    assert_eq!(found, ["customer 7", "100", "100"]);
     assert!(
-        value("oldest").ends_with(" UTC") && value("newest").ends_with(" UTC"),
+        ["oldest", "newest"]
+            .map(value)
+            .iter()
+            .all(|time| time.ends_with(" UTC")),
         "{shown}"
     );
     // The window, plus up to an eighth.
+    let left = value("expires after");
     assert!(
         ["9m 5", "10m", "11m"]
             .iter()
-            .any(|least| value("expires after").starts_with(least)),
-        "{shown}"
+            .any(|least| left.starts_with(least)),
+        "{left}"
     );
     assert!(
         value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000,
         "{shown}"
     );
-    assert!(
-        shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"),
-        "{shown}"
-    );
-    assert!(
-        shown.contains("\nlimit          500/1h~1m: 100 used, 400 remaining\n"),
-        "{shown}"
-    );
-    assert!(
-        value("a request").starts_with("would be denied, retry after 9m 5"),
-        "{shown}"
-    );
+    for line in [
+        "limit          100/10m: 100 used, 0 remaining\n",
+        "limit          500/1h~1m: 100 used, 400 remaining\n",
+        "a request      would be denied, retry after 9m 5",
+    ] {
+        assert!(shown.contains(&format!("\n{line}")), "{shown}");
+    }
 
     let one = &json_lines(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
-    assert_eq!(
-        (&one["key"], &one["entries"], &one["allowed"]),
-        (&"customer 7".into(), &100.into(), &false.into())
-    );
-    assert!(one["retry_after_us"].as_u64().unwrap() <= 600_000_000);
-    assert!(one["oldest_us"].as_u64().unwrap() < one["newest_us"].as_u64().unwrap());
+    let found = [&one["key"], &one["entries"], &one["allowed"]];
+    assert_eq!(found, [&json!("customer 7"), &json!(100), &json!(false)]);
+    let number = |name: &str| one[name].as_u64().unwrap();
+    assert!(number("retry_after_us") <= 600_000_000);
+    assert!(number("oldest_us") < number("newest_us"));
     assert_eq!(
         json_lines(&url, &["show", "customer 7"])[0].get("allowed"),
         None
@@ -140,27 +129,18 @@ fn show_and_reset() {
     let expected = "name           search\nkey            customer 9\nlog            none\n\
                     limit          100/10m: 0 used, 100 remaining\na request      would be allowed\n";
     assert_eq!(none, expected);
-    assert_eq!(
-        server
-            .info_number("replication", "master_repl_offset")
-            .unwrap(),
-        offset,
-        "reading wrote to the server"
-    );
+    assert_eq!(writes(&server), before, "reading wrote to the server");
 
-    assert_eq!(
-        run(&url, &["reset", "customer 7", "customer 9"]),
-        "reset   customer 7\nno log  customer 9\n"
-    );
-    assert!(
-        run(&url, &["show", "customer 7", "--limit", "100/10m"]).ends_with("would be allowed\n")
-    );
+    let reset = run(&url, &["reset", "customer 7", "customer 9"]);
+    assert_eq!(reset, "reset   customer 7\nno log  customer 9\n");
+    let shown = run(&url, &["show", "customer 7", "--limit", "100/10m"]);
+    assert!(shown.ends_with("would be allowed\n"), "{shown}");
     assert_eq!(json_lines(&url, &["show", "customer 8"])[0]["entries"], 1);
 
     // The server's clock was ahead by an hour, and is correct again.
     runtime().unwrap().block_on(async {
-        let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
-        let limiter = Limiter::new(NAME, limit, connect(&url, "limiter").await.unwrap());
+        let store = connect(&url, "limiter").await.unwrap();
+        let limiter = Limiter::new(NAME, policy!("100/10m"), store);
         let ahead = limiter.status("k").await.unwrap().at();
         let ahead = ahead.saturating_add(Duration::from_secs(3_600));
         assert!(limiter.record("k").cost(100).at(ahead).await.is_ok());
@@ -176,39 +156,27 @@ fn show_and_reset() {
 fn list_selects_logs() {
     let server = Server::start().unwrap();
     let url = server.url();
-    let keys: &[(&[u8], u64)] = &[
+    let keys: [(&[u8], u64); 4] = [
         (b"api:1", 100),
         (b"api:2", 99),
         (b"web:1", 100),
         (b"web:22", 3),
     ];
-    fill(&url, "limiter", keys);
-    fill(&url, "other", &[(b"api:3", 100)]);
+    fill(&url, &keys);
+    fill_as(NAME, &url, "other", &[(b"api:3", 100)]);
     fill_as("login", &url, "limiter", &[(b"api:1", 3)]);
-    server.command::<()>(&["SET", "limiter", "1"]).unwrap();
-    server
-        .command::<()>(&["ZADD", "limiter:", "1", "x"])
-        .unwrap();
+    for foreign in [
+        ["SET", "limiter", "1"].as_slice(),
+        &["ZADD", "limiter:", "1", "x"],
+    ] {
+        server.command::<()>(foreign).unwrap();
+    }
     let logs = |args: &str| -> BTreeSet<String> {
-        let lines = json_lines(
-            &url,
-            &["list"]
-                .into_iter()
-                .chain(args.split_whitespace())
-                .collect::<Vec<_>>(),
-        );
-        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
-        lines
-            .iter()
-            .map(|line| {
-                format!(
-                    "{} {} {}",
-                    text(line, "name"),
-                    text(line, "key"),
-                    line["entries"]
-                )
-            })
-            .collect()
+        let log = |line: &Value| {
+            let entries = &line["entries"];
+            format!("{} {} {entries}", field(line, "name"), field(line, "key"))
+        };
+        list(&url, args).iter().map(log).collect()
     };
     let [one, two, web] = ["search api:1 100", "search api:2 99", "search web:1 100"];
     let [rare, login] = ["search web:22 3", "login api:1 3"];
@@ -231,46 +199,36 @@ fn list_selects_logs() {
         ("--prefix other", &["search api:3 100"]),
         ("--prefix nobody", &[]),
     ] {
-        assert_eq!(logs(args), set(expected), "{args}");
+        let expected = expected.iter().map(ToString::to_string).collect();
+        assert_eq!(logs(args), expected, "{args}");
     }
-    let lines = json_lines(&url, &["list", "--limit", "100/10m", "--match", "api:2"]);
-    assert_eq!(
-        [
-            &lines[0]["used"],
-            &lines[0]["remaining"],
-            &lines[0]["allowed"]
-        ],
-        [&json!(99), &json!(1), &json!(true)]
-    );
+    let line = &list(&url, "--limit 100/10m --match api:2")[0];
+    let found = [&line["used"], &line["remaining"], &line["allowed"]];
+    assert_eq!(found, [&json!(99), &json!(1), &json!(true)]);
 
     for (args, head, row) in [
         (
             "--limit 100/10m --over --match web*",
             "entries cost bytes expires after remaining retry after name key",
-            &["search", "web:1"],
+            ["search", "web:1"],
         ),
         (
             "--name login",
             "entries cost bytes expires after name key",
-            &["login", "api:1"],
+            ["login", "api:1"],
         ),
     ] {
-        let table = run(
-            &url,
-            &["list"]
-                .into_iter()
-                .chain(args.split(' '))
-                .collect::<Vec<_>>(),
-        );
-        let rows: Vec<Vec<&str>> = table
-            .lines()
-            .map(|line| line.split_whitespace().collect())
-            .collect();
+        let args: Vec<&str> = ["list"].into_iter().chain(args.split(' ')).collect();
+        let table = run(&url, &args);
+        let words = |line: &'_ str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = table.lines().map(words).collect();
         assert_eq!((rows.len(), rows[0].join(" ").as_str()), (2, head));
-        assert!(
-            rows[1].ends_with(row) && rows[1][0] == rows[1][1],
-            "{table}"
-        );
+        assert!(rows[1].ends_with(&row.map(str::to_owned)), "{table}");
+        assert_eq!(rows[1][0], rows[1][1], "{table}");
     }
     assert_eq!(
         run(&url, &["list", "--prefix", "nobody"]).lines().count(),
@@ -278,57 +236,37 @@ fn list_selects_logs() {
     );
 
     let shown = run(&url, &["show", "api:1", "--name", "login"]);
-    assert!(
-        shown.starts_with("name           login\nkey            api:1\nentries        3\n"),
-        "{shown}"
-    );
+    let expected = "name           login\nkey            api:1\nentries        3\n";
+    assert!(shown.starts_with(expected), "{shown}");
     for answer in ["reset   api:1\n", "no log  api:1\n"] {
         assert_eq!(run(&url, &["reset", "api:1", "--name", "login"]), answer);
     }
-    assert_eq!(logs(""), set(&[one, two, web, rare]));
-    assert!(
-        !server
-            .info("commandstats")
-            .unwrap()
-            .contains("cmdstat_keys:")
-    );
+    assert!(!logs("").contains(login));
+    let stats = server.info("commandstats").unwrap();
+    assert!(!stats.contains("cmdstat_keys:"), "{stats}");
 }
 
 #[test]
 fn list_covers_all_masters_of_a_cluster_and_many_pages() {
     let cluster = Cluster::start().unwrap();
     let names: Vec<String> = (0..4_000).map(|i| format!("key-{i}")).collect();
-    let keys: Vec<(&[u8], u64)> = names
-        .iter()
-        .enumerate()
-        .map(|(i, key)| (key.as_bytes(), 1 + i as u64 % 2))
-        .collect();
-    fill(&cluster.url(), "limiter", &keys);
+    let keys = names.iter().zip([1, 2].into_iter().cycle());
+    let keys: Vec<_> = keys.map(|(key, units)| (key.as_bytes(), units)).collect();
+    fill(&cluster.url(), &keys);
     for node in cluster.nodes() {
         assert!(node.command::<i64>(&["DBSIZE"]).unwrap() > 1_000);
     }
-    assert_eq!(listed(&cluster.url(), &[]), names.iter().cloned().collect());
-    let over = listed(
-        &cluster.url(),
-        &["--over", "--limit", "2/10m", "--match", "key-29??"],
-    );
-    assert_eq!(
-        over,
-        names[2_900..3_000]
-            .iter()
-            .skip(1)
-            .step_by(2)
-            .cloned()
-            .collect()
-    );
-    let reset: Vec<&str> = std::iter::once("reset")
+    assert_eq!(listed(&cluster.url(), ""), names.iter().cloned().collect());
+    let over = listed(&cluster.url(), "--over --limit 2/10m --match key-29??");
+    let odd = names[2_900..3_000].iter().skip(1).step_by(2);
+    assert_eq!(over, odd.cloned().collect());
+    let reset: Vec<&str> = ["reset"]
+        .into_iter()
         .chain(over.iter().map(String::as_str))
         .collect();
-    assert_eq!(
-        run(&cluster.url(), &reset).matches("reset   key-").count(),
-        50
-    );
-    assert_eq!(listed(&cluster.url(), &["--match", "key-29??"]).len(), 50);
+    let answers = run(&cluster.url(), &reset);
+    assert_eq!(answers.matches("reset   key-").count(), 50);
+    assert_eq!(listed(&cluster.url(), "--match key-29??").len(), 50);
 }
 
 #[test]
@@ -349,7 +287,10 @@ fn printed_names_and_keys_can_be_used_as_arguments() {
         r"\",
         long,
     ];
-    let keys: &[&[u8]] = &[
+    for name in names {
+        fill_as(name, &url, "limiter", &[(b"b:k", 1)]);
+    }
+    let bytes: [&[u8]; 8] = [
         b"",
         b"\xff\0\n",
         br"a\b",
@@ -359,42 +300,28 @@ fn printed_names_and_keys_can_be_used_as_arguments() {
         b"''",
         b"-x",
     ];
-    names
-        .iter()
-        .for_each(|name| fill_as(name, &url, "limiter", &[(b"b:k", 1)]));
-    fill(
-        &url,
-        "limiter",
-        &keys.iter().map(|key| (*key, 1)).collect::<Vec<_>>(),
-    );
-    let lines = json_lines(&url, &["list"]);
-    assert_eq!(lines.len(), names.len() + keys.len(), "{lines:?}");
+    fill(&url, &bytes.map(|key| (key, 1)));
+    let lines = list(&url, "");
+    assert_eq!(lines.len(), names.len() + bytes.len(), "{lines:?}");
     assert!(
         lines.iter().any(|line| line["key"] == r"\xff\x00\n"),
         "{lines:?}"
     );
     for line in &lines {
-        let [name, key] = [&line["name"], &line["key"]].map(|text| text.as_str().unwrap());
+        let (name, key) = (field(line, "name"), field(line, "key"));
         let table = run(&url, &["list", "--name", name]);
-        assert!(
-            table.lines().any(
-                |row| row.contains(&format!("  {name} ")) && row.ends_with(&format!("  {key}"))
-            )
-        );
-        let of = ["--name", name, "--store", &url, "--", key];
-        let out = stdout_of(
-            &[&["key", "show", "--output", "jsonl"], &of[..]].concat(),
-            "",
-        );
-        let shown: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!(
-            (&shown["name"], &shown["key"], &shown["entries"]),
-            (&line["name"], &line["key"], &json!(1))
-        );
-        assert_eq!(
-            stdout_of(&[&["key", "reset"], &of[..]].concat(), ""),
-            format!("reset   {key}\n")
-        );
+        let (name_cell, key_cell) = (format!("  {name} "), format!("  {key}"));
+        let is_row = |row: &str| row.contains(&name_cell) && row.ends_with(&key_cell);
+        assert!(table.lines().any(is_row), "{table}");
+        let key_command = |verb: &[&str]| {
+            let of = ["--name", name, "--store", &url, "--", key];
+            stdout_of(&[&["key"], verb, &of].concat(), "")
+        };
+        let shown = key_command(&["show", "--output", "jsonl"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!((field(&shown, "name"), field(&shown, "key")), (name, key));
+        assert_eq!(shown["entries"], 1);
+        assert_eq!(key_command(&["reset"]), format!("reset   {key}\n"));
     }
     assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
 }
@@ -404,30 +331,26 @@ fn digests_and_foreign_redis_keys() {
     let server = Server::start().unwrap();
     let url = server.url();
     let long = "x".repeat(300);
-    fill(&url, "limiter", &[(long.as_bytes(), 2), (b"fine", 2)]);
-    server
-        .command::<()>(&["ZADD", "limiter:1:{search:broken}", "5", "foreign"])
-        .unwrap();
-    server
-        .command::<()>(&["SET", "limiter:1:{search:string}", "1"])
-        .unwrap();
-
+    fill(&url, &[(long.as_bytes(), 2), (b"fine", 2)]);
+    for foreign in [
+        ["ZADD", "limiter:1:{search:broken}", "5", "foreign"].as_slice(),
+        &["SET", "limiter:1:{search:string}", "1"],
+    ] {
+        server.command::<()>(foreign).unwrap();
+    }
     let table = run(&url, &["list"]);
     assert_eq!(table.lines().count(), 5, "{table}");
-    assert!(
-        table.contains("  (SHA-256 ") && table.contains("  broken (not a log)\n"),
-        "{table}"
-    );
-    assert!(
-        table.contains("  string (not a log)\n") && table.contains("  fine\n"),
-        "{table}"
-    );
-    let lines = json_lines(&url, &["list"]);
-    assert!(lines.iter().any(|line| {
-        line["sha256"]
-            .as_str()
-            .is_some_and(|digest| digest.len() == 64)
-    }));
+    for cell in [
+        "(SHA-256 ",
+        "broken (not a log)\n",
+        "string (not a log)\n",
+        "fine\n",
+    ] {
+        assert!(table.contains(&format!("  {cell}")), "{table}");
+    }
+    let lines = list(&url, "");
+    let is_digest = |line: &Value| line["sha256"].as_str().is_some_and(|hex| hex.len() == 64);
+    assert!(lines.iter().any(is_digest));
     assert_eq!(
         lines
             .iter()
@@ -436,34 +359,27 @@ fn digests_and_foreign_redis_keys() {
         2
     );
 
-    let over = limiter(
-        &["key", "list", "--over", "--limit", "2/10m", "--store", &url],
-        "",
-    );
-    assert!(text(&over.stdout).ends_with("  fine\n") && text(&over.stdout).lines().count() == 2);
+    let over = ["key", "list", "--over", "--limit", "2/10m", "--store", &url];
+    let over = limiter(&over, "");
+    let (out, messages) = (text(&over.stdout), text(&over.stderr));
     assert!(
-        text(&over.stderr).contains("could not be applied to 1 key, because"),
-        "{}",
-        text(&over.stderr)
+        out.ends_with("  fine\n") && out.lines().count() == 2,
+        "{out}"
     );
     assert!(
-        text(&over.stderr).contains("2 keys without a log"),
-        "{}",
-        text(&over.stderr)
+        messages.contains("could not be applied to 1 key, because"),
+        "{messages}"
     );
+    assert!(messages.contains("2 keys without a log"), "{messages}");
 
     // The digest of a known key can be computed.
     assert_eq!(json_lines(&url, &["show", &long])[0]["entries"], 2);
     let (code, message) = failure(&named(&["show", "broken", "--store", &url]), "");
-    assert!(
-        code == 1 && message.contains("\"broken\"") && message.contains("reset removes it"),
-        "{message}"
-    );
-    assert_eq!(
-        run(&url, &["reset", "broken", "string"]),
-        "reset   broken\nreset   string\n"
-    );
-    assert_eq!(listed(&url, &["--match", "*"]), set(&["fine"]));
+    let explains = message.contains("\"broken\"") && message.contains("reset removes it");
+    assert!(code == 1 && explains, "{message}");
+    let reset = run(&url, &["reset", "broken", "string"]);
+    assert_eq!(reset, "reset   broken\nreset   string\n");
+    assert_eq!(listed(&url, "--match *"), ["fine".to_owned()].into());
 }
 
 #[test]
@@ -472,27 +388,15 @@ fn an_unreachable_server() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     for scheme in ["redis", "redis+cluster"] {
-        for (url, part) in [
-            (format!("{scheme}://127.0.0.1:1"), "refused"),
-            (
-                format!("{scheme}://user:secret@127.0.0.1:{port}"),
-                "127.0.0.1",
-            ),
-        ] {
+        let nobody = format!("{scheme}://127.0.0.1:1");
+        let silent = format!("{scheme}://user:secret@127.0.0.1:{port}");
+        for (url, part) in [(nobody, "refused"), (silent, "127.0.0.1")] {
             for command in [&["list"][..], &["show", "k"], &["reset", "k"]] {
-                let started = Instant::now();
-                let (code, message) =
-                    failure(&[&named(command)[..], &["--store", &url]].concat(), "");
-                assert_eq!(code, 1, "{message}");
-                assert!(
-                    started.elapsed() < Duration::from_secs(6),
-                    "{url}: {:?}",
-                    started.elapsed()
-                );
-                assert!(
-                    message.starts_with("limiter: Redis URL") && message.contains(part),
-                    "{message}"
-                );
+                let (started, args) = (Instant::now(), [command, &["--store", &url]].concat());
+                let (code, message) = failure(&named(&args), "");
+                assert!(started.elapsed() < Duration::from_secs(6), "{url}");
+                let names = message.starts_with("limiter: Redis URL") && message.contains(part);
+                assert!(code == 1 && names, "{message}");
                 assert!(
                     message.lines().count() == 1 && !message.contains("secret"),
                     "{message}"

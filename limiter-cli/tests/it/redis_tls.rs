@@ -1,207 +1,73 @@
-//! `rediss://` and `rediss+cluster://` URLs: a server with a trusted certificate works, and a server with another
-//! certificate is rejected.
+//! `rediss://` and `rediss+cluster://` URLs: a server with a trusted certificate works, and a server with another certificate is
+//! rejected.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
-use tempfile::TempDir;
-use testbed::server::{Cluster, Server};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use testbed::server::{Server, until};
 
-use crate::common::text;
+use crate::common::{command, text};
 
-/// Returns an authority's certificate as PEM, and the TLS configuration of a server with a certificate from it.
-fn authority_and_server() -> (String, ServerConfig) {
+/// Writes an authority's certificate to a file, and those of a server that it signed.
+fn authority(folder: &Path, name: &str) {
     let mut params = CertificateParams::default();
+    // OpenSSL takes a certificate with its issuer's name for one that signed itself.
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let authority = params.self_signed(&key).unwrap().pem();
-    let issuer = Issuer::new(params, key);
-
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])
-        .unwrap()
-        .signed_by(&key, &issuer)
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = config
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
-    (authority, config)
-}
-
-/// Terminates TLS and forwards connections to a server on this port.
-async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) -> io::Result<()> {
-    loop {
-        let (client, _) = listener.accept().await?;
-        let acceptor = acceptor.clone();
-        tokio::spawn(async move {
-            let mut client = acceptor.accept(client).await?;
-            let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
-            tokio::io::copy_bidirectional(&mut client, &mut server).await
-        });
-    }
-}
-
-async fn run(args: &[&str], trusted: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
-    command
-        .args(args)
-        .env("SSL_CERT_FILE", trusted)
-        .env_remove("SSL_CERT_DIR");
-    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
-    tokio::time::timeout(Duration::from_secs(30), run)
-        .await
-        .unwrap()
-        .unwrap()
-}
-
-/// The files with a trusted authority and another one, and an acceptor with a certificate from the first.
-struct Authorities {
-    directory: TempDir,
-    acceptor: TlsAcceptor,
-}
-
-impl Authorities {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (trusted, config) = authority_and_server();
-        std::fs::write(directory.path().join("trusted.pem"), trusted).unwrap();
-        std::fs::write(directory.path().join("other.pem"), authority_and_server().0).unwrap();
-        Self {
-            directory,
-            acceptor: TlsAcceptor::from(Arc::new(config)),
-        }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Asserts that the program connects to a URL if it trusts the authority, and not if it trusts another one.
-    async fn assert_checked(&self, url: &str) {
-        let reset = [
-            "key",
-            "reset",
-            "--name",
-            "search",
-            "--store",
-            url,
-            "customer 7",
-        ];
-        let output = run(&reset, &self.file("trusted.pem")).await;
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let output = run(&reset, &self.file("other.pem")).await;
-        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-        assert!(
-            text(&output.stderr).contains("certificate"),
-            "{}",
-            text(&output.stderr)
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_trusted_certificate_is_accepted() {
-    let (server, authorities) = (Server::start().unwrap(), Authorities::new());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!(
-        "rediss://localhost:{}",
-        listener.local_addr().unwrap().port()
-    );
-    let proxy = tokio::spawn(terminate_tls(
-        listener,
-        authorities.acceptor.clone(),
-        server.port(),
-    ));
-    authorities.assert_checked(&url).await;
-    proxy.abort();
-}
-
-/// Every node is behind a TLS proxy, and announces the proxy's port. One URL leads to all nodes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_over_tls_limits_each_key() {
-    let (mut cluster, authorities) = (Cluster::start().unwrap(), Authorities::new());
-    let (mut proxies, mut ports) = (Vec::new(), Vec::new());
-    for node in cluster.nodes_mut() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        proxies.push(tokio::spawn(terminate_tls(
-            listener,
-            authorities.acceptor.clone(),
-            node.port(),
-        )));
-        let bus = (node.port() + 10_000).to_string();
-        // A node of Redis 6.2 announces a port only from its start on.
-        let announced = [
-            "--cluster-announce-bus-port",
-            &bus,
-            "--cluster-announce-port",
-            &port,
-        ];
-        node.restart_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat())
-            .unwrap();
-        ports.push(port);
-    }
-    let until = Instant::now() + Duration::from_secs(20);
-    for node in cluster.nodes() {
-        let says = |command: &str, text: &str| {
-            node.command::<String>(&["CLUSTER", command])
-                .unwrap()
-                .contains(text)
-        };
-        while !(says("INFO", "cluster_state:ok") && ports.iter().all(|port| says("NODES", port))) {
-            assert!(
-                Instant::now() < until,
-                "the cluster does not serve, or the ports are not announced"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    // The certificate covers both the host name and the address that the cluster announces.
-    let url = format!("rediss+cluster://localhost:{}", ports[0]);
-    let load = [
-        "load",
-        "--store",
-        &url,
-        "--limit",
-        "3/1h",
-        "--keys",
-        "20",
-        "--seconds",
-        "1",
+    let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let own = own.signed_by(&key, &ca).unwrap();
+    let files = [
+        ("ca", ca.pem()),
+        ("cert", own.pem()),
+        ("key", key.serialize_pem()),
     ];
-    let output = run(&load, &authorities.file("trusted.pem")).await;
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        (&figures["allowed"], &figures["errors"]),
-        (&60.into(), &serde_json::json!({})),
-        "{figures}"
-    );
-    for node in cluster.nodes() {
-        let stats = node.info("commandstats").unwrap();
-        assert!(
-            stats.contains("cmdstat_evalsha:"),
-            "every node decides: {stats}"
-        );
+    for (kind, pem) in files {
+        fs::write(folder.join(format!("{name}-{kind}")), pem).unwrap();
     }
+}
 
-    authorities.assert_checked(&url).await;
-    for proxy in proxies {
-        proxy.abort();
+/// The server is also the only node of a cluster.
+#[test]
+fn only_a_trusted_certificate_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["trusted", "other"] {
+        authority(folder.path(), name);
+    }
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let options = format!(
+        "--tls-port {port} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {} --tls-auth-clients no \
+         --cluster-enabled yes --tls-cluster yes --cluster-announce-ip 127.0.0.1",
+        path("trusted-cert"),
+        path("trusted-key"),
+        path("trusted-ca")
+    );
+    let server = Server::start_with(&options.split(' ').collect::<Vec<_>>()).unwrap();
+    server
+        .command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+        .unwrap();
+    let serves = || {
+        let info = server.command::<String>(&["CLUSTER", "INFO"])?;
+        Ok(info.contains("state:ok"))
+    };
+    until("the cluster serves", serves).unwrap();
+    for scheme in ["rediss", "rediss+cluster"] {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        for (trusted, status, message) in [("trusted-ca", 0, ""), ("other-ca", 1, "certificate")] {
+            let mut reset = command(&["key", "reset", "--name", "search", "--store", &url, "k"]);
+            let reset = reset
+                .env("SSL_CERT_FILE", path(trusted))
+                .env_remove("SSL_CERT_DIR");
+            let output = reset.output().unwrap();
+            let messages = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(status), "{url}: {messages}");
+            assert!(messages.contains(message), "{url}: {messages}");
+        }
     }
 }
