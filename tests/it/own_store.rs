@@ -30,12 +30,8 @@ fn folder() -> TempDir {
 }
 
 fn path(folder: &TempDir) -> String {
-    folder
-        .path()
-        .join("limits.redb")
-        .to_str()
-        .unwrap()
-        .to_owned()
+    let path = folder.path().join("limits.redb");
+    path.to_str().unwrap().to_owned()
 }
 
 conformance_tests!(the_store, tokio, Suite::slow(), async |suite| {
@@ -54,11 +50,8 @@ conformance_tests!(the_store, tokio, Suite::slow(), async |suite| {
 async fn limits_are_in_force_after_the_process_was_killed() {
     const CHILD: &str = "OWN_STORE_PATH";
     if let Ok(path) = std::env::var(CHILD) {
-        let search = Limiter::new(
-            "search",
-            policy!("3/10m"),
-            LogStore::new(RedbTable::open(&path).unwrap()),
-        );
+        let store = LogStore::new(RedbTable::open(&path).unwrap());
+        let search = Limiter::new("search", policy!("3/10m"), store);
         for _ in 0..3 {
             assert!(search.acquire("customer 7").await.unwrap().is_allowed());
         }
@@ -67,23 +60,15 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     }
     let folder = folder();
     let path = path(&folder);
-    let this_test = [
-        "own_store::limits_are_in_force_after_the_process_was_killed",
-        "--exact",
-        "--nocapture",
-    ];
+    let this_test = "own_store::limits_are_in_force_after_the_process_was_killed";
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(this_test)
+        .args([this_test, "--exact", "--nocapture"])
         .env(CHILD, &path)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(
-        lines
-            .map(Result::unwrap)
-            .any(|line| line.contains("used up"))
-    );
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("used up")));
     child.kill().unwrap();
     child.wait().unwrap();
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::decision::{Decision, decide};
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::store::{SyncStore, WindowStore};
 pub(super) type Running<'a> = Option<BoxFuture<'a, Result<Decision, Error>>>;
 
 /// A call that has not been made yet.
-pub(super) struct Call<'a, S, B> {
+pub struct Call<'a, S, B> {
     pub(super) limiter: &'a Limiter<S>,
     pub(super) key: B,
     pub(super) policy: Option<&'a Policy>,
@@ -24,6 +25,8 @@ pub(super) struct Call<'a, S, B> {
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
     pub(super) hints: Hints,
+    /// The longest wait until an acquire fits.
+    pub(super) within: Duration,
 }
 
 /// Never prints the key.
@@ -50,15 +53,17 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
+        let (policy, at, id, within) = (None, At::StoreClock, None, Duration::ZERO);
         Self {
             limiter,
             key,
-            policy: None,
+            policy,
             mode,
             cost: 1,
-            at: At::StoreClock,
-            id: None,
+            at,
+            id,
             hints: Hints::default(),
+            within,
         }
     }
 }
@@ -128,10 +133,21 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         {
             return Poll::Ready(decision);
         }
-        let start = || -> BoxFuture<'a, _> {
-            let call = self.clone();
+        self.poll_boxed(running, context, |call| {
             Box::pin(async move { call.apply().await })
-        };
-        running.get_or_insert_with(start).as_mut().poll(context)
+        })
+    }
+
+    /// Polls the call's boxed future, which the first poll starts.
+    pub(super) fn poll_boxed(
+        &self,
+        running: &mut Running<'a>,
+        context: &mut Context<'_>,
+        start: impl FnOnce(Self) -> BoxFuture<'a, Result<Decision, Error>>,
+    ) -> Poll<Result<Decision, Error>> {
+        running
+            .get_or_insert_with(|| start(self.clone()))
+            .as_mut()
+            .poll(context)
     }
 }

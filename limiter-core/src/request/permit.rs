@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::call::Call;
+use super::output::Output;
 use super::settle::Settle;
 use super::view::Target;
 use crate::decision::Decision;
@@ -24,7 +25,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///
 /// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
 /// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
-/// [caller-supplied time](super::Acquire::at), settlements happen at that time, or at a later one set with [`Settle::at`].
+/// [caller-supplied time](crate::Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
 /// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
@@ -60,11 +61,12 @@ pub struct Permit<'a, S = SharedStore> {
     decision: Decision,
 }
 
-impl<'a, S> PermitDecision<'a, S> {
-    pub(super) fn of<B: AsRef<[u8]>>(
+impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
+    fn of<B: AsRef<[u8]>>(
         call: &Call<'a, S, B>,
-        decision: Decision,
+        decision: Result<Decision, Error>,
     ) -> Result<Self, Error> {
+        let decision = decision?;
         if decision.is_denied() {
             return Ok(Self(Err(Denied::new(decision))));
         }
@@ -75,7 +77,9 @@ impl<'a, S> PermitDecision<'a, S> {
                 Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
             })
     }
+}
 
+impl<'a, S> PermitDecision<'a, S> {
     /// Returns the permit, or the error [`Denied`], for `?`. See [`Decision::into_result`].
     ///
     /// # Errors

@@ -270,12 +270,14 @@ async fn decide(
                 if let Some(id) = request.id() {
                     acquire = acquire.idempotency_key(id);
                 }
-                let wait = Duration::from_millis(wait_ms);
+                let acquire = acquire.within(Duration::from_millis(wait_ms));
                 if has_receipt {
-                    let permit = acquire.permit().within(wait).await?;
-                    Ok(permit.decision().clone())
+                    acquire
+                        .permit()
+                        .await
+                        .map(|permit| permit.decision().clone())
                 } else {
-                    acquire.within(wait).await
+                    acquire.await
                 }
             };
             tokio::select! {
