@@ -4,6 +4,7 @@ use limiter_core::Name;
 
 use super::caller::StoreKeys;
 use super::case::CaseLimiter;
+use super::mismatch::Mismatch;
 use super::script::{self, Script};
 use super::session::Session;
 use super::suite::run::Run;
@@ -30,81 +31,55 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 }
 
 /// Three logs, each with a name and a key.
-#[derive(Clone, Debug)]
-struct ThreeLogs {
-    names: [Name; 3],
-    keys: [Vec<u8>; 3],
-}
+type ThreeLogs = [(Name, Vec<u8>); 3];
+
+/// Ends of keys that a store might confuse.
+const ENDS: [[&[u8]; 3]; 16] = [
+    [b"", b":", b"::"],
+    [b"/", b"//", b"/./"],
+    [b"%", b"%25", b"%2525"],
+    [b"{a}", b"{a}b", b"{}{a}"],
+    [b"\0", b"\0\0", b""],
+    [b"a\0b", b"a\0c", b"a"],
+    [b"\xff", b"\xfe", b"\xef\xbf\xbd"],
+    [b"\r\n", b"\n", b"\\n"],
+    [b"A", b"a", b"a\xcc\x88"],
+    [b"\xc3\xa4", b"a\xcc\x88", b"\xc3\x84"],
+    [b"a ", b"a", b" a"],
+    [b"a\t", b"a", b"a\n"],
+    [b"*", b"?", b"[a]"],
+    [b"_", b"%", b"a"],
+    [b"'", b"\"", b"''"],
+    [b"\x80", b"\xc2\x80", b"\xc2"],
+];
 
 /// Returns sets of three keys with one name. No other key starts with `prefix`; `number` consists of digits.
 fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
     let key = |end: &[u8]| [prefix.as_bytes(), end].concat();
-    let of = |len: usize, last: u8| [key(&vec![b'k'; len]), vec![last]].concat();
-    let digits = |text: String| text.into_bytes();
-    let mut keys = vec![
-        [key(b""), key(b":"), key(b"::")],
-        [key(b"/"), key(b"//"), key(b"/./")],
-        [key(b"%"), key(b"%25"), key(b"%2525")],
-        [key(b"{a}"), key(b"{a}b"), key(b"{}{a}")],
-        [key(b"\0"), key(b"\0\0"), key(b"")],
-        [key(b"a\0b"), key(b"a\0c"), key(b"a")],
-        [key(b"\xff"), key(b"\xfe"), key("\u{fffd}".as_bytes())],
-        [key(b"\r\n"), key(b"\n"), key(b"\\n")],
-        [key(b"A"), key(b"a"), key("a\u{308}".as_bytes())],
-        [
-            key("\u{e4}".as_bytes()),
-            key("a\u{308}".as_bytes()),
-            key("\u{c4}".as_bytes()),
-        ],
-        [key(b"a "), key(b"a"), key(b" a")],
-        [key(b"a\t"), key(b"a"), key(b"a\n")],
-        [key(b"*"), key(b"?"), key(b"[a]")],
-        [key(b"_"), key(b"%"), key(b"a")],
-        [key(b"'"), key(b"\""), key(b"''")],
-        [key(b"\x80"), key(b"\xc2\x80"), key(b"\xc2")],
-        [of(252, b'a'), of(252, b'b'), of(253, b'a')],
-        [
-            of(1 << 10, b'a'),
-            of(1 << 10, b'b'),
-            of((1 << 10) - 1, b'a'),
-        ],
-        // Spellings of one number: a store that converts keys to numbers confuses them.
-        [
-            digits(number.to_owned()),
-            digits(format!("0{number}")),
-            digits(format!("{number}.0")),
-        ],
-        [
-            digits(format!("+{number}")),
-            digits(format!("-{number}")),
-            digits(format!(" {number}")),
-        ],
-        [
-            digits(format!("{number}{number}1")),
-            digits(format!("{number}{number}2")),
-            digits(format!("{number}e0")),
-        ],
+    let long = |len: usize| {
+        let of = |len, last| [key(&vec![b'k'; len]), vec![last]].concat();
+        [of(len, b'a'), of(len, b'b'), of(len - 1, b'a')]
+    };
+    let mut keys: Vec<_> = ENDS.iter().map(|ends| ends.map(key)).collect();
+    keys.extend([253, 1 << 10].map(long));
+    // Spellings of one number: a store that converts keys to numbers confuses them.
+    let n = number;
+    let spellings = [
+        [n.to_owned(), format!("0{n}"), format!("{n}.0")],
+        [format!("+{n}"), format!("-{n}"), format!(" {n}")],
+        [format!("{n}{n}1"), format!("{n}{n}2"), format!("{n}e0")],
     ];
+    keys.extend(spellings.map(|spellings| spellings.map(String::into_bytes)));
     if huge {
-        keys.push([
-            of(1 << 16, b'a'),
-            of(1 << 16, b'b'),
-            of((1 << 16) - 1, b'a'),
-        ]);
-        keys.push([
-            of(1 << 20, b'a'),
-            of(1 << 20, b'b'),
-            of((1 << 20) - 1, b'a'),
-        ]);
+        keys.extend([1 << 16, 1 << 20].map(long));
     }
     keys
 }
 
 /// Returns sets of three logs whose name and key a store might join to the same text.
 fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
-    let trio = |logs: [(&str, &str); 3]| ThreeLogs {
-        names: logs.map(|(name, _)| Name::new(name)),
-        keys: logs.map(|(_, key)| key.as_bytes().to_vec()),
+    let trio = |logs: [(&str, &str); 3]| {
+        logs.map(|(name, key)| (Name::new(name), key.as_bytes().to_vec()))
     };
     let (joined, colon) = (format!("a:{key}"), format!(":{key}"));
     let long = "n".repeat(300);
@@ -134,56 +109,30 @@ async fn similar_keys(run: &mut Run<'_>) {
     let Some(mut script) = run.scripts(ON_THREE_LOGS).pop() else {
         return;
     };
-    script.case.limiters = (0..3)
-        .map(|name| CaseLimiter { name, policy: None })
-        .collect();
-    let number: String = run
-        .new_key()
-        .bytes()
-        .map(|byte| char::from(b'1' + byte % 9))
-        .collect();
-    for keys in keys(&run.new_key(), &number, run.suite.sizes.huge_keys) {
-        replay(
-            run,
-            &script,
-            &ThreeLogs {
-                names: [Name::new("conformance"); 3],
-                keys,
-            },
-        )
-        .await;
-    }
-    for trio in names(&run.new_name(), &run.new_key()) {
-        replay(run, &script, &trio).await;
+    let limiter = |name| CaseLimiter { name, policy: None };
+    script.case.limiters = [0, 1, 2].map(limiter).to_vec();
+    let digit = |byte| char::from(b'1' + byte % 9);
+    let number: String = run.new_key().bytes().map(digit).collect();
+    let named = |keys: [Vec<u8>; 3]| keys.map(|key| (Name::new("conformance"), key));
+    let keys = keys(&run.new_key(), &number, run.suite.sizes.huge_keys);
+    let names = names(&run.new_name(), &run.new_key());
+    for logs in keys.into_iter().map(named).chain(names) {
+        let result = replay(run, &script, &logs).await;
+        run.count_script(result);
     }
 }
 
-async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
-    let show = |i: usize| {
-        let key = &trio.keys[i];
-        let more = if key.len() > 64 {
-            format!(" and {} more bytes", key.len() - 64)
-        } else {
-            String::new()
-        };
-        format!(
-            "{:?}/\"{}\"{more}",
-            trio.names[i].as_str(),
-            key[..key.len().min(64)].escape_ascii()
-        )
-    };
-    let title = format!(
-        "three logs, by name and key: {}, {}, {}",
-        show(0),
-        show(1),
-        show(2)
-    );
-    let mut store_keys = StoreKeys::new(0..3, |key| trio.keys[usize::from(key)].clone());
-    store_keys.names = trio.names.to_vec();
+async fn replay(run: &Run<'_>, script: &Script, logs: &ThreeLogs) -> Result<u64, Mismatch> {
+    let mut store_keys = StoreKeys::new(0..3, |key| logs[usize::from(key)].1.clone());
+    store_keys.names = logs.iter().map(|(name, _)| *name).collect();
     let mut session = Session::on(run.handles.clone(), store_keys, &script.case);
-    let result = session
-        .replay(&script.case)
-        .await
-        .map_err(|mismatch| script.cited(mismatch).titled(title));
-    run.count_script(result);
+    session.replay(&script.case).await.map_err(|mismatch| {
+        let show = |(name, key): &(Name, Vec<u8>)| {
+            let start = key[..key.len().min(64)].escape_ascii();
+            format!(", {:?}/\"{start}\" of {} bytes", name.as_str(), key.len())
+        };
+        let logs: String = logs.iter().map(show).collect();
+        let mismatch = script.cited(mismatch);
+        mismatch.titled(format!("three logs, by name and key{logs}"))
+    })
 }

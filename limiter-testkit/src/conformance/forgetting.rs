@@ -1,20 +1,22 @@
 //! Checks logs shortly before the store may forget them, and afterwards.
 
 mod last_moment;
-mod other_keys;
 mod sweeps;
 
 use std::time::Duration;
+
+use limiter_core::store::Mode;
+use limiter_core::{WindowStore as _, policy};
 
 use super::script;
 use super::sentence::Sentence::F2;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
-use super::suite::run::Run;
+use super::suite::run::{Run, log, op};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     swept(run).await;
-    other_keys::run(run).await;
+    among_other_keys(run).await;
     last_moment::run(run).await;
     sweeps::run(run).await;
     let mut scripts = run.scripts(script::FORGETTING);
@@ -32,12 +34,48 @@ async fn swept(run: &mut Run<'_>) {
     for script in run.scripts(script::GIVEN_TIMES) {
         let mut session = Session::new(run, &script.case, 1);
         session.sweep = run.suite.sweep.clone();
-        let result = session
-            .replay(&script.case)
-            .await
-            .map_err(|mismatch| script.cited(mismatch));
-        run.count_script(
-            result.map_err(|mismatch| mismatch.under(", with a sweep before every call", &[F2])),
-        );
+        run.count_script(session.replay(&script.case).await.map_err(|mismatch| {
+            let mismatch = script.cited(mismatch);
+            mismatch.under(", with a sweep before every call", &[F2])
+        }));
+    }
+}
+
+/// The last two steps run after the other keys.
+const KEPT: &str = "a log at the store's clock | F1 | 9/1h
+    record 1 id 1, record 2, peek 1, record 1 id 1
+a log at given times | F2 | 9/10us
+    record 1 id 1, record 2, peek 1, record 1 id 1";
+
+/// Checks that the store keeps logs while many other keys come and go.
+async fn among_other_keys(run: &mut Run<'_>) {
+    let mut sessions = Vec::new();
+    for (number, mut script) in run.scripts(KEPT).into_iter().enumerate() {
+        if number > 0 {
+            script.stand_still();
+        }
+        let mut session = Session::new(run, &script.case, 0);
+        session.sweep = run.suite.sweep.clone();
+        let result = session.script(&script, 0..2, 0).await;
+        sessions.push((session, script, result));
+    }
+    // Ignores errors, which other phases report.
+    let (count, prefix, limits) = (run.suite.sizes.other_keys, run.new_key(), policy!("1/1us"));
+    let keys: Vec<String> = (0..count).map(|i| format!("{prefix}/{i}")).collect();
+    for key in &keys {
+        _ = run.store().apply(op(Mode::Record, key, &limits)).await;
+    }
+    run.sweep_now().await;
+    for key in &keys {
+        _ = run.store().reset(log(key)).await;
+    }
+    run.count(2 * count as u64);
+    for (mut session, script, mut result) in sessions {
+        if result.is_ok() {
+            result = session.script(&script, 2..4, 0).await;
+        }
+        session.end().await;
+        let result = result.map_err(|mismatch| script.cited(mismatch));
+        run.count_script(result.map(|()| session.calls()));
     }
 }

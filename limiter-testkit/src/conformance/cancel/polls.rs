@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{Mode, Settlement};
-use limiter_core::{Error, WindowStore as _, policy};
+use limiter_core::{Error, Policy, WindowStore as _, policy};
 
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
@@ -16,6 +16,7 @@ use crate::conformance::suite::run::{Run, log, op, reset_all};
 const CALLS: usize = 10;
 /// How long the other call has been under way, in microseconds.
 const DELAYS: [u64; 5] = [0, 20, 100, 300, 1_000];
+static LIMITS: Policy = policy!("9/1h");
 
 /// Returns the output and the duration of the longest poll.
 async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
@@ -31,83 +32,68 @@ async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 pub(super) async fn run(run: &mut Run<'_>) {
-    let mut quickest = [
-        ("an append", Duration::MAX),
-        ("a settlement", Duration::MAX),
-        ("a reset", Duration::MAX),
-    ];
+    let beside = "an append while another call on the key is under way";
+    let mut quickest = vec![("an append", Duration::MAX); 3 + DELAYS.len()];
+    (quickest[1].0, quickest[2].0) = ("a settlement", "a reset");
+    quickest[3..]
+        .iter_mut()
+        .for_each(|(what, _)| *what = beside);
     for _ in 0..CALLS {
-        let Ok(times) = alone(run).await else {
-            // Other phases report errors better.
+        // Other phases report errors better.
+        let Ok(mut times) = alone(run).await else {
             return;
         };
-        run.count(times.len() as u64);
-        for (quickest, time) in quickest.iter_mut().zip(times) {
-            quickest.1 = quickest.1.min(time);
+        for delay in DELAYS {
+            times.push(beside_another(run, delay).await);
         }
-    }
-    let mut measured = quickest.to_vec();
-    for delay in DELAYS {
-        let mut quickest = Duration::MAX;
-        for _ in 0..CALLS {
-            let Some(time) = beside_another(run, delay).await else {
-                break;
-            };
-            quickest = quickest.min(time);
-            run.count(3);
-        }
-        if quickest < Duration::MAX {
-            measured.push((
-                "an append while another call on the key is under way",
-                quickest,
-            ));
+        run.count(3 * times.len() as u64);
+        for ((_, quickest), time) in quickest.iter_mut().zip(times) {
+            *quickest = time.min(*quickest);
         }
     }
     let most = run.suite.sizes.blocking;
-    for (what, time) in measured.into_iter().filter(|(_, time)| *time > most) {
+    for (what, time) in quickest {
+        if time <= most || time == Duration::MAX {
+            continue;
+        }
         let text = format!(
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
              the runtime's thread before it blocks needs a longer `Sizes::blocking`."
         );
-        run.fail(Mismatch::new(
-            format!("the time that {what} takes"),
-            &[T5],
-            text,
-        ));
+        let title = format!("the time that {what} takes");
+        run.fail(Mismatch::new(title, &[T5], text));
     }
 }
 
-async fn alone(run: &Run<'_>) -> Result<[Duration; 3], Error> {
-    let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
-    let log = log(&key);
-    let op = op(Mode::Record, &key, &limits);
-    let (decision, append) = longest_poll(by_facts(store, op)).await;
-    let receipt = decision?.0.receipt();
-    let mut settle = Duration::ZERO;
-    if let Some(receipt) = receipt {
-        let (facts, time) =
-            longest_poll(store.settle(Settlement::new(log, &limits, receipt, 2))).await;
+/// Measures an append, a settlement and a reset.
+async fn alone(run: &Run<'_>) -> Result<Vec<Duration>, Error> {
+    let (store, key) = (run.store(), run.new_key());
+    let append = longest_poll(by_facts(store, op(Mode::Record, &key, &LIMITS))).await;
+    let mut times = vec![append.1, Duration::ZERO];
+    if let Some(receipt) = append.0?.0.receipt() {
+        let settlement = Settlement::new(log(&key), &LIMITS, receipt, 2);
+        let (facts, time) = longest_poll(store.settle(settlement)).await;
         facts?;
-        settle = time;
+        times[1] = time;
     }
-    let (removed, reset) = longest_poll(store.reset(log)).await;
-    removed.map(|_| [append, settle, reset])
+    let (removed, time) = longest_poll(store.reset(log(&key))).await;
+    times.push(time);
+    removed.map(|_| times)
 }
 
-/// Polls one call once, and measures a second call some time later. Returns `None` if the first call needs one poll only.
-async fn beside_another(run: &Run<'_>, delay: u64) -> Option<Duration> {
-    let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
-    let op = op(Mode::Record, &key, &limits);
+/// Polls one call once, and measures a second call some time later. Returns the longest duration if the first call needs one poll only.
+async fn beside_another(run: &Run<'_>, delay: u64) -> Duration {
+    let (store, key) = (run.store(), run.new_key());
+    let op = op(Mode::Record, &key, &LIMITS);
     let mut first = pin!(by_facts(store, op));
-    let is_ready = futures::poll!(first.as_mut()).is_ready();
-    let mut longest = None;
-    if !is_ready {
+    let mut longest = Duration::MAX;
+    if futures::poll!(first.as_mut()).is_pending() {
         if delay > 0 {
             sleep(Duration::from_micros(delay)).await;
         }
         // The second call may need the first one to continue.
-        let (_, (_, time)) = futures::future::join(first, longest_poll(by_facts(store, op))).await;
-        longest = Some(time);
+        let second = longest_poll(by_facts(store, op));
+        longest = futures::future::join(first, second).await.1.1;
     }
     reset_all(store, &[op.log]).await;
     longest

@@ -9,8 +9,8 @@ use limiter_core::{Error, Policy, SharedStore, policy};
 
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
+use crate::conformance::session::Sweep;
 use crate::conformance::sleep::sleep_on;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 
@@ -19,7 +19,8 @@ const KEYS: usize = 8;
 /// How often a sweep is polled before another call appends.
 const MAX_POLLS: usize = 8;
 
-const CITATIONS: &[Sentence] = &[F1, L12];
+static SHORT: Policy = policy!("9/1us");
+static LONG: Policy = policy!("9/1h");
 
 /// Appends to a log, or reads it, and returns the usage.
 async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Result<u64, Error> {
@@ -31,82 +32,70 @@ pub(super) async fn run(run: &mut Run<'_>) {
         return;
     };
     for polls in 0..=MAX_POLLS {
-        if let Ok(0) = between_polls(run, polls).await {
+        if let Ok(0) = between_polls(run, &sweep, polls).await {
             let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
-            return run.fail(Mismatch::new(
-                "an append between two polls of a sweep",
-                CITATIONS,
-                text,
-            ));
+            let title = "an append between two polls of a sweep";
+            return run.fail(Mismatch::new(title, &[F1, L12], text));
         }
     }
     for _ in 0..run.suite.sizes.tries.div_ceil(4) {
-        let tasks = run.suite.sizes.tasks;
-        let keys: Vec<String> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
-        for key in &keys {
-            _ = call(run.store(), Mode::Record, key, &policy!("9/1us")).await;
-        }
-        let (store, sweep, all) = (run.store().clone(), sweep.clone(), Arc::new(keys));
-        let keys = Arc::clone(&all);
-        let work = move |task: usize, turn: usize| {
-            let (store, sweep, keys) = (store.clone(), sweep.clone(), Arc::clone(&keys));
-            async move {
-                match task {
-                    0 => sweep().await,
-                    _ => {
-                        _ = call(
-                            &store,
-                            Mode::Record,
-                            &keys[task * KEYS + turn],
-                            &policy!("9/1h"),
-                        )
-                        .await;
-                    }
-                }
+        let text = match at_the_same_time(run, &sweep).await {
+            Ok(0) => continue,
+            Ok(lost) => {
+                format!("{lost} logs lost an entry that was appended while another task swept")
             }
+            Err(text) => text,
         };
-        if let Err(text) = run.suite.spawner.run_all((tasks, KEYS), work).await {
-            return run.fail(Mismatch::new("sweeps and appends", CITATIONS, text));
-        }
-        let mut lost = 0;
-        for key in &all[KEYS..] {
-            lost += usize::from(matches!(
-                call(run.store(), Mode::Peek, key, &policy!("9/1h")).await,
-                Ok(0)
-            ));
-        }
-        let logs: Vec<_> = all.iter().map(log).collect();
-        reset_all(run.store(), &logs).await;
-        run.count(4 * all.len() as u64);
-        if lost > 0 {
-            let text =
-                format!("{lost} logs lost an entry that was appended while another task swept");
-            return run.fail(Mismatch::new("sweeps and appends", CITATIONS, text));
-        }
+        return run.fail(Mismatch::new("sweeps and appends", &[F1, L12], text));
     }
 }
 
 /// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
-async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
-    let (Some(sweep), store, key) = (run.suite.sweep.as_ref(), run.store().clone(), run.new_key())
-    else {
-        return Ok(1);
-    };
-    call(&store, Mode::Record, &key, &policy!("9/1us")).await?;
+async fn between_polls(run: &mut Run<'_>, sweep: &Sweep, polls: usize) -> Result<u64, Error> {
+    let (store, key) = (run.store().clone(), run.new_key());
+    call(&store, Mode::Record, &key, &SHORT).await?;
     // A fast store sweeps within the microsecond of the append.
     _ = sleep_on(&store, Duration::from_millis(1)).await;
-    let mut sweep = pin!(sweep());
-    let mut is_done = false;
+    let (mut sweep, mut is_done) = (pin!(sweep()), false);
     for _ in 0..polls {
         is_done = is_done || futures::poll!(sweep.as_mut()).is_ready();
     }
-    let appended = call(&store, Mode::Record, &key, &policy!("9/1h")).await;
+    let appended = call(&store, Mode::Record, &key, &LONG).await;
     if !is_done {
         sweep.await;
     }
-    let used = call(&store, Mode::Peek, &key, &policy!("9/1h")).await;
+    let used = call(&store, Mode::Peek, &key, &LONG).await;
     reset_all(&store, &[log(&key)]).await;
     run.count(4);
-    appended?;
-    used
+    appended.and(used)
+}
+
+/// Appends to expired logs in some tasks while another sweeps. Returns the number of lost entries.
+async fn at_the_same_time(run: &mut Run<'_>, sweep: &Sweep) -> Result<usize, String> {
+    let (store, tasks) = (run.store().clone(), run.suite.sizes.tasks);
+    let keys: Arc<[String]> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
+    for key in &*keys {
+        _ = call(&store, Mode::Record, key, &SHORT).await;
+    }
+    let work = {
+        let shared = (store.clone(), Arc::clone(sweep), Arc::clone(&keys));
+        move |task: usize, turn: usize| {
+            let (store, sweep, keys) = shared.clone();
+            async move {
+                match task {
+                    0 => sweep().await,
+                    _ => _ = call(&store, Mode::Record, &keys[task * KEYS + turn], &LONG).await,
+                }
+            }
+        }
+    };
+    run.suite.spawner.run_all((tasks, KEYS), work).await?;
+    let mut lost = 0;
+    for key in &keys[KEYS..] {
+        lost += usize::from(matches!(call(&store, Mode::Peek, key, &LONG).await, Ok(0)));
+    }
+    let logs: Vec<_> = keys.iter().map(log).collect();
+    reset_all(&store, &logs).await;
+    run.count(4 * keys.len() as u64);
+    Ok(lost)
 }

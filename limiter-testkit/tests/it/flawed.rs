@@ -1,21 +1,76 @@
-//! A store of core's logs, with one flaw.
+//! A store of core's logs with one flaw, of a kind that no mutation of a log makes: keys, clocks, expiry, handles, concurrency and
+//! cancellation. `scripts/mutants` checks that the suite finds wrong logs.
 
 use std::collections::HashMap;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, take};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, StoreClock};
+use Sentence::*;
 use async_trait::async_trait;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, Log, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide,
-};
-use limiter_core::{
-    BoxFuture, Decision, Error, ErrorKind, Name, SharedStore, Timestamp, WindowStore,
-};
-use limiter_testkit::conformance::Phase;
+use limiter_core::store::*;
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, Name, Receipt, SharedStore};
+use limiter_core::{Timestamp, Window, WindowStore};
+use limiter_testkit::conformance::{Phase, Sentence};
 
-use super::{Change, Expiry, Flaw};
+/// A phase that always finds the flaw, a sentence that the failure cites, and the name.
+pub(crate) type Flaw = (Phase, Sentence, &'static str);
+
+pub(crate) const FLAWS: &[Flaw] = &[
+    (StoreClock, T2, "ReadsTheClockTwice"),
+    (StoreClock, T3, "RunsBack"),
+    (StoreClock, T3, "WaitsFromNewest"),
+    (StoreClock, T4, "StopsItsClock"),
+    (StoreClock, T4, "TellsMilliseconds"),
+    (Cancel, T5, "BlocksItsThread"),
+    (Cancel, T5, "BlocksWhenContended"),
+    (Cases, L1, "MixesUpKeys"),
+    (Cases, L1, "CutsKeys"),
+    (Cases, L1, "EndsKeysAtNul"),
+    (Cases, L1, "ReadsKeysAsNumbers"),
+    (Cases, L1, "IgnoresNames"),
+    (Cases, L1, "JoinsNamesAndKeys"),
+    (Cases, L1, "SharesTheEmptyKey"),
+    (Cases, L3, "IgnoresWeights"),
+    (Cases, L9, "IgnoresIds"),
+    (Cases, S4, "RefundsWhatHasLeft"),
+    (Cases, S1, "SettlesOnAnyKey"),
+    (Cases, S8, "ResetsAllKeys"),
+    (Cases, E1, "DeniesByError"),
+    (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce"),
+    (Cases, E2, "DecidesAtOnceWithoutChecks"),
+    (Contention, L12, "ChecksThenAdds"),
+    (Contention, L12, "FindsThenSettles"),
+    (Contention, L12, "ResetsInTwoSteps"),
+    (Handles, L12, "HidesItsLock"),
+    (Handles, L12, "HidesItsLogs"),
+    (Handles, L12, "HidesItsIds"),
+    (Handles, L12, "OpeningClears"),
+    (LongLog, L14, "CountsIn16Bits"),
+    (Several, A1, "ChangesALogAndCannot"),
+    (Several, A2, "ChangesOneAfterTheOther"),
+    (Several, A5, "ChargesWhatFits"),
+    (Several, F1, "KeepsTheExpiryOfJointAppends"),
+    (Forgetting, F1, "ByTheOwnWindow"),
+    (Forgetting, F1, "ByTheDefaultWindow"),
+    (Forgetting, F1, "AfterWholeMillis"),
+    (Forgetting, F1, "AfterTheFirstAppend"),
+    (Forgetting, F1, "AfterAPeek"),
+    (Forgetting, F1, "WindowAfterTheClock"),
+    (Forgetting, F1, "ForgetsWhenThereAreMany"),
+    (Forgetting, F1, "SweepsInTwoSteps"),
+    (Forgetting, L1, "SweepsAllNames"),
+    (Forgetting, F2, "GivenTimesAsItsOwn"),
+    (Cancel, C1, "LeavesHalfASettlement"),
+    (Cancel, C1, "LeavesAnEntryWithoutItsId"),
+    (Cancel, C1, "LeavesAnAppendWithoutItsExpiry"),
+    (Cancel, C2, "LeavesItsLock"),
+];
+
+/// Stores without a flaw. The second takes steps.
+pub(crate) const RIGHT: [Flaw; 2] = [(Several, L1, "None"), (Cancel, C1, "NoneInSteps")];
 
 type Id = (Name, Vec<u8>);
 
@@ -36,8 +91,9 @@ struct Shared {
 
 /// A handle.
 #[derive(Debug)]
-pub(crate) struct Flawed {
-    flaw: &'static Flaw,
+struct Flawed {
+    phase: Phase,
+    flaw: &'static str,
     number: u8,
     shared: Arc<Shared>,
 }
@@ -46,43 +102,50 @@ fn clock() -> u64 {
     Timestamp::try_from(SystemTime::now()).unwrap().as_micros()
 }
 
+fn time(micros: u64) -> Timestamp {
+    Timestamp::from_micros_saturating(micros)
+}
+
 /// Is pending once, and lets other threads run.
 async fn wait() {
     let mut waited = false;
     std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
-        if std::mem::replace(&mut waited, true) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+        match std::mem::replace(&mut waited, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     })
     .await;
     std::thread::yield_now();
 }
 
-/// Returns the operation in another mode.
-fn in_mode(mut op: Op<'_>, mode: Mode) -> Op<'_> {
-    op.mode = mode;
-    op
-}
-
 impl Flawed {
     fn is(&self, name: &str) -> bool {
-        self.flaw.name == name
+        self.flaw == name
     }
 
     /// Returns the name and the key under which the store keeps a log.
     fn id(&self, log: LogKey<'_>) -> Id {
-        let (mut name, mut key) = (log.name, log.key.to_vec());
-        if let Change::Log(change) = self.flaw.change {
-            let (text, changed) = change(name.as_str(), &key);
-            (name, key) = (Name::new(&text), changed);
+        let (name, key) = (log.name, log.key);
+        let text = || String::from_utf8_lossy(key).into_owned();
+        let key: Vec<u8> = match self.flaw {
+            "MixesUpKeys" => text().into_bytes(),
+            "CutsKeys" => key[..key.len().min(255)].into(),
+            "EndsKeysAtNul" => key.split(|b| *b == 0).next().unwrap().into(),
+            "ReadsKeysAsNumbers" => match text().trim().parse::<f64>() {
+                Ok(number) => number.to_string().into_bytes(),
+                Err(_) => key.into(),
+            },
+            "JoinsNamesAndKeys" => [name.as_str().as_bytes(), b":", key].concat(),
+            "HidesItsLogs" => [key, &[self.number]].concat(),
+            _ => key.into(),
+        };
+        match self.flaw {
+            "IgnoresNames" | "JoinsNamesAndKeys" => (Name::new("all"), key),
+            "SharesTheEmptyKey" if key.is_empty() => (Name::new("all"), key),
+            _ => (name, key),
         }
-        if self.is("HidesItsLogs") {
-            key.push(self.number);
-        }
-        (name, key)
     }
 
     /// Makes a change to a log at the time of the store's clock. An expired log is forgotten first.
@@ -95,12 +158,12 @@ impl Flawed {
         if kept.until <= now {
             *kept = Kept::default();
         }
-        let stated = if let Change::Clock(change) = self.flaw.change {
-            change(now)
-        } else {
-            now
+        let stated = match self.flaw {
+            "StopsItsClock" => now / 3_600_000_000 * 3_600_000_000,
+            "TellsMilliseconds" => now / 1_000,
+            _ => now,
         };
-        let result = change(kept, Timestamp::from_micros_saturating(stated));
+        let result = change(kept, time(stated));
         if kept.log.is_empty() {
             logs.remove(id);
         }
@@ -113,27 +176,39 @@ impl Flawed {
     }
 
     fn apply_step(&self, mut op: Op<'_>) -> Result<Facts, Error> {
-        let facts = self.with(&self.id(op.log), |kept, clock| {
-            if let Change::Op(change) = self.flaw.change {
-                change(&mut op, self.number);
+        match self.flaw {
+            "IgnoresWeights" => op.cost = 1,
+            "IgnoresIds" => op.id = None,
+            "HidesItsIds" => {
+                let other = |id: EntryId| id.as_u128() ^ u128::from(self.number);
+                op.id = op.id.map(|id| EntryId::from_u128(other(id)));
             }
+            _ => {}
+        }
+        let facts = self.with(&self.id(op.log), |kept, clock| {
             let before = kept.until;
             let mut facts = kept.log.apply(&op, clock);
-            if let Change::Facts(change) = self.flaw.change {
-                change(&mut facts);
+            match self.flaw {
+                "RunsBack" => facts.log.now = facts.log.clock,
+                "WaitsFromNewest" => facts.log.clock = facts.log.now,
+                _ => {}
             }
             let appended = matches!(facts.outcome, Outcome::Appended(_));
-            let expires_at = kept.log.expires_at().map(Timestamp::as_micros);
-            let right = expires_at.filter(|_| appended).unwrap_or(before);
-            let expiry = Expiry {
-                op: &op,
-                now: facts.log.now.as_micros(),
-                clock,
-                before,
-                right,
-            };
-            kept.until = match self.flaw.change {
-                Change::Expiry(until) if appended || op.mode == Mode::Peek => until(&expiry),
+            let right = kept.log.expires_at().filter(|_| appended);
+            let right = right.map_or(before, Timestamp::as_micros);
+            let (now, clock) = (facts.log.now.as_micros(), clock.as_micros());
+            let own = op.policy.longest_window().as_micros();
+            let default = op.limiter_policy.unwrap_or(op.policy).longest_window();
+            let window = op.retention().window.as_micros();
+            kept.until = match self.flaw {
+                "AfterAPeek" if op.mode == Mode::Peek => clock + own,
+                _ if !appended => right,
+                "ByTheOwnWindow" => now + own,
+                "ByTheDefaultWindow" => now + default.as_micros(),
+                "AfterWholeMillis" => (now + window) / 1_000 * 1_000,
+                "AfterTheFirstAppend" if before > 0 => before,
+                "WindowAfterTheClock" => clock + window,
+                "GivenTimesAsItsOwn" if op.at != At::StoreClock => now + window,
                 _ => right,
             };
             facts
@@ -145,8 +220,9 @@ impl Flawed {
     }
 
     fn settle_step(&self, mut settlement: Settlement<'_>) -> SettlementFacts {
-        if let Change::Settlement(change) = self.flaw.change {
-            change(&mut settlement);
+        if self.is("RefundsWhatHasLeft") {
+            let receipt = settlement.receipt;
+            settlement.receipt = Receipt::new(receipt.entry(), receipt.at(), Window::MAX);
         }
         let mut id = self.id(settlement.log);
         if self.is("SettlesOnAnyKey") {
@@ -162,8 +238,7 @@ impl Flawed {
     }
 
     fn reset_step(&self, log: LogKey<'_>) -> bool {
-        let take = |kept: &mut Kept, _| !std::mem::take(kept).log.is_empty();
-        let found = self.with(&self.id(log), take);
+        let found = self.with(&self.id(log), |kept, _| !take(kept).log.is_empty());
         if self.is("ResetsAllKeys") {
             self.shared.logs.lock().unwrap().clear();
         }
@@ -172,7 +247,7 @@ impl Flawed {
 
     /// Makes one call. A store that takes steps holds its lock meanwhile, with a pause before and after the change.
     async fn in_steps<T>(&self, change: impl FnOnce() -> T) -> T {
-        if self.flaw.phase != Phase::Cancel {
+        if self.phase != Cancel {
             return change();
         }
         if self.is("BlocksWhenContended") && self.shared.lock.try_lock().is_err() {
@@ -190,13 +265,8 @@ impl Flawed {
     }
 
     /// Changes half of the log, waits, and then changes the log as it was before.
-    async fn in_halves<T>(
-        &self,
-        log: LogKey<'_>,
-        half: impl FnOnce(&Kept),
-        whole: impl FnOnce() -> T,
-    ) -> T {
-        let (_guard, id) = (self.shared.lock.lock().await, self.id(log));
+    async fn in_halves<T>(&self, id: Id, half: impl FnOnce(&Kept), whole: impl FnOnce() -> T) -> T {
+        let _guard = self.shared.lock.lock().await;
         let before = self.copy(&id);
         half(&before);
         wait().await;
@@ -205,84 +275,55 @@ impl Flawed {
     }
 
     async fn sweep(&self) {
-        let has_expired = |kept: &Kept| kept.until <= clock();
-        let expired = || -> Vec<Id> {
-            let logs = self.shared.logs.lock().unwrap();
-            let expired = logs.iter().filter(|(_, kept)| has_expired(kept));
-            expired.map(|(id, _)| id.clone()).collect()
+        let all = |keeps: &mut dyn FnMut(&Id, &Kept) -> bool| {
+            let mut logs = self.shared.logs.lock().unwrap();
+            logs.retain(|id, kept| keeps(id, kept));
         };
-        let early = expired();
+        let (mut early, now) = (Vec::new(), clock());
+        all(&mut |id, kept| {
+            early.extend((kept.until <= now).then(|| id.clone()));
+            true
+        });
         if self.is("SweepsInTwoSteps") {
             wait().await;
         }
-        let in_two_steps = self.is("SweepsInTwoSteps");
-        self.shared.logs.lock().unwrap().retain(|id, kept| {
-            let is_swept = if self.is("SweepsAllNames") {
-                early.iter().any(|other| other.1 == id.1)
-            } else if in_two_steps {
-                early.contains(id)
-            } else {
-                has_expired(kept)
-            };
-            !is_swept
+        all(&mut |id, kept| match self.flaw {
+            "SweepsAllNames" => !early.iter().any(|other| other.1 == id.1),
+            "SweepsInTwoSteps" => !early.contains(id),
+            _ => kept.until > clock(),
         });
     }
 
-    /// Applies operations as one, after a change to each.
-    pub(super) fn together(
-        &self,
-        ops: &[JointOp<'_>],
-        change: fn(&mut JointOp<'_>),
-    ) -> Option<JointFacts> {
-        let mut ops = ops.to_vec();
-        ops.iter_mut().for_each(change);
+    /// Applies operations as one.
+    fn together(&self, ops: &[JointOp<'_>]) -> JointFacts {
         let ids: Vec<Id> = ops.iter().map(|joint| self.id(joint.op.log)).collect();
         let (all, now) = (&mut *self.shared.logs.lock().unwrap(), clock());
-        let mut take = |id| all.remove(id).filter(|kept| kept.until > now);
-        let kept: Vec<Kept> = ids.iter().map(|id| take(id).unwrap_or_default()).collect();
+        let mut taken = |id| all.remove(id).filter(|kept| kept.until > now);
+        let kept: Vec<Kept> = ids.iter().map(|id| taken(id).unwrap_or_default()).collect();
         let mut logs: Vec<Log> = kept.iter().map(|kept| kept.log.clone()).collect();
-        let now = Timestamp::from_micros_saturating(now);
-        let facts = Log::apply_all(&mut logs, &ops, now);
+        let facts = Log::apply_all(&mut logs, ops, time(now));
         for ((id, kept), log) in ids.into_iter().zip(kept).zip(logs) {
             let Some(right) = log.expires_at() else {
                 continue;
             };
-            let is_first = kept.until == 0 || !self.is("KeepsTheExpiryOfJointAppends");
-            let until = if is_first {
-                right.as_micros()
-            } else {
+            let is_kept = kept.until > 0 && self.is("KeepsTheExpiryOfJointAppends");
+            let until = if is_kept {
                 kept.until
+            } else {
+                right.as_micros()
             };
             all.insert(id, Kept { log, until });
         }
-        Some(facts.into_iter().map(Ok).collect())
+        facts.into_iter().map(Ok).collect()
     }
 
-    pub(super) fn first_alone(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
-        _ = self.apply_step(ops[0].op);
-        None
-    }
-
-    pub(super) fn one_by_one(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    fn one_by_one(&self, ops: &[JointOp<'_>]) -> JointFacts {
         let facts = ops.iter().map(|joint| {
             // On a busy machine, the others run only if this thread sleeps.
             std::thread::sleep(Duration::from_micros(50));
             self.apply_step(joint.op)
         });
-        Some(facts.collect())
-    }
-
-    /// Changes one log after the other, if all operations are admitted.
-    pub(super) fn in_turn(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
-        let is_plain = |joint: &JointOp<'_>| {
-            let facts = self.apply_step(joint.op.to_peek());
-            joint.op.id.is_none() && facts.is_ok_and(|facts| facts.admitted)
-        };
-        if ops.iter().all(is_plain) {
-            self.one_by_one(ops)
-        } else {
-            self.together(ops, |_| ())
-        }
+        facts.collect()
     }
 }
 
@@ -290,11 +331,14 @@ impl Flawed {
 impl WindowStore for Flawed {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let (id, whole) = (self.id(op.log), || self.apply_step(op));
-        match self.flaw.name {
+        let now = || time(clock());
+        match self.flaw {
             "ReadsTheClockTwice" if op.id.is_none() => {
                 let admitted = self.apply_step(op.to_peek())?.admitted;
-                let facts = whole()?;
-                return Ok(Facts { admitted, ..facts });
+                return Ok(Facts {
+                    admitted,
+                    ..whole()?
+                });
             }
             "BlocksItsThread" => std::thread::sleep(Duration::from_millis(5)),
             "CountsIn16Bits" => self.with(&id, |kept, _| {
@@ -305,16 +349,18 @@ impl WindowStore for Flawed {
             "ChecksThenAdds" => {
                 let admitted = self.apply_step(op.to_peek())?.admitted;
                 wait().await;
-                let appends = op.appends(admitted);
-                let mode = if appends { Mode::Record } else { Mode::Peek };
-                let facts = self.apply_step(in_mode(op, mode))?;
+                let mut second = op.to_peek();
+                if op.appends(admitted) {
+                    second = op;
+                    second.mode = Mode::Record;
+                }
+                let facts = self.apply_step(second)?;
                 return Ok(Facts { admitted, ..facts });
             }
             // Applies it to a copy, which then replaces the log: other handles do not wait meanwhile.
             "HidesItsLock" => {
                 let mut copy = self.copy(&id);
-                let now = Timestamp::from_micros_saturating(clock());
-                let facts = copy.log.apply(&op, now);
+                let facts = copy.log.apply(&op, now());
                 copy.until = copy.log.expires_at().map_or(0, Timestamp::as_micros);
                 std::thread::yield_now();
                 self.with(&id, |kept, _| *kept = copy);
@@ -322,24 +368,23 @@ impl WindowStore for Flawed {
             }
             "LeavesAnEntryWithoutItsId" => {
                 let half = |before: &Kept| {
-                    let now = Timestamp::from_micros_saturating(clock());
-                    let outcome = before.log.clone().apply(&op, now).outcome;
+                    let outcome = before.log.clone().apply(&op, now()).outcome;
                     if op.id.is_some() && !matches!(outcome, Outcome::Repeated(_)) {
                         let mut without = op;
                         without.id = None;
                         _ = self.apply_step(without);
                     }
                 };
-                return self.in_halves(op.log, half, whole).await;
+                return self.in_halves(id, half, whole).await;
             }
             "LeavesAnAppendWithoutItsExpiry" => {
                 let half = |before: &Kept| {
                     _ = self.apply_step(op);
                     if before.until > 0 {
-                        self.with(&id, |kept, _| kept.until = before.until);
+                        self.with(&self.id(op.log), |kept, _| kept.until = before.until);
                     }
                 };
-                return self.in_halves(op.log, half, whole).await;
+                return self.in_halves(id, half, whole).await;
             }
             _ => {}
         }
@@ -347,20 +392,18 @@ impl WindowStore for Flawed {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let whole = || self.settle_step(settlement);
-        Ok(match self.flaw.name {
+        let (id, whole) = (self.id(settlement.log), || self.settle_step(settlement));
+        Ok(match self.flaw {
             "FindsThenSettles" => {
-                let id = self.id(settlement.log);
                 let applied = self.settle_copy(&id, &settlement).applied;
                 std::thread::yield_now();
-                let facts = whole();
-                SettlementFacts { applied, ..facts }
+                SettlementFacts { applied, ..whole() }
             }
             "LeavesHalfASettlement" if settlement.cost > 0 => {
                 let mut refund = settlement;
                 refund.cost = 0;
                 let half = |_: &Kept| drop(self.settle_step(refund));
-                self.in_halves(settlement.log, half, whole).await
+                self.in_halves(id, half, whole).await
             }
             _ => self.in_steps(whole).await,
         })
@@ -377,7 +420,7 @@ impl WindowStore for Flawed {
     }
 
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match (self.flaw.name, op.checked()) {
+        match (self.flaw, op.checked()) {
             ("DecidesAtOnceWithoutChecks", _) => {
                 Some(self.apply_step(op).map(|facts| decide(&op, facts)))
             }
@@ -390,10 +433,19 @@ impl WindowStore for Flawed {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        Ok(if let Change::Together(apply) = self.flaw.change {
-            apply(self, ops)
-        } else {
-            None
+        let is_plain = |joint: &JointOp<'_>| {
+            let facts = self.apply_step(joint.op.to_peek());
+            joint.op.id.is_none() && facts.is_ok_and(|facts| facts.admitted)
+        };
+        if self.is("ChangesALogAndCannot") {
+            _ = self.apply_step(ops[0].op);
+        }
+        Ok(match self.flaw {
+            _ if self.phase != Several => None,
+            "ChangesALogAndCannot" => None,
+            "ChargesWhatFits" => Some(self.one_by_one(ops)),
+            "ChangesOneAfterTheOther" if ops.iter().all(is_plain) => Some(self.one_by_one(ops)),
+            _ => Some(self.together(ops)),
         })
     }
 }
@@ -406,11 +458,12 @@ pub(crate) struct StoreUnderTest {
 }
 
 impl StoreUnderTest {
-    pub(crate) fn new(flaw: &'static Flaw) -> Self {
+    pub(crate) fn new((phase, _, flaw): Flaw) -> Self {
         let shared = Arc::new(Shared::default());
         let handle = move |number| {
             let shared = Arc::clone(&shared);
             Arc::new(Flawed {
+                phase,
                 flaw,
                 number,
                 shared,

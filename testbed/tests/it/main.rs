@@ -1,3 +1,0 @@
-//! The tests of the testbed.
-
-mod flaws;
