@@ -1,4 +1,4 @@
-//! The command `key`: shows, resets and lists a running service's logs in Redis.
+//! The command `key`: shows, resets and lists a running service's logs in Redis or Postgres.
 
 mod args;
 mod line;
@@ -8,13 +8,13 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use limiter_core::store::LogKey;
-use limiter_core::{Limiter, WindowStore};
+use limiter_core::{Limiter, WindowStore as _};
 
 use crate::escape::escape;
 use crate::json::write_line;
 use crate::message::OUTPUT;
 use crate::options::Output;
-use crate::redis::{connect, failed, runtime};
+use crate::store::{Logs, failed, runtime};
 use args::{KeyCommand, ResetArgs, ShowArgs, Target};
 use line::{Line, write_page};
 
@@ -37,8 +37,8 @@ pub fn run(args: &Key) -> anyhow::Result<()> {
     })
 }
 
-async fn open(target: &Target) -> anyhow::Result<limiter_redis::RedisStore> {
-    connect(target.store.with_credentials(), &target.prefix).await
+async fn open(target: &Target) -> anyhow::Result<Logs> {
+    Logs::open(&target.store, &target.prefix).await
 }
 
 async fn show(args: &ShowArgs) -> anyhow::Result<()> {
@@ -51,7 +51,7 @@ async fn show(args: &ShowArgs) -> anyhow::Result<()> {
         .map_err(failed)?;
     let decision = match policy {
         Some(policy) => Some(
-            Limiter::new(args.name, policy, store)
+            Limiter::new(args.name, policy, store.shared())
                 .peek(&key)
                 .await
                 .map_err(failed)?,
@@ -73,7 +73,7 @@ async fn reset(args: &ResetArgs) -> anyhow::Result<()> {
         .iter()
         .map(args::key)
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let store = open(&args.target).await?;
+    let store = open(&args.target).await?.shared();
     let mut out = io::stdout().lock();
     for key in keys {
         let had = store

@@ -1,6 +1,6 @@
 //! The library that the program `limiter` runs.
 //!
-//! Each command has a module: [`replay`], [`generate`] and, with the feature `redis`, `key` and `load`. [`trace`]
+//! Each command has a module: [`replay`], [`generate`] and, with the feature `stores`, `key` and `load`. [`trace`]
 //! reads the input files of `replay`.
 
 #![forbid(unsafe_code)]
@@ -10,16 +10,16 @@
 pub mod escape;
 pub mod generate;
 mod json;
-#[cfg(feature = "redis")]
+#[cfg(feature = "stores")]
 pub mod key;
-#[cfg(feature = "redis")]
+#[cfg(feature = "stores")]
 pub mod load;
 pub mod message;
 mod options;
 mod progress;
-#[cfg(feature = "redis")]
-pub mod redis;
 pub mod replay;
+#[cfg(feature = "stores")]
+pub mod store;
 mod text;
 pub mod trace;
 pub mod usage_error;

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::task::JoinSet;
 
 use crate::message::{OUTPUT, message};
-use crate::redis::{connect, failed};
+use crate::store::{Logs, failed};
 use args::Outage;
 use calls::{Calls, TimedCall};
 use worst_window::Admissions;
@@ -38,7 +38,11 @@ pub fn run(args: &Load) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async { drive(args, Limiter::new("load", policy, open(args).await?)).await })
+    let name = format!(
+        "limiter-load:{:016x}",
+        RandomState::new().hash_one(std::process::id())
+    );
+    runtime.block_on(async { drive(args, Limiter::new(name, policy, open(args).await?)).await })
 }
 
 /// Returns the store, in the recommended wrappers if a behaviour during outages is given.
@@ -46,11 +50,9 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
     let Some(url) = &args.store else {
         return Ok(Arc::new(MemoryStore::new()));
     };
-    let prefix = format!(
-        "limiter-load:{:016x}",
-        RandomState::new().hash_one(std::process::id())
-    );
-    let store = connect(url.with_credentials(), &prefix).await?;
+    let logs = Logs::open(url, limiter_redis::DEFAULT_PREFIX).await?;
+    logs.create().await?;
+    let store = logs.shared();
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
         limiter_wrappers::Outage::Began { error, .. } => {
             message(format_args!("store unavailable: {error}"));
@@ -61,7 +63,7 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
         _ => {}
     };
     let Some(choice) = args.on_outage else {
-        return Ok(Arc::new(store));
+        return Ok(store);
     };
     let stack = Guarded::builder(store);
     let store = match choice {

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use limiter_cli::generate::{self, Generate};
-#[cfg(feature = "redis")]
+#[cfg(feature = "stores")]
 use limiter_cli::key::{self, Key};
-#[cfg(feature = "redis")]
+#[cfg(feature = "stores")]
 use limiter_cli::load::{self, Load};
 use limiter_cli::message::message;
 use limiter_cli::replay::{self, Replay};
@@ -28,9 +28,9 @@ struct Arguments {
 enum Command {
     Replay(Replay),
     Generate(Generate),
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "stores")]
     Key(Key),
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "stores")]
     Load(Load),
 }
 
@@ -38,9 +38,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Replay(replay) => replay::run(&replay),
         Command::Generate(generate) => generate::run(&generate),
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "stores")]
         Command::Key(key) => key::run(&key),
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "stores")]
         Command::Load(load) => load::run(&load),
     };
     match result {

@@ -306,6 +306,12 @@ impl Log {
         self.cost_from(0)
     }
 
+    /// Returns the time of the oldest entry. `None` if the log is empty.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.entries.front().map(|oldest| oldest.at)
+    }
+
     /// Returns the time of the newest entry. `None` if the log is empty.
     #[must_use]
     pub fn newest(&self) -> Option<Timestamp> {

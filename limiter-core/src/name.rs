@@ -74,6 +74,22 @@ impl Name {
         self.0.encoded
     }
 
+    /// Returns the text that [`encoded`](Self::encoded) encodes like this. `None` if it encodes no text so.
+    #[must_use]
+    pub fn decode(encoded: &[u8]) -> Option<String> {
+        let (mut text, mut rest) = (Vec::with_capacity(encoded.len()), encoded);
+        while let [first, after @ ..] = rest {
+            let hex = (*first == b'%').then(|| rest.get(1..3)).flatten();
+            let hex = hex.and_then(|hex| std::str::from_utf8(hex).ok());
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => (text.push(byte), rest = &rest[3..]).0,
+                None => (text.push(*first), rest = after).0,
+            }
+        }
+        let text = String::from_utf8(text).ok()?;
+        (encode(&text).as_bytes() == encoded).then_some(text)
+    }
+
     /// Returns the number of this name, which is unique within the process.
     ///
     /// Names are numbered from 1 in the order of first use, and `default` is 0. A name's number therefore differs between
@@ -191,6 +207,10 @@ mod tests {
             ("{*?[]} \\ ö", "%7B%2A%3F%5B%5D%7D%20%5C%20%C3%B6"),
         ] {
             assert_eq!(Name::new(text).encoded(), encoded);
+            assert_eq!(Name::decode(encoded.as_bytes()).as_deref(), Some(text));
+        }
+        for other in ["a:b", "a%3ab", "a%3", "%", "%FF", "%61", "%+4", "\u{f6}"] {
+            assert_eq!(Name::decode(other.as_bytes()), None, "{other}");
         }
     }
 }

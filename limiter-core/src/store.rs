@@ -18,10 +18,12 @@
 //! | [`WindowStore::try_decide`] | a store that often decides without waiting, and wrappers that forward it |
 //! | [`WindowStore::inner`] | wrappers |
 //! | [`Hints`] | wrappers that count decisions |
+//! | [`LogInfo`], [`LiveKey`] | stores that operators can inspect |
 
 pub(crate) mod clock;
 pub(crate) mod facts;
 pub(crate) mod joint;
+pub(crate) mod live;
 pub(crate) mod log_key;
 pub(crate) mod op;
 pub(crate) mod per_limit;
@@ -36,6 +38,7 @@ pub use async_trait::async_trait;
 use self::clock::Clock;
 pub use self::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use self::joint::JointOp;
+pub use self::live::{LiveKey, LogInfo, StoredKey};
 pub use self::log_key::LogKey;
 pub use self::op::{At, EntryId, Hints, Mode, Op, Retention};
 pub use self::settlement::Settlement;

@@ -143,9 +143,9 @@ async fn run(table: &impl Table, calls: &[Arc<dyn Call>]) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unavailable, text))
 }
 
-fn read(bytes: Option<&[u8]>) -> Held {
+pub(crate) fn read(bytes: Option<&[u8]>) -> Held {
     let read = bytes.map_or_else(|| Ok(Log::new()), Log::from_bytes);
-    read.map_err(|error| error.to_string())
+    read.map_err(|error| format!("{error} (reset removes it)"))
 }
 
 fn change(key: Vec<u8>, old: Option<Vec<u8>>, held: &Held) -> Change {

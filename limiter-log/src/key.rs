@@ -1,6 +1,7 @@
 //! The keys of a table.
 
-use limiter_core::store::LogKey;
+use limiter_core::Name;
+use limiter_core::store::{LiveKey, LogKey, StoredKey};
 use sha2::{Digest, Sha256};
 
 /// The length of the longest key. Indexes of most databases hold it.
@@ -20,4 +21,21 @@ pub fn stored_key(log: LogKey<'_>) -> Vec<u8> {
     let name = log.name.encoded();
     let name = if name.len() > 200 { "" } else { name };
     [name.as_bytes(), b"#", &Sha256::digest(bytes)].concat()
+}
+
+/// Returns the log that has this [`stored_key`]. `None` if no log has it.
+///
+/// A hashed key is a digest, and has an empty name if its own is long.
+#[must_use]
+pub fn read_key(stored: &[u8]) -> Option<LiveKey> {
+    let end = stored.iter().position(|byte| b":#".contains(byte))?;
+    let (name, rest) = (Name::decode(stored.get(..end)?)?, stored.get(end + 1..)?);
+    let key = match stored.get(end)? {
+        b':' => StoredKey::Known(rest.into()),
+        _ if rest.len() == 32 => {
+            StoredKey::Digest(rest.iter().map(|byte| format!("{byte:02x}")).collect())
+        }
+        _ => return None,
+    };
+    Some(LiveKey { name, key })
 }

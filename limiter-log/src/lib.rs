@@ -9,6 +9,6 @@ mod key;
 mod store;
 mod table;
 
-pub use key::stored_key;
+pub use key::{read_key, stored_key};
 pub use store::LogStore;
 pub use table::{Change, Loaded, Table, async_trait};

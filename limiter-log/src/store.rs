@@ -2,16 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, Log, LogKey, Op, Settlement, SettlementFacts,
+    Facts, JointFacts, JointOp, Log, LogInfo, LogKey, Op, Settlement, SettlementFacts,
 };
 use limiter_core::{Error, Timestamp, WindowStore};
 
-use crate::batch::Lanes;
+use crate::batch::{Lanes, read};
 use crate::call::{Failed, Held, OwnedOp, Pending, appended, apply_all};
 use crate::key::stored_key;
-use crate::table::{Table, async_trait};
+use crate::table::{Loaded, Table, async_trait};
 
 /// A store that loads a log from a [`Table`], applies calls to it, and saves it if it is unchanged.
 ///
@@ -43,6 +44,34 @@ impl<T: Table> LogStore<T> {
     #[must_use]
     pub fn table(&self) -> &T {
         &self.table
+    }
+
+    /// Describes a log, for operators. `None` if there is none, or it has expired.
+    ///
+    /// # Cancel safety
+    /// It only reads, so it can be dropped at any time.
+    pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
+        let key = stored_key(log);
+        let loaded = self.table.load(std::slice::from_ref(&key)).await;
+        let Loaded { logs, now } = loaded.map_err(|error| error.with_log(log))?;
+        let Some(bytes) = logs.into_iter().next().flatten() else {
+            return Ok(None);
+        };
+        let held = read(Some(&bytes));
+        let held = held.map_err(|text| Failed::damaged(0, &text).into_error(&[log]))?;
+        let parts = (held.oldest(), held.newest(), held.expires_at());
+        let (Some(oldest), Some(newest), Some(expires_at)) = parts else {
+            return Ok(None);
+        };
+        let left = expires_at.as_micros().checked_sub(now.as_micros());
+        Ok(left.filter(|left| *left > 0).map(|left| LogInfo {
+            entries: held.len() as u64,
+            cost: held.cost(),
+            oldest,
+            newest,
+            expires_in: Some(Duration::from_micros(left)),
+            bytes: (key.len() + bytes.len()) as u64,
+        }))
     }
 
     async fn call<R: Send + 'static>(

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use deadpool_postgres::{GenericClient, Object, Pool};
 use futures_util::future::try_join_all;
+use limiter_core::store::LiveKey;
 use limiter_core::{Error, Timestamp};
-use limiter_log::{Change, Loaded, LogStore, Table, async_trait};
+use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
 use tokio_postgres::Row;
 
 use crate::failure::{lost_to_another, of_pool, of_postgres, timeout};
@@ -50,6 +51,7 @@ const SWEEP: &str = "WITH page AS (SELECT key, expires_at FROM limiter_logs WHER
      AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED), \
      deleted AS (DELETE FROM limiter_logs WHERE key IN (SELECT key FROM expired) RETURNING key) \
      SELECT (SELECT count(*) FROM deleted), (SELECT key FROM page ORDER BY key OFFSET $2 - 1)";
+const SCAN: &str = "SELECT key FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2";
 /// The pause of a sweep after each page, which bounds the load.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -110,6 +112,21 @@ impl PostgresTable {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Returns a page of up to 1,000 keys, expired ones included, and where the next page starts; `None` at the end.
+    ///
+    /// Start with an empty slice. A scan finds every log that exists from its beginning to its end.
+    pub async fn scan(&self, after: &[u8]) -> Result<(Vec<LiveKey>, Option<Vec<u8>>), Error> {
+        let scan = async |client: &mut Object| {
+            let scan = client.prepare_cached(SCAN).await?;
+            let rows = client.query(&scan, &[&after, &PAGE]).await?;
+            rows.iter().map(|row| row.try_get(0)).collect()
+        };
+        let mut keys: Vec<Vec<u8>> = self.request(scan).await?;
+        let found = keys.iter().filter_map(|key| read_key(key)).collect();
+        let is_full = keys.len() as i64 >= PAGE;
+        Ok((found, keys.pop().filter(|_| is_full)))
     }
 
     /// Returns what finds the table, as long as it is in use elsewhere.

@@ -2,30 +2,12 @@
 
 use std::time::Duration;
 
-use limiter_core::store::LogKey;
+use limiter_core::store::{LogInfo, LogKey};
 use limiter_core::{Error, Timestamp};
 
 use crate::reply;
 use crate::script::INSPECT;
 use crate::store::RedisStore;
-
-/// Describes a log as Redis holds it, including expired entries that no append has removed yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogInfo {
-    /// The number of entries.
-    pub entries: u64,
-    /// The sum of their costs.
-    pub cost: u64,
-    /// The time of the oldest entry.
-    pub oldest: Timestamp,
-    /// The time of the newest entry.
-    pub newest: Timestamp,
-    /// The key's time to live. `None` if it has none, which means that another program changed the key.
-    pub expires_in: Option<Duration>,
-    /// The memory of the key by `MEMORY USAGE`, in bytes.
-    pub bytes: u64,
-}
 
 impl RedisStore {
     /// Returns Redis' data on a log. `None` if there is none.

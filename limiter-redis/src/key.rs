@@ -1,11 +1,9 @@
 //! Logs as Redis keys.
 
-use std::fmt;
-
 use limiter_core::internal::excerpt;
-use limiter_core::store::LogKey;
+use limiter_core::store::{LogKey, StoredKey};
 use limiter_core::{Error, ErrorKind, Name};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+use percent_encoding::percent_decode;
 use sha2::{Digest, Sha256};
 
 /// The version of the format of Redis keys and entries. A new one lets logs of the old one expire.
@@ -14,13 +12,6 @@ const FORMAT: u32 = 1;
 const MAX_VERBATIM_LEN: usize = 256;
 /// Starts a digest. No escaped key starts with it.
 const DIGEST_PREFIX: &[u8] = b"%sha256:";
-/// What [`Name::encoded`] escapes.
-const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'/');
-
 /// The keys `prefix:1:{name:key}` of one prefix, or `prefix:1:{tag}name:key`, where 1 is [`FORMAT`].
 ///
 /// The name, the key and the tag are escaped, so that no two logs share a Redis key and each can be read back: the prefix holds no
@@ -80,7 +71,7 @@ impl KeySpace {
             None => &stored[stored.iter().position(|&byte| byte == b'}')? + 1..],
         };
         let colon = log.iter().position(|&byte| byte == b':')?;
-        Some((decode_name(&log[..colon])?, decode_key(&log[colon + 1..])?))
+        Some((Name::decode(&log[..colon])?, decode_key(&log[colon + 1..])?))
     }
 
     /// Returns the pattern with which `SCAN` matches the keys of this space, with any tags: all, or the keys of one name and a few
@@ -96,16 +87,6 @@ impl KeySpace {
 /// Whether [`Name::encoded`] keeps a byte as it is.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
-}
-
-/// Decodes the output of [`Name::encoded`]. `None` for anything else.
-fn decode_name(escaped: &[u8]) -> Option<String> {
-    let name = String::from_utf8(percent_decode(escaped).collect()).ok()?;
-    (utf8_percent_encode(&name, ESCAPED_IN_NAMES)
-        .to_string()
-        .as_bytes()
-        == escaped)
-        .then_some(name)
 }
 
 fn push_key(out: &mut Vec<u8>, key: &[u8]) {
@@ -139,36 +120,6 @@ fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
     let (key, mut written) = (percent_decode(escaped).collect::<Vec<u8>>(), Vec::new());
     push_key(&mut written, &key);
     (written == escaped).then(|| StoredKey::Known(key.into()))
-}
-
-/// A key as it can be read back from a Redis key. [`Display`](fmt::Display) prints it, [`Debug`](fmt::Debug) does not.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum StoredKey {
-    /// The key itself.
-    Known(Box<[u8]>),
-    /// The SHA-256, in hexadecimal digits, of a key that takes more than 256 bytes.
-    Digest(Box<str>),
-}
-
-impl fmt::Display for StoredKey {
-    /// Prints the key, with everything but printable ASCII escaped, or `sha256:` and the digest.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Known(key) => write!(f, "{}", key.escape_ascii()),
-            Self::Digest(hex) => write!(f, "sha256:{hex}"),
-        }
-    }
-}
-
-impl fmt::Debug for StoredKey {
-    /// Prints the length only: keys are often addresses or secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Known(key) => write!(f, "Known({} bytes)", key.len()),
-            Self::Digest(_) => f.write_str("Digest(..)"),
-        }
-    }
 }
 
 #[cfg(test)]

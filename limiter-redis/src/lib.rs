@@ -41,8 +41,7 @@ mod url;
 
 pub use builder::{DEFAULT_PREFIX, RedisStoreBuilder};
 pub use connection::Connection;
-pub use inspect::LogInfo;
-pub use key::StoredKey;
-pub use scan::{Cursor, LiveKey, Page};
+pub use limiter_core::store::{LiveKey, LogInfo, StoredKey};
+pub use scan::{Cursor, Page};
 pub use store::RedisStore;
 pub use url::RedisUrl;

@@ -1,23 +1,13 @@
 //! Lists the logs with a prefix, for operators.
 
+use limiter_core::store::LiveKey;
 use limiter_core::{Error, Name};
 
 use crate::channel::Channel;
 use crate::failure::Failure;
-use crate::key::StoredKey;
 use crate::reply;
 use crate::settings::Address;
 use crate::store::RedisStore;
-
-/// Names a log that a scan found, or a key of its layout that holds something else. [`Debug`](std::fmt::Debug) does not print the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LiveKey {
-    /// The name of the limiter.
-    pub name: String,
-    /// The key, or its digest.
-    pub key: StoredKey,
-}
 
 /// Marks where a scan continues.
 #[derive(Clone, Debug)]

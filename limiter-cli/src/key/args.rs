@@ -5,14 +5,13 @@ use std::ffi::OsString;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use limiter_core::{Limit, Name, Policy};
-use limiter_redis::RedisUrl;
 
 use crate::escape::unescape;
 use crate::options::{self, Output};
-use crate::redis::UrlParser;
+use crate::store::{StoreUrl, UrlParser};
 use crate::usage_error::UsageError;
 
-/// Shows and resets a running service's logs in Redis.
+/// Shows and resets a running service's logs in Redis or Postgres.
 ///
 /// Exit status: 0 for success, 2 for a usage error, 1 for any other failure. Connecting times out after 2 s, a command
 /// after two attempts of 2 s each.
@@ -32,11 +31,11 @@ pub(super) enum KeyCommand {
 /// The location of the logs.
 #[derive(Args, Debug)]
 pub(super) struct Target {
-    /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel://
+    /// The URL of a Postgres database, postgres://, or of a Redis server or cluster: redis://, rediss://, redis+unix://,
+    /// redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = UrlParser)]
-    pub(super) store: RedisUrl,
-    /// The key prefix of the service's store
+    pub(super) store: StoreUrl,
+    /// The key prefix of the service's store in Redis
     #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
     pub(super) prefix: String,
 }
@@ -71,7 +70,7 @@ pub(super) struct ResetArgs {
 
 /// Lists the logs as a scan finds them, in no particular order. Only reads, and never blocks the server.
 ///
-/// A log may be listed twice if Redis resizes its table during the scan. For a key longer than 256 bytes, Redis
+/// A log may be listed twice if Redis resizes its table during the scan. For a key of more than about 255 bytes, the store
 /// holds only a digest: list prints the digest, and cannot apply limits to that key.
 #[derive(Args, Debug)]
 pub(super) struct ListArgs {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use limiter_core::Decision;
-use limiter_redis::LogInfo;
+use limiter_core::store::LogInfo;
 use serde::Serialize;
 
 use crate::json::{DecisionFields, micros};
@@ -28,10 +28,10 @@ const COLUMNS: [(&str, usize); 6] = [
 pub(super) struct Line {
     /// The name of the limiter.
     pub(super) name: String,
-    /// The key. `None` if Redis holds only its digest.
+    /// The key. `None` if the store holds only its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// The digest of the key, if Redis holds only the digest.
+    /// The digest of the key, if the store holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

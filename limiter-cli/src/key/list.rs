@@ -1,13 +1,11 @@
 //! Lists logs in the order in which a scan finds them.
 
 use std::io::{self, BufWriter, Write};
-use std::sync::Arc;
 
 use anyhow::Context;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_core::store::LogKey;
+use limiter_core::store::{LiveKey, LogKey, StoredKey};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
-use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use wildmatch::WildMatch;
 
 use super::args::ListArgs;
@@ -16,36 +14,28 @@ use crate::escape::escape;
 use crate::json::write_line;
 use crate::message::{OUTPUT, message};
 use crate::options::Output;
-use crate::redis::failed;
+use crate::store::{Logs, failed};
 
-/// The number of database keys that Redis examines per page.
-const PAGE_KEYS: usize = 1_000;
 /// The maximum number of logs read concurrently.
 const MAX_CONCURRENT_READS: usize = 64;
 
 pub(super) async fn list(
-    store: RedisStore,
+    store: Logs,
     policy: Option<Policy>,
     args: &ListArgs,
 ) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
-    let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
     // The numbers of keys on which no limit could be tried.
     let (mut digests, mut damaged) = (0, 0);
     if args.shown.output == Output::Summary {
         Line::write_head(&mut out, policy.is_some()).context(OUTPUT)?;
     }
-    let mut cursor = None;
-    loop {
-        let page = store
-            .scan(args.name, cursor, PAGE_KEYS)
-            .await
-            .map_err(failed)?;
-        let fitting = page.keys.into_iter().filter(|live| {
+    let print = async |keys: Vec<LiveKey>| {
+        let fitting = keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
                 StoredKey::Known(key) => pattern.matches(&escape(key)),
-                _ => false,
+                StoredKey::Digest(_) => false,
             })
         });
         let (store, policy) = (&store, policy.as_ref());
@@ -61,14 +51,11 @@ pub(super) async fn list(
                 Output::Jsonl => write_line(&mut out, &line).context(OUTPUT)?,
             }
         }
-        out.flush().context(OUTPUT)?;
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
+        out.flush().context(OUTPUT)
+    };
+    store.scan(args.name, print).await?;
     for (count, what) in [
-        (digests, ", because Redis holds only a digest"),
+        (digests, ", because the store holds only a digest"),
         (
             damaged,
             " without a log (list without --over shows them; reset removes them)",
@@ -86,7 +73,7 @@ pub(super) async fn list(
 
 /// Returns a key's line. `None` if the key no longer exists, or is filtered out.
 async fn line(
-    store: &Arc<RedisStore>,
+    store: &Logs,
     policy: Option<&Policy>,
     live: LiveKey,
     args: &ListArgs,
@@ -101,12 +88,11 @@ async fn line(
                 ..Line::default()
             }));
         }
-        _ => return Ok(None),
     };
     let read = async {
         let decision = match policy {
             Some(policy) => Some(
-                Limiter::new(name, policy.clone(), Arc::clone(store))
+                Limiter::new(name, policy.clone(), store.shared())
                     .peek(&*key)
                     .await?,
             ),

@@ -1,24 +1,23 @@
 //! The command-line arguments of `load`.
 
 use clap::{Args, ValueEnum};
-use limiter_redis::RedisUrl;
 
 use crate::options::PolicyArgs;
-use crate::redis::UrlParser;
+use crate::store::{StoreUrl, UrlParser};
 
 /// Calls a store as a service would, and prints throughput, latencies and errors as JSON. Checks from the outside that
 /// no window of any key admits more than the limit.
 ///
 /// Each task makes one decision at a time. A latency is the time from a call to its result. Errors are counted, and
-/// the load continues. In Redis, it has its own key prefix. At the end or after Ctrl-C, it removes the admitted keys.
+/// the load continues. Its limiter has a name of its own. At the end or after Ctrl-C, it removes the admitted keys.
 ///
 /// Exit status: 0 if the load ran to its end, 2 for a usage error, 130 if interrupted, 1 for any other failure.
 #[derive(Args, Debug)]
 pub struct Load {
-    /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel:// [default: a store in memory]
+    /// The URL of a Postgres database, postgres://, or of a Redis server or cluster: redis://, rediss://, redis+unix://,
+    /// redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel:// [default: a store in memory]
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = UrlParser)]
-    pub(super) store: Option<RedisUrl>,
+    pub(super) store: Option<StoreUrl>,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
     /// The number of keys, called in turn

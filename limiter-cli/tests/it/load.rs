@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::server::Server;
+use testbed::server::{Postgres, Server};
 
 use crate::common::{command, stdout_of, text};
 
@@ -128,6 +128,33 @@ fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     );
     let remain = "the load's keys remain until they expire";
     assert!(messages.contains(remain), "{messages}");
+}
+
+#[test]
+fn on_postgres_the_worst_window_admits_the_limit() {
+    let postgres = Postgres::start().unwrap();
+    let url = postgres.url();
+    let load = |args: &str| {
+        let args = [
+            &["load", "--store", &url][..],
+            &args.split(' ').collect::<Vec<_>>(),
+        ]
+        .concat();
+        serde_json::from_str::<Value>(&stdout_of(&args, "")).unwrap()
+    };
+    let figures = load("--limit 100/1h --keys 3 --seconds 1 --on-outage error");
+    assert_eq!(
+        (&figures["allowed"], &figures["worst_window"]["units"]),
+        (&json!(300), &json!(100)),
+        "{figures}"
+    );
+    // No log is left.
+    assert_eq!(
+        stdout_of(&["key", "list", "--store", &url], "")
+            .lines()
+            .count(),
+        1
+    );
 }
 
 #[test]

@@ -4,13 +4,13 @@ mod common;
 mod corpus;
 mod formats;
 mod golden;
-#[cfg(feature = "redis")]
+#[cfg(feature = "stores")]
+mod keys;
+#[cfg(feature = "stores")]
 mod load;
 mod malformed;
 mod output;
 mod plot;
-#[cfg(feature = "redis")]
-mod redis_keys;
-#[cfg(feature = "redis")]
-mod redis_tls;
+#[cfg(feature = "stores")]
+mod tls;
 mod usage;

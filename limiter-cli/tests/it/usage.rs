@@ -21,7 +21,7 @@ fn assert_each(rows: &str) {
 #[test]
 fn wrong_usage_and_failures_are_explained() {
     assert_each(include_str!("../messages/usage.txt"));
-    if cfg!(feature = "redis") {
-        assert_each(include_str!("../messages/usage_of_redis.txt"));
+    if cfg!(feature = "stores") {
+        assert_each(include_str!("../messages/usage_of_stores.txt"));
     }
 }

@@ -169,7 +169,7 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
     assert!(
         error
             .to_string()
-            .ends_with("the saved log has the version 9, expected 1"),
+            .ends_with("the saved log has the version 9, expected 1 (reset removes it)"),
         "{error}"
     );
     let ops = [acquire(good), acquire(bad)];

@@ -334,7 +334,7 @@ fn certificates_protect_the_way_to_the_store() {
     let _redis = Redis::start_with(&[&tls[..], &["--tls-auth-clients", "yes"]].concat()).unwrap();
     let [cert, key, authority] =
         [&cert, &key, &ca].map(|file| std::fs::read_to_string(file).unwrap());
-    let postgres = Postgres::start_with_tls(&cert, &key, &authority).unwrap();
+    let postgres = Postgres::start_with_tls(&cert, &key, Some(&authority)).unwrap();
     for url in [
         format!("rediss://127.0.0.1:{port}"),
         postgres.url() + "?sslmode=require",

@@ -43,17 +43,18 @@ impl Postgres {
         Self::start_in(&folder(), &[], &[])
     }
 
-    /// Starts a server that accepts only TLS and clients with a certificate from `ca`. All is PEM.
+    /// Starts a server that accepts only TLS and, if there is a `ca`, only clients with a certificate from it. All is PEM.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_with_tls(certificate: &str, key: &str, ca: &str) -> io::Result<Self> {
-        let hba = "hostssl all all all trust clientcert=verify-ca\n";
+    pub fn start_with_tls(certificate: &str, key: &str, ca: Option<&str>) -> io::Result<Self> {
+        let clients = ca.map_or("", |_| " clientcert=verify-ca");
+        let hba = format!("hostssl all all all trust{clients}\n");
         let files = [
             ("server.crt", certificate),
             ("server.key", key),
-            ("root.crt", ca),
-            ("pg_hba.conf", hba),
+            ("root.crt", ca.unwrap_or(certificate)),
+            ("pg_hba.conf", &hba),
         ];
         Self::start_in(&folder(), &files, &["ssl=on", "ssl_ca_file=root.crt"])
     }

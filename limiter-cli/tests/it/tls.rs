@@ -1,12 +1,11 @@
-//! `rediss://` and `rediss+cluster://` URLs: a server with a trusted certificate works, and a server with another certificate is
-//! rejected.
+//! URLs with TLS: a server with a trusted certificate works, and a server with another certificate is rejected.
 
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use testbed::server::{Server, until};
+use testbed::server::{Postgres, Server, until};
 
 use crate::common::{command, text};
 
@@ -57,8 +56,21 @@ fn only_a_trusted_certificate_is_accepted() {
         Ok(info.contains("state:ok"))
     };
     until("the cluster serves", serves).unwrap();
-    for scheme in ["rediss", "rediss+cluster"] {
-        let url = format!("{scheme}://127.0.0.1:{port}");
+    let [cert, key] =
+        ["trusted-cert", "trusted-key"].map(|name| fs::read_to_string(path(name)).unwrap());
+    let postgres = Postgres::start_with_tls(&cert, &key, None).unwrap();
+    let tls = postgres.url() + "?sslmode=verify-full";
+    let load = ["load", "--limit", "1/1h", "--seconds", "1", "--store", &tls];
+    let load = command(&load)
+        .env("SSL_CERT_FILE", path("trusted-ca"))
+        .output()
+        .unwrap();
+    assert!(load.status.success(), "{}", text(&load.stderr));
+    for url in [
+        format!("rediss://127.0.0.1:{port}"),
+        format!("rediss+cluster://127.0.0.1:{port}"),
+        tls,
+    ] {
         for (trusted, status, message) in [("trusted-ca", 0, ""), ("other-ca", 1, "certificate")] {
             let mut reset = command(&["key", "reset", "--name", "search", "--store", &url, "k"]);
             let reset = reset
