@@ -244,18 +244,6 @@ async fn the_longest_durations_are_timeouts_too() {
     }
 }
 
-/// The feature `tokio` of the core comes with this crate, so waiting needs no timer of the user's.
-#[tokio::test]
-async fn an_acquire_waits_on_tokio() {
-    let server = Server::start().unwrap();
-    let limiter = limited(&server, policy!("1/300ms")).await;
-    assert!(limiter.acquire("k").await.unwrap().is_allowed());
-    let begun = tokio::time::Instant::now();
-    let waits = limiter.acquire("k").within(Duration::from_secs(10));
-    assert!(waits.await.unwrap().is_allowed());
-    assert!(begun.elapsed() > Duration::from_millis(1));
-}
-
 #[tokio::test]
 async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
     let server = Server::start().unwrap();

@@ -10,7 +10,6 @@ use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use testbed::server::{Cluster, Server};
-use testbed::{ClusterFault, Subject, observe};
 
 use crate::support::{
     TIMEOUT, assert_temporary, builder, connect, search, send, size, until, within,
@@ -54,32 +53,6 @@ fn replied(node: &Server, error: &str) -> bool {
     node.info("errorstats")
         .unwrap()
         .contains(&format!("errorstat_{error}:"))
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operations_on_slots_that_move_count_once() {
-    let cluster = Cluster::start().unwrap();
-    let store = Arc::new(RedisStore::connect(&cluster.url()).await.unwrap());
-    let subjects = [Subject {
-        name: "URL",
-        store,
-        bound: BOUND,
-        most: Some(1),
-    }];
-    let migrate = |during: &mut dyn FnMut()| {
-        ClusterFault::Migration.inject(&cluster, during)?;
-        Ok(cluster.url())
-    };
-    let direct = async |url: String| Arc::new(connect(&url).await) as SharedStore;
-    for observed in observe(&subjects, false, migrate, direct).await.unwrap() {
-        assert!(observed.violations.is_empty(), "{observed:?}");
-    }
-    for error in ["ASK", "MOVED"] {
-        assert!(
-            cluster.nodes().iter().all(|node| replied(node, error)),
-            "no {error}"
-        );
-    }
 }
 
 /// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection contains a port and no host.

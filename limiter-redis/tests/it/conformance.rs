@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use limiter_testkit::conformance::{Failure, Phase, Report, Suite};
+use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::conformance_tests;
 use testbed::server::Server;
 use testbed::test_all;
@@ -38,15 +38,3 @@ conformance_tests!(
     async |suite| through_connections(suite, &shared_cluster().url(), 3).await,
     handles
 );
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_pair_of_operations_conforms_and_no_key_remains() {
-    let server = Server::start().unwrap();
-    let suite = Suite::new().phases(&[Phase::Exhaustive]);
-    let report = suite
-        .run(Arc::new(connect(&server.url()).await))
-        .await
-        .unwrap();
-    assert_eq!(report.checks_of(Phase::Exhaustive), 3_702);
-    assert_eq!(server.command::<i64>(&["DBSIZE"]).unwrap(), 0);
-}

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use futures::future::join_all;
-use limiter_core::store::{LogKey, Mode, Op};
+use limiter_core::store::{At, LogKey, Op};
 use limiter_core::{Counting, MAX_COST, Name, Policy, policy};
 use testbed::server::Server;
 
@@ -57,59 +57,40 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
             limit(SMALL, SMALL / 2).into(),
             limit(large, entries).into(),
         );
-        let wide_in_cost = policy!("4503599627370496/1h");
-        for (name, mode, cost, policy, default, allowed) in [
-            ("denied", Mode::Acquire, 1, &full, None, false),
-            ("a denied attempt", Mode::Acquire, 1, &attempts, None, false),
-            ("a peek", Mode::Peek, 1, &full, None, false),
-            ("a peek of what fits", Mode::Peek, 1, &roomy, None, true),
-            ("one expires", Mode::Acquire, 1, &roomy, None, true),
-            (
-                "two limits, one expires",
-                Mode::Acquire,
-                1,
-                &two,
-                None,
-                true,
-            ),
-            (
-                "another policy, by time",
-                Mode::Acquire,
-                1,
-                &narrow,
-                Some(&wide),
-                true,
-            ),
-            (
-                "another policy, by cost",
-                Mode::Acquire,
-                1,
-                &narrow,
-                Some(&full),
-                true,
-            ),
+        let hour = policy!("4503599627370496/1h");
+        let coarse = policy!("1000000/1s, 1000000/1h~1m");
+        let narrow = |default| Op::acquire("k", &narrow).with_limiter_policy(default);
+        for (name, op, allowed) in [
+            ("denied", Op::acquire("k", &full), false),
+            ("a denied attempt", Op::acquire("k", &attempts), false),
+            ("a peek", Op::peek("k", &full), false),
+            ("a peek of what fits", Op::peek("k", &roomy), true),
+            ("one expires", Op::acquire("k", &roomy), true),
+            ("two limits, one expires", Op::acquire("k", &two), true),
+            ("another policy, by time", narrow(&wide), true),
+            ("another policy, by cost", narrow(&full), true),
             (
                 "a great cost",
-                Mode::Acquire,
-                1_000,
-                &wide_in_cost,
-                None,
+                Op::acquire("k", &hour).with_cost(1_000),
                 true,
             ),
             (
                 "a great cost, denied",
-                Mode::Acquire,
-                entries / 2,
-                &full,
-                None,
+                Op::acquire("k", &full).with_cost(entries / 2),
                 false,
             ),
+            // After a pause, thousands of entries merge.
+            ("merging", Op::acquire("k", &coarse).at(at(5_000_000)), true),
         ] {
-            let key = |key: &str| store.redis_key(LogKey::new(Name::default(), key));
-            let copied = server.command(&[&b"COPY"[..], &key(&source), &key(name), b"REPLACE"]);
+            let [from, to] = [&*source, "k"].map(|key| LogKey::new(Name::default(), key));
+            let [from, to] = [from, to].map(|log| store.redis_key(log));
+            let copied = server.command(&[&b"COPY"[..], &from, &to, b"REPLACE"]);
             assert_eq!(copied.ok(), Some(1));
-            let mut op = Op::new(mode, name, policy).with_cost(cost).at(at(entries));
-            op.limiter_policy = default;
+            let op = if op.at == At::StoreClock {
+                op.at(at(entries))
+            } else {
+                op
+            };
             let mut monitor = client.get_async_monitor().await.unwrap();
             let decision = run(&store, op).await.unwrap();
             assert_eq!(decision.is_allowed(), allowed, "{name}: {decision:?}");
@@ -121,7 +102,7 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
             }
             let returned: u64 = seen.iter().map(|(_, most)| most).sum();
             println!(
-                "{entries}, {name}: {} commands return {returned} entries",
+                "{entries}, {name}: {} commands, {returned} entries",
                 seen.len()
             );
             let few = !seen.is_empty() && seen.len() <= MOST.0 && returned <= MOST.1;

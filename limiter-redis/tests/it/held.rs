@@ -5,8 +5,7 @@ use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Counting, Decision, LimitStatus, MAX_COST, Name, Policy, Receipt, Timestamp, WindowStore,
-    policy,
+    Counting, Decision, MAX_COST, Name, Policy, Receipt, Timestamp, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
 use limiter_testkit::{Answer, ReferenceStore};
@@ -516,32 +515,4 @@ async fn a_log_takes_few_bytes() {
             "{limit}"
         );
     }
-}
-
-/// After a pause, one append merges thousands of entries with a few commands for each cell.
-#[tokio::test]
-async fn thousands_of_entries_merge_with_few_commands() {
-    let server = Server::start().unwrap();
-    let limiter = limited(&server, policy!("1000000/1s, 1000000/1h~1m")).await;
-    // Half of them in the minute before.
-    let (entries, minute) = (size(5_000, 100_000), 40 * SECOND);
-    for first in (0..entries).step_by(32) {
-        let record = |n| limiter.record("k").at(at(minute - entries / 2 + n));
-        let batch = (first..entries.min(first + 32)).map(|n| record(n).into_future());
-        for done in join_all(batch).await {
-            assert!(done.unwrap().is_allowed());
-        }
-    }
-    reset_calls(&server);
-    let decision = limiter
-        .acquire("k")
-        .at(at(minute + 5 * SECOND))
-        .await
-        .unwrap();
-    let mut commands = calls(&server);
-    commands.retain(|name, _| name.starts_with('z'));
-    assert!(commands.values().sum::<u64>() <= 40, "{commands:?}");
-    assert_eq!(inspected(&limiter, "k").await, (3, entries + 1));
-    let used: Vec<_> = decision.limits().iter().map(LimitStatus::used).collect();
-    assert_eq!(used, [1, entries + 1]);
 }
