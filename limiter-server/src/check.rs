@@ -7,11 +7,11 @@ use std::sync::Arc;
 use limiter_core::{Counting, Limiter, Policy, SharedStore};
 use limiter_memory::MemoryStore;
 
-use crate::rules::{Rule, Rules};
+use crate::rules::{Rule, RuleSet};
 
 /// Longer texts stand out of their columns.
 const MAX_WIDTH: usize = 80;
-const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
+const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "position"];
 
 /// Prints the rules of `path` to `out`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints them to `errors`
 /// otherwise.
@@ -20,7 +20,7 @@ const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
 /// If something cannot be printed.
 pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::Result<bool> {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let rules = match Rules::read(path, &store, None) {
+    let rules = match RuleSet::read(path, &store, None) {
         Ok(rules) => rules,
         Err(found) => {
             writeln!(errors, "{found}")?;
@@ -42,10 +42,10 @@ pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::
             .min(MAX_WIDTH)
     };
     let [domain_width, rule_width, limit_width] = [0, 1, 2].map(width);
-    for [domain, rule, limit, place] in &rows {
+    for [domain, rule, limit, position] in &rows {
         writeln!(
             out,
-            "{domain:<domain_width$}  {rule:<rule_width$}  {limit:<limit_width$}  {place}"
+            "{domain:<domain_width$}  {rule:<rule_width$}  {limit:<limit_width$}  {position}"
         )?;
     }
     Ok(true)
@@ -67,6 +67,6 @@ fn row(rule: &Rule) -> [String; 4] {
         rule.domain.clone(),
         rule.path.clone(),
         limit,
-        rule.place.to_string(),
+        rule.position.to_string(),
     ]
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs, io};
 
-/// A place in a file. Lines and columns count from 1.
+/// A position in a file. Lines and columns count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The path of the file.
     pub file: Arc<str>,
     /// The line.
@@ -17,7 +17,7 @@ pub struct Place {
     pub column: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use lru::LruCache;
 
-use crate::rules::{Rule, Rules};
+use crate::rules::{Rule, RuleSet};
 
 /// The number of keys that [`DeniedKeys`] keeps.
 pub const KEPT: usize = 1_000;
@@ -65,7 +65,7 @@ impl DeniedKeys {
     }
 
     /// Forgets the keys of removed rules.
-    pub(crate) fn retain(&self, rules: &Rules) {
+    pub(crate) fn retain(&self, rules: &RuleSet) {
         let kept: HashSet<usize> = rules.with_overrides().map(|rule| address(rule)).collect();
         let mut memory = self.memory();
         let removed: Vec<_> = memory

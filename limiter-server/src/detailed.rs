@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::rules::{Counts, Rule, Rules};
+use crate::rules::{Counts, Rule, RuleSet};
 
 /// The largest number of labels, each with three series. Requests of further keys are counted by rule only.
 const MAX_LABELS: usize = 10_000 / 3;
@@ -43,7 +43,7 @@ impl Detailed {
     }
 
     /// Forgets the labels of removed rules, and of rules without labels.
-    pub(crate) fn retain(&self, rules: &Rules) {
+    pub(crate) fn retain(&self, rules: &RuleSet) {
         let labelled = rules.iter().filter(|rule| rule.is_detailed());
         let kept: HashSet<_> = labelled.map(|rule| (&*rule.domain, &*rule.path)).collect();
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::config::{self, Errors};
-use crate::rules::Rules;
+use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::tls::Tls;
 
@@ -89,7 +89,7 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
 
 /// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log report it.
 fn reload(path: &Path, service: &Service) {
-    let read = Rules::read(path, service.store().shared(), Some(&service.rules()));
+    let read = RuleSet::read(path, service.store().shared(), Some(&service.rules()));
     let result = if read.is_ok() { "success" } else { "failure" };
     service.reload(read);
     counter!(RELOADS, "result" => result).increment(1);

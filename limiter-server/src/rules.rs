@@ -9,7 +9,7 @@ use limiter_core::{Counting, Error, KeyBuf, Limiter, Policy, SharedStore, policy
 use limiter_tower::FieldNames;
 use pbjson_types::Struct;
 
-use crate::config::{Errors, File, Paths, Place, stamp};
+use crate::config::{Errors, File, Paths, Position, stamp};
 use crate::proto::Unit;
 
 mod key;
@@ -35,7 +35,7 @@ pub(crate) static UNITS: [(Unit, Policy); 7] = [
 
 /// The rules of a configuration over a store.
 #[derive(Debug, Default)]
-pub struct Rules {
+pub struct RuleSet {
     domains: level::Map<Domain>,
     list: Vec<Arc<Rule>>,
     ignored: Vec<PathBuf>,
@@ -49,7 +49,7 @@ struct Domain {
     overrides: Arc<Rule>,
 }
 
-impl Rules {
+impl RuleSet {
     /// Reads a file, or all files of a folder whose names end in `.yaml` or `.yml`. Rules with the domain and the path of a rule
     /// of `before` keep its counts.
     ///
@@ -101,13 +101,13 @@ impl Rules {
                     for domain in domains {
                         let Rule {
                             domain: name,
-                            place,
+                            position,
                             ..
                         } = &*domain.overrides;
                         if let Some(first) = rules.domains.get(name.as_bytes()) {
-                            let first = &first.overrides.place;
+                            let first = &first.overrides.position;
                             errors.push(format!(
-                                "{place}: the domain \"{name}\" is already defined at {first}"
+                                "{position}: the domain \"{name}\" is already defined at {first}"
                             ));
                         }
                         rules.domains.insert(name.as_bytes().into(), domain);
@@ -216,7 +216,7 @@ pub struct Rule {
     /// The requests so far.
     pub counts: Arc<Counts>,
     /// Where it stands.
-    pub place: Place,
+    pub position: Position,
     /// The limiters of limits that descriptors bring, by unit, made with the first such limit.
     own: OnceLock<[Limiter; 7]>,
     /// The limiter of charges that count in any case, made with the first of them.
@@ -360,7 +360,7 @@ pub struct Counts {
     pub hits: AtomicU64,
     /// Allowed requests that left at most a fifth of their limit.
     pub near_limit: AtomicU64,
-    /// For a domain's [`overrides`](Rules::overrides): descriptors of the domain that match no rule.
+    /// For a domain's [`overrides`](RuleSet::overrides): descriptors of the domain that match no rule.
     pub unmatched: AtomicU64,
 }
 

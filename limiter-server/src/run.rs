@@ -19,7 +19,7 @@ use crate::health::Health;
 use crate::listener::{Listener, Seats, Socket};
 use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServiceServer;
-use crate::rules::Rules;
+use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::state::State;
 use crate::store::{Store, StoreTls};
@@ -77,7 +77,7 @@ impl Server {
             State::load(file, Arc::clone(memory)).map(Arc::new)
         });
         let state = state.transpose().context("--state")?;
-        let rules = Rules::read(&options.config, store.shared(), None)?;
+        let rules = RuleSet::read(&options.config, store.shared(), None)?;
         rules
             .warnings()
             .for_each(|warning| tracing::warn!("{warning}"));

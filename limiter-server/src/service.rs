@@ -21,7 +21,7 @@ use crate::config::Errors;
 use crate::denied::DeniedKeys;
 use crate::detailed::Detailed;
 use crate::proto::{RateLimitRequest, RateLimitResponse};
-use crate::rules::{Counts, Rule, Rules};
+use crate::rules::{Counts, Rule, RuleSet};
 use crate::store::Store;
 
 use self::claim::Claim;
@@ -76,7 +76,7 @@ impl From<Error> for Failure {
 /// The rules, the store, and the counts so far.
 #[derive(Debug)]
 pub struct Service {
-    rules: ArcSwap<Rules>,
+    rules: ArcSwap<RuleSet>,
     /// The errors of the latest reload.
     errors: ArcSwapOption<Errors>,
     store: Store,
@@ -93,7 +93,7 @@ pub struct Service {
 impl Service {
     /// Returns a service of rules over this store.
     #[must_use]
-    pub fn new(rules: Rules, store: Store, headers: Headers) -> Self {
+    pub fn new(rules: RuleSet, store: Store, headers: Headers) -> Self {
         let fields = match headers {
             Headers::Ratelimit => Some(RateLimitHeaders::default()),
             Headers::Legacy => Some(RateLimitHeaders::none().format(HeaderFormat::Separate)),
@@ -134,7 +134,7 @@ impl Service {
     /// Replaces the rules. Requests in progress use the old ones.
     ///
     /// A configuration with errors leaves the rules unchanged; [`errors`](Self::errors) returns them until the next reload.
-    pub fn reload(&self, rules: Result<Rules, Errors>) {
+    pub fn reload(&self, rules: Result<RuleSet, Errors>) {
         let errors = rules.map(|rules| {
             let rules = Arc::new(rules);
             self.rules.store(Arc::clone(&rules));
@@ -150,7 +150,7 @@ impl Service {
     }
 
     /// Returns the current rules.
-    pub fn rules(&self) -> Arc<Rules> {
+    pub fn rules(&self) -> Arc<RuleSet> {
         self.rules.load_full()
     }
 
@@ -190,7 +190,7 @@ impl Service {
     /// With [`Unmatched::Error`].
     pub(crate) fn allows_unmatched(
         &self,
-        rules: &Rules,
+        rules: &RuleSet,
         domain: &str,
     ) -> Result<bool, &'static str> {
         // An unknown domain must not make a series.
@@ -252,7 +252,7 @@ impl Service {
     /// Finds the rules of a request's descriptors.
     fn claims<'r>(
         &self,
-        rules: &'r Rules,
+        rules: &'r RuleSet,
         request: &RateLimitRequest,
     ) -> Result<SmallVec<[Claim<'r>; 4]>, Failure> {
         let mut claims = SmallVec::new();
@@ -289,52 +289,44 @@ impl Service {
             if let Some(rule) = claim.rule {
                 rule.counts.add_hits(claim.hits);
             }
-            let verdict = match claim.over {
-                _ if claim.denies(spent) => Verdict::Denied,
-                true => Verdict::ShadowDenied,
-                false if admitted => Verdict::Allowed,
-                false => continue,
+            let denies = claim.denies(spent);
+            let Some(rule) = claim.rule.filter(|_| denies || claim.over || admitted) else {
+                continue;
             };
-            if let Some(rule) = claim.rule {
-                if let (Verdict::Allowed, Some(status)) =
-                    (verdict, claim.part(parts).and_then(Part::status))
-                {
-                    rule.counts.note_usage(status.used(), status.limit().max());
-                }
-                self.count(rule, &claim.key, claim.detailed.as_deref(), verdict);
+            let allowed = !denies && !claim.over;
+            if let Some(status) = claim.part(parts).and_then(Part::status).filter(|_| allowed) {
+                rule.counts.note_usage(status.used(), status.limit().max());
             }
+            self.count(
+                rule,
+                &claim.key,
+                claim.detailed.as_deref(),
+                (allowed, denies),
+            );
         }
     }
 
-    /// Counts a rule's verdict on a request.
+    /// Counts a rule's decision on a request: whether the rule allows it, and otherwise whether it denies it or would deny it.
     pub(crate) fn count(
         &self,
         rule: &Arc<Rule>,
         key: &KeyBuf,
         detailed: Option<&str>,
-        verdict: Verdict,
+        (allowed, denies): (bool, bool),
     ) {
-        let add = |counts: &Counts| match verdict {
-            Verdict::Allowed => counts.allowed.fetch_add(1, Relaxed),
-            Verdict::Denied => counts.denied.fetch_add(1, Relaxed),
-            Verdict::ShadowDenied => counts.shadow_denied.fetch_add(1, Relaxed),
+        let add = |counts: &Counts| match (allowed, denies) {
+            (true, _) => counts.allowed.fetch_add(1, Relaxed),
+            (false, true) => counts.denied.fetch_add(1, Relaxed),
+            (false, false) => counts.shadow_denied.fetch_add(1, Relaxed),
         };
         add(&rule.counts);
         if let Some(counts) = detailed.and_then(|label| self.detailed.counts(rule, label)) {
             add(&counts);
         }
-        if verdict == Verdict::Denied {
+        if denies {
             self.denied.note(rule, key.as_ref());
         }
     }
-}
-
-/// A rule's decision on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Allowed,
-    Denied,
-    ShadowDenied,
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Failure> {

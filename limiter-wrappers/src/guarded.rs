@@ -199,11 +199,15 @@ impl<S: WindowStore> Inner<S> {
     ) -> Result<T, Error> {
         let node = || self.store.node(log);
         self.nodes.admit(node)?;
-        let answer = within(
-            patience.map_or(self.timeout, |patience| patience.min(self.timeout)),
-            call,
-        )
-        .await;
+        // tokio's timer rounds up to milliseconds, which would add up over the calls of a decision.
+        let timeout = match patience.map(|patience| patience.min(self.timeout)) {
+            Some(short) if short.as_millis() > 0 => {
+                Duration::new(short.as_secs(), short.subsec_millis() * 1_000_000)
+            }
+            Some(short) => short,
+            None => self.timeout,
+        };
+        let answer = within(timeout, call).await;
         let is_heard = match &answer {
             Ok(answer) => is_heard(answer),
             // Other errors are the library's, or a refusal: no decision, and no outage.

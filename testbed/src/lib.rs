@@ -4,11 +4,13 @@
 //! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets the traffic.
 //! - [`RedisFault`] and [`ClusterFault`] make a real server fail.
 //! - [`observe`] runs several stores through faults and reports their callers' results, and every broken promise.
+//! - [`write_certificates`] makes files for TLS.
 //! - [`Faulty`] is a store in process that fails by rule.
 //!
 //! Tests that assert times share a test program with no others, and hold [`alone`].
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod cluster;
 mod faulty;
 mod observe;
@@ -19,6 +21,7 @@ mod subject;
 
 use std::sync::{Mutex, PoisonError};
 
+pub use certificates::write_certificates;
 pub use cluster::ClusterFault;
 pub use faulty::{Does, Faulty};
 pub use observe::{Observed, observe};

@@ -35,7 +35,7 @@ pub(super) struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<LogFields>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub(super) struct Line {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Log {
+pub(super) struct LogFields {
     entries: u64,
     cost: u64,
     #[serde(rename = "oldest_us")]
@@ -55,7 +55,7 @@ pub(super) struct Log {
     bytes: u64,
 }
 
-impl From<LogInfo> for Log {
+impl From<LogInfo> for LogFields {
     fn from(info: LogInfo) -> Self {
         Self {
             entries: info.entries,
@@ -75,7 +75,7 @@ impl Line {
         log: Option<LogInfo>,
         decision: Option<&Decision>,
     ) -> Self {
-        let (log, decided) = (log.map(Log::from), decision.map(DecisionFields::from));
+        let (log, decided) = (log.map(LogFields::from), decision.map(DecisionFields::from));
         Self {
             name,
             key: Some(key),

@@ -2,39 +2,20 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use testbed::server::{Postgres, Server, until};
+use testbed::write_certificates;
 
 use crate::common::{command, text};
-
-/// Writes an authority's certificate to a file, and those of a server that it signed.
-fn authority(folder: &Path, name: &str) {
-    let mut params = CertificateParams::default();
-    // OpenSSL takes a certificate with its issuer's name for one that signed itself.
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let own = own.signed_by(&key, &ca).unwrap();
-    let files = [
-        ("ca", ca.pem()),
-        ("cert", own.pem()),
-        ("key", key.serialize_pem()),
-    ];
-    for (kind, pem) in files {
-        fs::write(folder.join(format!("{name}-{kind}")), pem).unwrap();
-    }
-}
 
 /// The server is also the only node of a cluster.
 #[test]
 fn only_a_trusted_certificate_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["trusted", "other"] {
-        authority(folder.path(), name);
+        let folder = folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        write_certificates(&folder);
     }
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -43,9 +24,9 @@ fn only_a_trusted_certificate_is_accepted() {
     let options = format!(
         "--tls-port {port} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {} --tls-auth-clients no \
          --cluster-enabled yes --tls-cluster yes --cluster-announce-ip 127.0.0.1",
-        path("trusted-cert"),
-        path("trusted-key"),
-        path("trusted-ca")
+        path("trusted/server.pem"),
+        path("trusted/server.key"),
+        path("trusted/ca.pem")
     );
     let server = Server::start_with(&options.split(' ').collect::<Vec<_>>()).unwrap();
     server
@@ -56,13 +37,13 @@ fn only_a_trusted_certificate_is_accepted() {
         Ok(info.contains("state:ok"))
     };
     until("the cluster serves", serves).unwrap();
-    let [cert, key] =
-        ["trusted-cert", "trusted-key"].map(|name| fs::read_to_string(path(name)).unwrap());
+    let [cert, key] = ["trusted/server.pem", "trusted/server.key"]
+        .map(|name| fs::read_to_string(path(name)).unwrap());
     let postgres = Postgres::start_with_tls(&cert, &key, None).unwrap();
     let tls = postgres.url() + "?sslmode=verify-full";
     let load = ["load", "--limit", "1/1h", "--seconds", "1", "--store", &tls];
     let load = command(&load)
-        .env("SSL_CERT_FILE", path("trusted-ca"))
+        .env("SSL_CERT_FILE", path("trusted/ca.pem"))
         .output()
         .unwrap();
     assert!(load.status.success(), "{}", text(&load.stderr));
@@ -71,7 +52,10 @@ fn only_a_trusted_certificate_is_accepted() {
         format!("rediss+cluster://127.0.0.1:{port}"),
         tls,
     ] {
-        for (trusted, status, message) in [("trusted-ca", 0, ""), ("other-ca", 1, "certificate")] {
+        for (trusted, status, message) in [
+            ("trusted/ca.pem", 0, ""),
+            ("other/ca.pem", 1, "certificate"),
+        ] {
             let mut reset = command(&["key", "reset", "--name", "search", "--store", &url, "k"]);
             let reset = reset
                 .env("SSL_CERT_FILE", path(trusted))

@@ -1,43 +1,25 @@
 //! TLS with certificates on both sides, to a server, a Cluster and sentinels.
 
 use std::fs;
-use std::path::Path;
 
 use limiter_core::{ErrorKind, policy};
 use limiter_redis::RedisStoreBuilder;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use testbed::server::{Server, until};
+use testbed::write_certificates;
 
 use crate::sentinel::Sentinel;
 use crate::support::{builder, free_port, search, send};
 
-/// Writes an authority's certificate, a certificate that it signed, and the key.
-fn certificates(folder: &Path) {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    // OpenSSL takes a certificate with its issuer's name for one that signed itself.
-    let name = &mut params.distinguished_name;
-    name.push(DnType::CommonName, "authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let own = params.signed_by(&key, &ca).unwrap();
-    for (name, text) in [
-        ("ca", ca.pem()),
-        ("cert", own.pem()),
-        ("key", key.serialize_pem()),
-    ] {
-        fs::write(folder.join(name), text).unwrap();
-    }
-}
+/// The certificates of the authority and of both sides, and their key.
+const FILES: [&str; 3] = ["ca.pem", "server.pem", "server.key"];
 
 #[tokio::test]
 async fn certificates_apply_to_a_server_a_cluster_and_sentinels() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    write_certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
-    let [ca, cert, key] = ["ca", "cert", "key"].map(path);
+    let [ca, cert, key] = FILES.map(path);
     let options = [
         ("tls-cert-file", &*cert),
         ("tls-key-file", &key),
@@ -66,7 +48,7 @@ async fn certificates_apply_to_a_server_a_cluster_and_sentinels() {
         .concat();
     let _sentinel = Sentinel::start_with(server, &format!("tls-port {asked}\n{lines}"));
 
-    let [ca, cert, key] = ["ca", "cert", "key"].map(read);
+    let [ca, cert, key] = FILES.map(read);
     for url in [
         format!("rediss://127.0.0.1:{server}"),
         format!("rediss+cluster://127.0.0.1:{node}"),

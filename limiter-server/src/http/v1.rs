@@ -17,7 +17,7 @@ use super::{Http, Refusal, read, receipt, require_json};
 use crate::listener::Waiting;
 use crate::object::Object;
 use crate::rules::{Effect, Match};
-use crate::service::{Failure, Service, Verdict};
+use crate::service::{Failure, Service};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -188,15 +188,11 @@ async fn ask(
 ) -> Result<Value, Error> {
     let cost = request.cost();
     // Returns the client's view.
-    let count = |allowed| {
-        let verdict = match allowed {
-            true => Verdict::Allowed,
-            false if rule.shadow => Verdict::ShadowDenied,
-            false => Verdict::Denied,
-        };
+    let count = |allowed: bool| {
         if op == Op::Acquire {
             rule.counts.add_hits(cost);
-            service.count(rule, key, detailed.as_deref(), verdict);
+            let decision = (allowed, !allowed && !rule.shadow);
+            service.count(rule, key, detailed.as_deref(), decision);
         }
         allowed || rule.shadow
     };

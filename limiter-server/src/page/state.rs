@@ -68,7 +68,7 @@ fn shown(rule: &Rule, held: &HashMap<Name, u64>) -> Value {
         "domain": rule.domain,
         "path": rule.path,
         "name": rule.name,
-        "where": rule.place.to_string(),
+        "where": rule.position.to_string(),
         "effect": rule.effect.name(),
         "shadow": rule.shadow,
         "quota": rule.quota,

@@ -15,49 +15,49 @@ pub(super) struct Level(Map<Values>);
 /// The descriptors with one key.
 #[derive(Debug, Default)]
 struct Values {
-    exact: Map<Node>,
+    exact: Map<Descriptor>,
     /// In the order of the file: the first match applies.
-    wildcards: Vec<(Pattern, Node)>,
-    any: Option<Node>,
+    wildcards: Vec<(Pattern, Descriptor)>,
+    any: Option<Descriptor>,
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct Descriptor {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) below: Level,
 }
 
 impl Level {
     /// Adds a descriptor, which matches any value if it has none.
-    pub(super) fn add(&mut self, key: String, value: Option<String>, node: Node) {
+    pub(super) fn add(&mut self, key: String, value: Option<String>, descriptor: Descriptor) {
         let values = self.0.entry(key.into_bytes().into()).or_default();
         match value {
-            None => values.any = Some(node),
+            None => values.any = Some(descriptor),
             Some(value) if value.contains('*') => {
-                values.wildcards.push((Pattern::new(&value), node));
+                values.wildcards.push((Pattern::new(&value), descriptor));
             }
-            Some(value) => _ = values.exact.insert(value.into_bytes().into(), node),
+            Some(value) => _ = values.exact.insert(value.into_bytes().into(), descriptor),
         }
     }
 
-    /// Returns a descriptor's rule: that of its last entry, if each entry has a node below the previous entry's.
+    /// Returns a descriptor's rule: that of its last entry, if each entry matches a descriptor below the previous entry's.
     pub(super) fn find<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<&Arc<Rule>> {
         let ((key, value), rest) = entries.split_first()?;
-        let mut node = self.0.get(key.as_ref())?.find(value.as_ref())?;
+        let mut descriptor = self.0.get(key.as_ref())?.find(value.as_ref())?;
         for (key, value) in rest {
-            node = node.below.0.get(key.as_ref())?.find(value.as_ref())?;
+            descriptor = descriptor.below.0.get(key.as_ref())?.find(value.as_ref())?;
         }
-        node.rule.as_ref()
+        descriptor.rule.as_ref()
     }
 }
 
 impl Values {
-    fn find(&self, value: &[u8]) -> Option<&Node> {
+    fn find(&self, value: &[u8]) -> Option<&Descriptor> {
         let wildcard = || {
             self.wildcards
                 .iter()
                 .find(|(pattern, _)| pattern.matches(value))
-                .map(|(_, node)| node)
+                .map(|(_, descriptor)| descriptor)
         };
         self.exact
             .get(value)

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use limiter_core::{Counting, Limiter, Policy, SharedStore, Window};
 
-use super::level::{Level, Node};
+use super::level::{Descriptor, Level};
 use super::metadata;
 use super::tree::{Kind, Problem, Tree};
 use super::{Counts, Domain, Effect, Label, Rule, UNITS, key};
-use crate::config::Place;
+use crate::config::Position;
 
 /// What all files share.
 #[derive(Clone, Copy)]
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
     fn level(&mut self, descriptors: &'a [Tree]) -> Level {
         let (mut level, mut places) = (Level::default(), HashMap::new());
         for tree in descriptors {
-            let Some((key, value, node)) = self.node(tree) else {
+            let Some((key, value, descriptor)) = self.descriptor(tree) else {
                 continue;
             };
             if let Some(Tree { line, column, .. }) =
@@ -148,13 +148,13 @@ impl<'a> Reader<'a> {
                     format!("the descriptor at {line}:{column} has the same key and value"),
                 );
             }
-            level.add(key, value, node);
+            level.add(key, value, descriptor);
         }
         level
     }
 
     /// Reads a descriptor: its key, its value, and its rules.
-    fn node(&mut self, tree: &'a Tree) -> Option<(String, Option<String>, Node)> {
+    fn descriptor(&mut self, tree: &'a Tree) -> Option<(String, Option<String>, Descriptor)> {
         let fields = self.fields(tree, DESCRIPTOR)?;
         let key = self.required_text(tree, &fields, "key");
         if let (Some(key), Some(at)) = (&key, fields.get("key"))
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         self.rules.extend(rule.clone());
         let below = self.level(descriptors);
         self.branch.pop();
-        Some((key?, value, Node { rule, below }))
+        Some((key?, value, Descriptor { rule, below }))
     }
 
     /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts its requests.
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
             keeps_charges: true,
             metadata: None,
             counts: counts.unwrap_or_default(),
-            place: Place {
+            position: Position {
                 file: Arc::clone(&self.file),
                 line: tree.line,
                 column: tree.column,

@@ -8,7 +8,7 @@ use limiter_core::{Counting, KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
-use crate::rules::{Effect, Rule, Rules, UNITS};
+use crate::rules::{Effect, Rule, RuleSet, UNITS};
 
 /// The effect of a rule's denial on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl<'r> Claim<'r> {
     /// # Errors
     /// The error in the descriptor's own limit.
     pub(super) fn new(
-        rules: &'r Rules,
+        rules: &'r RuleSet,
         request: &RateLimitRequest,
         descriptor: &RateLimitDescriptor,
     ) -> Result<Self, String> {
@@ -87,7 +87,7 @@ impl<'r> Claim<'r> {
         if own.is_some() && rule.is_none_or(|rule| rule.limiter().is_none()) {
             (rule, key, detailed) = (
                 rules.overrides(&request.domain),
-                Rules::override_key(&entries),
+                RuleSet::override_key(&entries),
                 None,
             );
         }

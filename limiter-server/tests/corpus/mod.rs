@@ -16,7 +16,7 @@ use limiter_server::http::routes;
 use limiter_server::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer,
 };
-use limiter_server::rules::Rules;
+use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
 use prost::Message;
@@ -26,7 +26,7 @@ use tower::ServiceExt;
 /// that is made from its path finds it.
 pub(crate) fn configs(input: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::with_max_keys(16));
-    let rules = match Rules::parse("f", input, &store, None) {
+    let rules = match RuleSet::parse("f", input, &store, None) {
         Ok(rules) => rules,
         Err(Errors(errors)) => {
             assert!(!errors.is_empty());
@@ -119,7 +119,7 @@ descriptors:
 
 fn service() -> Arc<Service> {
     let store = Store::over(Arc::new(MemoryStore::with_max_keys(16)));
-    let rules = Rules::parse("f", CONFIG.as_bytes(), store.shared(), None).unwrap();
+    let rules = RuleSet::parse("f", CONFIG.as_bytes(), store.shared(), None).unwrap();
     Arc::new(Service::new(rules, store, Headers::default()))
 }
 

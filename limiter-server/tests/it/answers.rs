@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use limiter_core::store::LogKey;
-use limiter_core::{ErrorKind, SharedStore, WithClock};
+use limiter_core::{ErrorKind, SharedStore, Window, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_server::grpc::Grpc;
 use limiter_server::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
 };
 use limiter_server::proto::{RateLimitService, RateLimitUnit, Unit};
-use limiter_server::rules::Rules;
+use limiter_server::rules::RuleSet;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
 use limiter_testkit::MockClock;
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use tonic::Request;
 
 use crate::server::PATIENCE;
+use crate::table::rows;
 
 const CONFIG: &str = "
 domain: d
@@ -115,7 +116,7 @@ fn fixture_with(store: SharedStore, headers: Headers) -> Fixture {
 
 fn over(store: SharedStore, headers: Headers) -> Service {
     Service::new(
-        Rules::parse("f", CONFIG.as_bytes(), &store, None).unwrap(),
+        RuleSet::parse("f", CONFIG.as_bytes(), &store, None).unwrap(),
         Store::over(store),
         headers,
     )
@@ -201,12 +202,16 @@ impl Fixture {
         self.service.decide(request, None).await
     }
 
-    /// Asks the rows one after another: the time before it in µs, the request, and the answer.
-    async fn check(&self, rows: &[(u64, &str, &str)]) {
-        for (i, (micros, asked, expected)) in rows.iter().enumerate() {
-            self.clock.advance(Duration::from_micros(*micros));
+    /// Asks line by line: the time before it, if any, then the request, and the answer.
+    async fn check(&self, lines: &str) {
+        for (asked, expected) in rows(lines) {
+            let (after, asked) = asked.split_once(": ").unwrap_or(("", asked));
+            if !after.is_empty() {
+                let after = after.parse::<Window>().unwrap();
+                self.clock.advance(after.as_duration());
+            }
             let answer = self.ask(&request("d", asked, 0)).await.unwrap();
-            assert_eq!(text(&answer), *expected, "row {i}: {asked}");
+            assert_eq!(text(&answer), expected, "{asked}");
             assert_fields(&answer);
         }
     }
@@ -232,66 +237,52 @@ pub(super) fn assert_fields(answer: &RateLimitResponse) {
     }
 }
 
-const SECOND: u64 = 1_000_000;
-
 #[tokio::test]
 async fn windows_roll_and_answers_say_what_is_left() {
-    let rows: &[(u64, &str, &str)] = &[
-        (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
-        (20 * SECOND, "user=ann", "OK | OK user 3/MINUTE 1 40000000"),
-        (15 * SECOND, "user=ann", "OK | OK user 3/MINUTE 0 25000000"),
-        (SECOND, "user=ann", "OVER | OVER user 3/MINUTE 0 24000000"),
-        (0, "user=bob", "OK | OK user 3/MINUTE 2 60000000"),
-        (24 * SECOND - 1, "user=ann", "OVER | OVER user 3/MINUTE 0 1"),
-        (1, "user=ann", "OK | OK user 3/MINUTE 0 20000000"),
-    ];
-    fixture(Headers::Ratelimit).check(rows).await;
+    let lines = "
+        user=ann => OK | OK user 3/MINUTE 2 60000000
+        20s: user=ann => OK | OK user 3/MINUTE 1 40000000
+        15s: user=ann => OK | OK user 3/MINUTE 0 25000000
+        1s: user=ann => OVER | OVER user 3/MINUTE 0 24000000
+        user=bob => OK | OK user 3/MINUTE 2 60000000
+        23999999us: user=ann => OVER | OVER user 3/MINUTE 0 1
+        1us: user=ann => OK | OK user 3/MINUTE 0 20000000
+    ";
+    fixture(Headers::Ratelimit).check(lines).await;
 }
 
 #[tokio::test]
 async fn each_kind_of_rule_has_its_answer() {
-    let rows: &[(u64, &str, &str)] = &[
+    let lines = "
         // No rule, and rules without limits.
-        (0, "nobody=x", "OK | OK 0"),
-        (0, "user", "OK | OK user 3/MINUTE 2 60000000"),
-        (0, "free=x", "OK | OK 4294967295"),
-        (0, "trusted=x", "OK | OK 0"),
-        (0, "never=x", "OVER | OVER never 0/UNKNOWN 0"),
+        nobody=x => OK | OK 0
+        user => OK | OK user 3/MINUTE 2 60000000
+        free=x => OK | OK 4294967295
+        trusted=x => OK | OK 0
+        never=x => OVER | OVER never 0/UNKNOWN 0
         // Names, units, and windows that are no unit.
-        (0, "site=x", "OK | OK whole site 5/SECOND 4 1000000"),
-        (0, "strict=x", "OK | OK strict 1/DAY 0 86400000000"),
-        (0, "window=x", "OK | OK window 7/UNKNOWN 6 90000000"),
+        site=x => OK | OK whole site 5/SECOND 4 1000000
+        strict=x => OK | OK strict 1/DAY 0 86400000000
+        window=x => OK | OK window 7/UNKNOWN 6 90000000
         // The binding limit of two.
-        (0, "two=x", "OK | OK two 2/UNKNOWN 1 10000000"),
-        (0, "two=x", "OK | OK two 2/UNKNOWN 0 10000000"),
-        (0, "two=x", "OVER | OVER two 2/UNKNOWN 0 10000000"),
-        (10 * SECOND, "two=x", "OK | OK two 3/HOUR 0 3590000000"),
-        (0, "two=x", "OVER | OVER two 3/HOUR 0 3590000000"),
+        two=x => OK | OK two 2/UNKNOWN 1 10000000
+        two=x => OK | OK two 2/UNKNOWN 0 10000000
+        two=x => OVER | OVER two 2/UNKNOWN 0 10000000
+        10s: two=x => OK | OK two 3/HOUR 0 3590000000
+        two=x => OVER | OVER two 3/HOUR 0 3590000000
         // Numbers saturate.
-        (
-            0,
-            "huge=x",
-            "OK | OK huge 4294967295/YEAR 4294967295 31536000000000",
-        ),
+        huge=x => OK | OK huge 4294967295/YEAR 4294967295 31536000000000
         // Shadow mode: counted, never denied.
-        (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
-        (SECOND, "tried=x", "OK | OK tried 1/WEEK 0 604799000000"),
-        (0, "tried_never=x", "OK | OK tried_never 0/UNKNOWN 0"),
+        tried=x => OK | OK tried 1/WEEK 0 604800000000
+        1s: tried=x => OK | OK tried 1/WEEK 0 604799000000
+        tried_never=x => OK | OK tried_never 0/UNKNOWN 0
         // Every attempt counts.
-        (0, "login=x", "OK | OK login 1/UNKNOWN 0 10000000"),
-        (
-            5 * SECOND,
-            "login=x",
-            "OVER | OVER login 1/UNKNOWN 0 10000000",
-        ),
-        (
-            9 * SECOND,
-            "login=x",
-            "OVER | OVER login 1/UNKNOWN 0 10000000",
-        ),
-    ];
+        login=x => OK | OK login 1/UNKNOWN 0 10000000
+        5s: login=x => OVER | OVER login 1/UNKNOWN 0 10000000
+        9s: login=x => OVER | OVER login 1/UNKNOWN 0 10000000
+    ";
     let fixture = fixture(Headers::Ratelimit);
-    fixture.check(rows).await;
+    fixture.check(lines).await;
     let rules = fixture.service.rules();
     let rule = |path: &str| rules.iter().find(|rule| rule.path == path).unwrap();
     let count = |path: &str| {
@@ -324,101 +315,33 @@ async fn each_kind_of_rule_has_its_answer() {
 
 #[tokio::test]
 async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
-    let rows: &[(u64, &str, &str)] = &[
-        (
-            0,
-            "user=ann +3 & site=x",
-            "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000",
-        ),
-        (
-            0,
-            "site=x & user=ann",
-            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000",
-        ),
-        (
-            0,
-            "site=x & never=x",
-            "OVER | OK whole site 5/SECOND 4 1000000 | OVER never 0/UNKNOWN 0",
-        ),
-        (
-            0,
-            "site=x & user=bob +4",
-            "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0",
-        ),
-        (
-            0,
-            "nobody=x & site=x & free=x & user=ann",
-            "OVER | OK 0 | OK whole site 5/SECOND 4 1000000 | OK 4294967295 | OVER user 3/MINUTE 0 60000000",
-        ),
+    let lines = "
+        user=ann +3 & site=x => OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000
+        site=x & user=ann => OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000
+        site=x & never=x => OVER | OK whole site 5/SECOND 4 1000000 | OVER never 0/UNKNOWN 0
+        site=x & user=bob +4 => OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0
+        nobody=x & site=x & free=x & user=ann => OVER | OK 0 | OK whole site 5/SECOND 4 1000000 | OK 4294967295 | OVER user 3/MINUTE 0 60000000
         // Rules in shadow mode are asked last and charged only with the others.
-        (
-            0,
-            "tried=x & user=ann",
-            "OVER | OK tried 1/WEEK 1 0 | OVER user 3/MINUTE 0 60000000",
-        ),
-        (
-            0,
-            "tried=x & site=x",
-            "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 3 1000000",
-        ),
-        (
-            0,
-            "tried=x & site=x",
-            "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000",
-        ),
+        tried=x & user=ann => OVER | OK tried 1/WEEK 1 0 | OVER user 3/MINUTE 0 60000000
+        tried=x & site=x => OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 3 1000000
+        tried=x & site=x => OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000
         // One rule twice, with other keys and with the same.
-        (
-            0,
-            "user=cy & user=di",
-            "OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000",
-        ),
-        (
-            0,
-            "user=cy & user=cy",
-            "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000",
-        ),
-        (
-            0,
-            "user=di & user=di & user=di",
-            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000",
-        ),
-        (
-            0,
-            "user=di & user=di",
-            "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000",
-        ),
+        user=cy & user=di => OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000
+        user=cy & user=cy => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
+        user=di & user=di & user=di => OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000
+        user=di & user=di => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
         // A rule that replaces another one.
-        (
-            0,
-            "site=x & strict=x",
-            "OK | OK 0 | OK strict 1/DAY 0 86400000000",
-        ),
-        (0, "site=x", "OK | OK whole site 5/SECOND 1 1000000"),
+        site=x & strict=x => OK | OK 0 | OK strict 1/DAY 0 86400000000
+        site=x => OK | OK whole site 5/SECOND 1 1000000
         // Rules that replace each other, in any order. A dropped rule still replaces others.
-        (
-            0,
-            "a=x & b=x & c=x",
-            "OK | OK A 9/DAY 8 86400000000 | OK 0 | OK 0",
-        ),
-        (
-            0,
-            "b=x & a=x & c=x",
-            "OK | OK 0 | OK A 9/DAY 7 86400000000 | OK 0",
-        ),
-        (
-            0,
-            "c=x & a=x & b=x",
-            "OK | OK 0 | OK A 9/DAY 6 86400000000 | OK 0",
-        ),
-        (
-            0,
-            "c=x & b=x & a=x",
-            "OK | OK 0 | OK 0 | OK A 9/DAY 5 86400000000",
-        ),
-        (0, "b=x & c=x", "OK | OK B 1/DAY 0 86400000000 | OK 0"),
-    ];
+        a=x & b=x & c=x => OK | OK A 9/DAY 8 86400000000 | OK 0 | OK 0
+        b=x & a=x & c=x => OK | OK 0 | OK A 9/DAY 7 86400000000 | OK 0
+        c=x & a=x & b=x => OK | OK 0 | OK A 9/DAY 6 86400000000 | OK 0
+        c=x & b=x & a=x => OK | OK 0 | OK 0 | OK A 9/DAY 5 86400000000
+        b=x & c=x => OK | OK B 1/DAY 0 86400000000 | OK 0
+    ";
     let fixture = fixture(Headers::Ratelimit);
-    fixture.check(rows).await;
+    fixture.check(lines).await;
     let rules = fixture.service.rules();
     let site = rules.iter().find(|rule| rule.path == "site").unwrap();
     // A request that another rule denied counts neither as allowed nor as denied.
@@ -433,86 +356,30 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
 
 #[tokio::test]
 async fn quotas_deny_only_together() {
-    let rows: &[(u64, &str, &str)] = &[
-        (0, "monthly=x", "OK | OK monthly 1/MONTH 0 2592000000000"),
-        (
-            0,
-            "monthly=x & yearly=x",
-            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
-        ),
-        (
-            0,
-            "monthly=x & user=ann",
-            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OK user 3/MINUTE 3 0",
-        ),
-        (
-            0,
-            "monthly=x & yearly=x +0",
-            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000",
-        ),
-        (
-            0,
-            "monthly=x & yearly=x",
-            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000",
-        ),
-        (
-            0,
-            "user=ann & monthly=x & yearly=x",
-            "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
-        ),
+    let lines = "
+        monthly=x => OK | OK monthly 1/MONTH 0 2592000000000
+        monthly=x & yearly=x => OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000
+        monthly=x & user=ann => OVER | OVER monthly 1/MONTH 0 2592000000000 | OK user 3/MINUTE 3 0
+        monthly=x & yearly=x +0 => OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000
+        monthly=x & yearly=x => OK | OVER monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000
+        user=ann & monthly=x & yearly=x => OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000
         // A rule without a limit is not one of the quotas.
-        (
-            0,
-            "endless=x & monthly=x",
-            "OVER | OK 4294967295 | OVER monthly 1/MONTH 0 2592000000000",
-        ),
+        endless=x & monthly=x => OVER | OK 4294967295 | OVER monthly 1/MONTH 0 2592000000000
         // A quota in shadow mode is never spent, as in Envoy's service.
-        (
-            0,
-            "monthly=x & tried_quota=x",
-            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000",
-        ),
-        (
-            0,
-            "monthly=x & tried_quota=x",
-            "OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000",
-        ),
+        monthly=x & tried_quota=x => OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000
+        monthly=x & tried_quota=x => OK | OVER monthly 1/MONTH 0 2592000000000 | OK tried_quota 1/DAY 0 86400000000
         // A request that can never fit hides neither a spent quota nor a denial in shadow mode.
-        (
-            0,
-            "never=x & monthly=x",
-            "OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000",
-        ),
-        (
-            0,
-            "monthly=x +0 & user=ann +4",
-            "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 0",
-        ),
+        never=x & monthly=x => OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000
+        monthly=x +0 & user=ann +4 => OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 0
         // With a quota that never fits, a refunded charge shows nowhere.
-        (
-            0,
-            "user=bob & none_left=x",
-            "OVER | OK user 3/MINUTE 3 0 | OVER none_left 0/UNKNOWN 0",
-        ),
-        (
-            0,
-            "none_left=x & site=bob & two=bob & yearly=x",
-            "OVER | OVER none_left 0/UNKNOWN 0 | OK whole site 5/SECOND 5 0 | OK two 2/UNKNOWN 2 0 | OVER yearly 2/YEAR 0 31536000000000",
-        ),
-        (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
-        (
-            0,
-            "never=x & tried=x",
-            "OVER | OVER never 0/UNKNOWN 0 | OK tried 1/WEEK 0 604800000000",
-        ),
-        (
-            0,
-            "tried=x & user=ann +4",
-            "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 0",
-        ),
-    ];
+        user=bob & none_left=x => OVER | OK user 3/MINUTE 3 0 | OVER none_left 0/UNKNOWN 0
+        none_left=x & site=bob & two=bob & yearly=x => OVER | OVER none_left 0/UNKNOWN 0 | OK whole site 5/SECOND 5 0 | OK two 2/UNKNOWN 2 0 | OVER yearly 2/YEAR 0 31536000000000
+        tried=x => OK | OK tried 1/WEEK 0 604800000000
+        never=x & tried=x => OVER | OVER never 0/UNKNOWN 0 | OK tried 1/WEEK 0 604800000000
+        tried=x & user=ann +4 => OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 0
+    ";
     let fixture = fixture(Headers::Ratelimit);
-    fixture.check(rows).await;
+    fixture.check(lines).await;
     let rules = fixture.service.rules();
     let tried = rules.iter().find(|rule| rule.path == "tried").unwrap();
     assert_eq!(
@@ -527,155 +394,74 @@ async fn quotas_deny_only_together() {
 #[tokio::test]
 async fn costs_are_those_of_the_request_or_the_descriptor() {
     let fixture = fixture(Headers::None);
-    let rows: &[(u32, &str, &str)] = &[
-        (0, "site=a", "OK | OK whole site 5/SECOND 4 1000000"),
-        (2, "site=a", "OK | OK whole site 5/SECOND 2 1000000"),
-        (2, "site=a +1", "OK | OK whole site 5/SECOND 1 1000000"),
-        (2, "site=a", "OVER | OVER whole site 5/SECOND 1 1000000"),
+    // The request's cost comes first.
+    let lines = "
+        0 site=a => OK | OK whole site 5/SECOND 4 1000000
+        2 site=a => OK | OK whole site 5/SECOND 2 1000000
+        2 site=a +1 => OK | OK whole site 5/SECOND 1 1000000
+        2 site=a => OVER | OVER whole site 5/SECOND 1 1000000
         // An explicit 0 looks whether one more would fit.
-        (2, "site=a +0", "OK | OK whole site 5/SECOND 1 1000000"),
-        (1, "site=a", "OK | OK whole site 5/SECOND 0 1000000"),
-        (0, "site=a +0", "OVER | OVER whole site 5/SECOND 0 1000000"),
-        (0, "site=new +0", "OK | OK whole site 5/SECOND 5 0"),
+        2 site=a +0 => OK | OK whole site 5/SECOND 1 1000000
+        1 site=a => OK | OK whole site 5/SECOND 0 1000000
+        0 site=a +0 => OVER | OVER whole site 5/SECOND 0 1000000
+        0 site=new +0 => OK | OK whole site 5/SECOND 5 0
         // A request that never fits has no duration.
-        (6, "site=b", "OVER | OVER whole site 5/SECOND 5"),
-        (
-            0,
-            "site=b +18446744073709551615",
-            "OVER | OVER whole site 5/SECOND 0",
-        ),
-        (3, "two=b", "OVER | OVER two 2/UNKNOWN 2"),
-        (
-            u32::MAX,
-            "huge=b",
-            "OK | OK huge 4294967295/YEAR 4294967295 31536000000000",
-        ),
-        (9, "tried=b", "OK | OK tried 1/WEEK 1"),
-        (
-            9,
-            "free=b & trusted=b & nobody=b",
-            "OK | OK 4294967295 | OK 0 | OK 0",
-        ),
-    ];
-    for (hits, asked, expected) in rows {
-        let answer = fixture.ask(&request("d", asked, *hits)).await.unwrap();
-        assert_eq!(text(&answer), *expected, "{asked} with {hits}");
+        6 site=b => OVER | OVER whole site 5/SECOND 5
+        0 site=b +18446744073709551615 => OVER | OVER whole site 5/SECOND 0
+        3 two=b => OVER | OVER two 2/UNKNOWN 2
+        4294967295 huge=b => OK | OK huge 4294967295/YEAR 4294967295 31536000000000
+        9 tried=b => OK | OK tried 1/WEEK 1
+        9 free=b & trusted=b & nobody=b => OK | OK 4294967295 | OK 0 | OK 0
+    ";
+    for (asked, expected) in rows(lines) {
+        let (hits, descriptors) = asked.split_once(' ').unwrap();
+        let request = request("d", descriptors, hits.parse().unwrap());
+        let answer = fixture.ask(&request).await.unwrap();
+        assert_eq!(text(&answer), expected, "{asked}");
     }
 }
 
 #[tokio::test]
 async fn a_charge_of_a_descriptor_counts_in_any_case() {
-    let rows: &[(u64, &str, &str)] = &[
+    let lines = "
         // A look before the request, and the charge after the response.
-        (0, "tokens=a +0", "OK | OK tokens 1000/HOUR 1000 0"),
-        (
-            0,
-            "tokens=a +600",
-            "OK | OK tokens 1000/HOUR 400 3600000000",
-        ),
-        (0, "tokens=a +0", "OK | OK tokens 1000/HOUR 400 3600000000"),
-        (
-            SECOND,
-            "tokens=a +600",
-            "OVER | OVER tokens 1000/HOUR 0 3600000000",
-        ),
-        (
-            0,
-            "tokens=a +0",
-            "OVER | OVER tokens 1000/HOUR 0 3599000000",
-        ),
-        (
-            3_599 * SECOND,
-            "tokens=a +0",
-            "OK | OK tokens 1000/HOUR 400 1000000",
-        ),
+        tokens=a +0 => OK | OK tokens 1000/HOUR 1000 0
+        tokens=a +600 => OK | OK tokens 1000/HOUR 400 3600000000
+        tokens=a +0 => OK | OK tokens 1000/HOUR 400 3600000000
+        1s: tokens=a +600 => OVER | OVER tokens 1000/HOUR 0 3600000000
+        tokens=a +0 => OVER | OVER tokens 1000/HOUR 0 3599000000
+        3599s: tokens=a +0 => OK | OK tokens 1000/HOUR 400 1000000
         // Above the maximum.
-        (0, "tokens=b +1200", "OVER | OVER tokens 1000/HOUR 0"),
-        (
-            0,
-            "tokens=b +0",
-            "OVER | OVER tokens 1000/HOUR 0 3600000000",
-        ),
-        (
-            0,
-            "tokens=c +18446744073709551615",
-            "OVER | OVER tokens 1000/HOUR 0",
-        ),
-        (
-            0,
-            "tokens=c +0",
-            "OVER | OVER tokens 1000/HOUR 0 3600000000",
-        ),
+        tokens=b +1200 => OVER | OVER tokens 1000/HOUR 0
+        tokens=b +0 => OVER | OVER tokens 1000/HOUR 0 3600000000
+        tokens=c +18446744073709551615 => OVER | OVER tokens 1000/HOUR 0
+        tokens=c +0 => OVER | OVER tokens 1000/HOUR 0 3600000000
         // Regardless of the other descriptors, whose own requests are not charged.
-        (
-            0,
-            "tokens=d +300 & never=x & user=d",
-            "OVER | OK tokens 1000/HOUR 700 3600000000 | OVER never 0/UNKNOWN 0 | OK user 3/MINUTE 3 0",
-        ),
-        (
-            0,
-            "user=d & tokens=d +300 & tokens=b +1",
-            "OVER | OK user 3/MINUTE 3 0 | OK tokens 1000/HOUR 400 3600000000 | OVER tokens 1000/HOUR 0 3600000000",
-        ),
-        (
-            0,
-            "user=d & tokens=d +1001",
-            "OVER | OK user 3/MINUTE 3 0 | OVER tokens 1000/HOUR 0",
-        ),
-        (
-            0,
-            "user=d & site=d",
-            "OK | OK user 3/MINUTE 2 60000000 | OK whole site 5/SECOND 4 1000000",
-        ),
-        (
-            0,
-            "site=d & monthly=d +2",
-            "OVER | OK whole site 5/SECOND 4 1000000 | OVER monthly 1/MONTH 0",
-        ),
+        tokens=d +300 & never=x & user=d => OVER | OK tokens 1000/HOUR 700 3600000000 | OVER never 0/UNKNOWN 0 | OK user 3/MINUTE 3 0
+        user=d & tokens=d +300 & tokens=b +1 => OVER | OK user 3/MINUTE 3 0 | OK tokens 1000/HOUR 400 3600000000 | OVER tokens 1000/HOUR 0 3600000000
+        user=d & tokens=d +1001 => OVER | OK user 3/MINUTE 3 0 | OVER tokens 1000/HOUR 0
+        user=d & site=d => OK | OK user 3/MINUTE 2 60000000 | OK whole site 5/SECOND 4 1000000
+        site=d & monthly=d +2 => OVER | OK whole site 5/SECOND 4 1000000 | OVER monthly 1/MONTH 0
         // In shadow mode, and with its own limit.
-        (0, "tried=d +9", "OK | OK tried 1/WEEK 0"),
-        (0, "tried=d +0", "OK | OK tried 1/WEEK 0 604800000000"),
-        (0, "user=d @5/HOUR +3", "OK | OK user 5/HOUR 2 3600000000"),
-        (
-            0,
-            "user=d @5/HOUR +3",
-            "OVER | OVER user 5/HOUR 0 3600000000",
-        ),
-        (0, "user=e @5/HOUR +6", "OVER | OVER user 5/HOUR 0"),
-        (
-            0,
-            "user=e @5/HOUR +0",
-            "OVER | OVER user 5/HOUR 0 3600000000",
-        ),
-        (0, "free=d @5/HOUR +6", "OVER | OVER =override 5/HOUR 0"),
-        (
-            0,
-            "free=d @5/HOUR",
-            "OVER | OVER =override 5/HOUR 0 3600000000",
-        ),
+        tried=d +9 => OK | OK tried 1/WEEK 0
+        tried=d +0 => OK | OK tried 1/WEEK 0 604800000000
+        user=d @5/HOUR +3 => OK | OK user 5/HOUR 2 3600000000
+        user=d @5/HOUR +3 => OVER | OVER user 5/HOUR 0 3600000000
+        user=e @5/HOUR +6 => OVER | OVER user 5/HOUR 0
+        user=e @5/HOUR +0 => OVER | OVER user 5/HOUR 0 3600000000
+        free=d @5/HOUR +6 => OVER | OVER =override 5/HOUR 0
+        free=d @5/HOUR => OVER | OVER =override 5/HOUR 0 3600000000
         // A rule that counts attempts also counts these. A rule with `admitted` counts no denied request.
-        (0, "login=d +2", "OVER | OVER login 1/UNKNOWN 0"),
-        (0, "login=d +0", "OVER | OVER login 1/UNKNOWN 0 10000000"),
-        (
-            0,
-            "reserved=d +600",
-            "OK | OK reserved 1000/HOUR 400 3600000000",
-        ),
-        (
-            0,
-            "reserved=d +600",
-            "OVER | OVER reserved 1000/HOUR 400 3600000000",
-        ),
-        (0, "reserved=d +1200", "OVER | OVER reserved 1000/HOUR 400"),
-        (0, "reserved=d @9/HOUR +10", "OVER | OVER reserved 9/HOUR 9"),
-        (
-            0,
-            "reserved=d +400 & never=x",
-            "OVER | OK reserved 1000/HOUR 400 3600000000 | OVER never 0/UNKNOWN 0",
-        ),
-    ];
+        login=d +2 => OVER | OVER login 1/UNKNOWN 0
+        login=d +0 => OVER | OVER login 1/UNKNOWN 0 10000000
+        reserved=d +600 => OK | OK reserved 1000/HOUR 400 3600000000
+        reserved=d +600 => OVER | OVER reserved 1000/HOUR 400 3600000000
+        reserved=d +1200 => OVER | OVER reserved 1000/HOUR 400
+        reserved=d @9/HOUR +10 => OVER | OVER reserved 9/HOUR 9
+        reserved=d +400 & never=x => OVER | OK reserved 1000/HOUR 400 3600000000 | OVER never 0/UNKNOWN 0
+    ";
     let fixture = fixture(Headers::Ratelimit);
-    fixture.check(rows).await;
+    fixture.check(lines).await;
     // Requests in turn.
     for (key, used, expected) in [("two", 600, 2), ("one", 1_200, 1), ("all", 100, 10)] {
         let mut served = 0;
@@ -743,67 +529,35 @@ async fn denied_keys_of_removed_rules_are_forgotten() {
     let text = "domain: d\ndescriptors: [{ key: user, rate_limit: { policy: 1/1h } }]";
     let before = fixture.service.rules();
     let store = fixture.service.store().shared();
-    let rules = Rules::parse("f", text.as_bytes(), store, Some(&before));
+    let rules = RuleSet::parse("f", text.as_bytes(), store, Some(&before));
     fixture.service.reload(rules);
     assert_eq!(denied(&fixture), ["=override", "user"]);
 }
 
 #[tokio::test]
 async fn a_descriptor_can_bring_its_own_limit() {
-    let rows: &[(u64, &str, &str)] = &[
-        (0, "user=ann @5/HOUR", "OK | OK user 5/HOUR 4 3600000000"),
+    let lines = "
+        user=ann @5/HOUR => OK | OK user 5/HOUR 4 3600000000
         // It counts in a separate log for each unit, which outlives a change of the number.
-        (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
-        (0, "user=ann @2/HOUR", "OK | OK user 2/HOUR 0 3600000000"),
-        (
-            0,
-            "user=ann @2/HOUR",
-            "OVER | OVER user 2/HOUR 0 3600000000",
-        ),
-        (0, "user=ann @0/HOUR", "OVER | OVER user 0/UNKNOWN 0"),
-        (0, "user=ann @2/HOUR +3", "OVER | OVER user 2/HOUR 0"),
+        user=ann => OK | OK user 3/MINUTE 2 60000000
+        user=ann @2/HOUR => OK | OK user 2/HOUR 0 3600000000
+        user=ann @2/HOUR => OVER | OVER user 2/HOUR 0 3600000000
+        user=ann @0/HOUR => OVER | OVER user 0/UNKNOWN 0
+        user=ann @2/HOUR +3 => OVER | OVER user 2/HOUR 0
         // Where no rule has a limiter, and where none matches.
-        (0, "free=x @1/DAY", "OK | OK =override 1/DAY 0 86400000000"),
-        (
-            0,
-            "free=x @1/DAY",
-            "OVER | OVER =override 1/DAY 0 86400000000",
-        ),
-        (
-            0,
-            "free=y @1/DAY & nobody=x @1/MONTH",
-            "OK | OK =override 1/DAY 0 86400000000 | OK =override 1/MONTH 0 2592000000000",
-        ),
-        (
-            0,
-            "nobody=x @1/MONTH",
-            "OVER | OVER =override 1/MONTH 0 2592000000000",
-        ),
-        (
-            0,
-            "nobody=x;a=b @1/YEAR",
-            "OK | OK =override 1/YEAR 0 31536000000000",
-        ),
-        (
-            0,
-            "never=x @4/SECOND",
-            "OK | OK =override 4/SECOND 3 1000000",
-        ),
+        free=x @1/DAY => OK | OK =override 1/DAY 0 86400000000
+        free=x @1/DAY => OVER | OVER =override 1/DAY 0 86400000000
+        free=y @1/DAY & nobody=x @1/MONTH => OK | OK =override 1/DAY 0 86400000000 | OK =override 1/MONTH 0 2592000000000
+        nobody=x @1/MONTH => OVER | OVER =override 1/MONTH 0 2592000000000
+        nobody=x;a=b @1/YEAR => OK | OK =override 1/YEAR 0 31536000000000
+        never=x @4/SECOND => OK | OK =override 4/SECOND 3 1000000
         // A charge above the rule's own limit is also refunded.
-        (
-            0,
-            "reserved=bob @1200/DAY +1100 & free=x @1/DAY",
-            "OVER | OK reserved 1200/DAY 1200 0 | OVER =override 1/DAY 0 86400000000",
-        ),
-        (
-            0,
-            "reserved=bob @1200/DAY +1200",
-            "OK | OK reserved 1200/DAY 0 86400000000",
-        ),
-        (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),
-    ];
+        reserved=bob @1200/DAY +1100 & free=x @1/DAY => OVER | OK reserved 1200/DAY 1200 0 | OVER =override 1/DAY 0 86400000000
+        reserved=bob @1200/DAY +1200 => OK | OK reserved 1200/DAY 0 86400000000
+        nobody=z @0/SECOND => OVER | OVER =override 0/UNKNOWN 0
+    ";
     let fixture = fixture(Headers::Ratelimit);
-    fixture.check(rows).await;
+    fixture.check(lines).await;
     let elsewhere = fixture
         .ask(&request("elsewhere", "user=ann @1/DAY", 0))
         .await
@@ -903,8 +657,10 @@ async fn header_fields_are_in_the_chosen_form() {
         "",
     ]
     .map(str::to_owned);
+    let prefixed = |fields: String| fields.replace("ratelimit-", "x-ratelimit-");
     for (form, expected) in [
         (Headers::Ratelimit, structured),
+        (Headers::XRatelimit, legacy.clone().map(prefixed)),
         (Headers::Legacy, legacy),
         (Headers::None, Default::default()),
     ] {
@@ -972,11 +728,7 @@ fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
 async fn a_denial_waits_for_its_refunds() {
     let (fixture, faulty, until_used) = faulty();
     fixture
-        .check(&[(
-            0,
-            "user=ann +3 & site=x",
-            "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000",
-        )])
+        .check("user=ann +3 & site=x => OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000")
         .await;
     faulty.rule(|verb, _| {
         if verb == "settle" {

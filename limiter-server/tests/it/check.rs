@@ -30,7 +30,7 @@ descriptors:
 ";
     fs::write(&path, valid).unwrap();
     let table = "\
-domain  rule   limit                                          place
+domain  rule   limit                                          position
 d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
 d       b=ä    unlimited                                      limits.yaml:4:3
 d       b=ä,c  exempt                                         limits.yaml:4:67

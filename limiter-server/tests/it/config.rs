@@ -7,12 +7,13 @@ use std::process::Command;
 
 use limiter_core::{Counting, Limiter, Policy};
 use limiter_server::config::Errors;
-use limiter_server::rules::Rules;
+use limiter_server::rules::RuleSet;
 
 use crate::rules::{parse, read, store};
+use crate::table::rows;
 
 /// One line for each rule, in the order of the files.
-fn lines(rules: &Rules) -> Vec<String> {
+fn lines(rules: &RuleSet) -> Vec<String> {
     let line = |rule: &limiter_server::rules::Rule| {
         let policy = rule.limiter().map(Limiter::policy);
         let effect = policy.map_or_else(|| rule.effect.name().to_owned(), Policy::to_string);
@@ -46,7 +47,7 @@ fn lines(rules: &Rules) -> Vec<String> {
 }
 
 /// The domains of rules, sorted.
-pub(crate) fn domains(rules: &Rules) -> Vec<String> {
+pub(crate) fn domains(rules: &RuleSet) -> Vec<String> {
     let mut domains: Vec<String> = rules
         .with_overrides()
         .map(|rule| rule.domain.clone())
@@ -120,11 +121,14 @@ wildcards tenant=t*prod,tenant=res*,type: 60/1m";
             "databases database=default: 500/1s"
         ]
     );
-    let place = one.iter().nth(1).unwrap().place.to_string();
-    assert!(place.ends_with("tests/config/values.yaml:9:5"), "{place}");
+    let position = one.iter().nth(1).unwrap().position.to_string();
+    assert!(
+        position.ends_with("tests/config/values.yaml:9:5"),
+        "{position}"
+    );
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/limits.yaml");
     assert_eq!(
-        domains(&Rules::read(&example, &store(), None).unwrap()),
+        domains(&RuleSet::read(&example, &store(), None).unwrap()),
         ["edge"]
     );
 }
@@ -218,201 +222,73 @@ fn fields_that_are_null_or_zero_are_absent() {
         lines(&rules),
         ["listener/one route=route,match: 5/1s", "two k=010: exempt"]
     );
-    assert_eq!(rules.iter().nth(1).unwrap().place.to_string(), "f:8:3");
+    assert_eq!(rules.iter().nth(1).unwrap().position.to_string(), "f:8:3");
     assert_eq!(domains(&rules), ["listener/one", "two"]);
 }
 
 #[test]
 fn every_error_of_a_file_has_a_place() {
-    let limit =
-        |limit: &str| format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n");
-    let node = |node: &str| format!("domain: d\ndescriptors:\n- {{{node}}}\n");
-    let cases: Vec<(String, &[&str])> = vec![
-        (String::new(), &["f:1:1: expected a mapping, found nothing"]),
-        (
-            "- a".to_owned(),
-            &["f:1:1: expected a mapping, found a list"],
-        ),
-        (
-            "descriptors: []".to_owned(),
-            &["f:1:1: expected `domain` with a text"],
-        ),
-        (
-            "domain: ''".to_owned(),
-            &["f:1:9: expected `domain` with a text"],
-        ),
-        (
-            "domain: [d]".to_owned(),
-            &["f:1:9: expected a text, found a list"],
-        ),
-        (
-            "domain: d\ndescriptors: {}".to_owned(),
-            &["f:2:14: expected a list, found a mapping"],
-        ),
-        (
-            "domain: d\ndescriptors:\n- a\n- 7".to_owned(),
-            &[
-                "f:3:3: expected a mapping, found \"a\"",
-                "f:4:3: expected a mapping, found 7",
-            ],
-        ),
-        (
-            "domain: d\ndomain: e\n0.25: f".to_owned(),
-            &[
-                "f:2:1: duplicate field `domain`",
-                "f:3:1: expected one of the fields domain, descriptors, name, found 0.25",
-            ],
-        ),
-        ("domain: a: b".to_owned(), &["f:1:10: "]),
-        (
-            "domain: d\n---\ndomain: d\nx: 010\n---\n---\ndomain: d".to_owned(),
-            &["f:4:1: expected one of the fields domain, descriptors, name, found \"x\""],
-        ),
-        (
-            "domain: d\n---\ndomain: d".to_owned(),
-            &["f:3:9: the domain \"d\" is already defined at f:1:9"],
-        ),
-        (
-            "domain: *d".to_owned(),
-            &["f:1:9: reference to unknown value"],
-        ),
-        (node("value: v"), &["f:3:3: expected `key` with a text"]),
-        (
-            node("key: k, value: {}"),
-            &["f:3:19: expected a text, found a mapping"],
-        ),
-        (
-            node("key: 'k*'"),
-            &["f:3:9: expected a key without `*`: wildcards are for values"],
-        ),
-        (
-            node("key: k, ratelimit: 1"),
-            &[
-                "f:3:12: expected one of the fields key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, \
-             value_to_metric, share_threshold, metadata, descriptors, found \"ratelimit\"",
-            ],
-        ),
-        (
-            node("key: k, shadow_mode: 1, detailed_metric: maybe"),
-            &[
-                "f:3:25: expected true or false, found 1",
-                "f:3:45: expected true or false, found \"maybe\"",
-            ],
-        ),
-        (
-            node("key: k, value: v, share_threshold: true"),
-            &["f:3:39: `share_threshold` needs a value with `*`"],
-        ),
-        (
-            node("key: k, metadata: 5"),
-            &["f:3:22: expected a mapping, found 5"],
-        ),
-        (
-            node("key: k, rate_limit: []"),
-            &["f:3:24: expected a mapping, found a list"],
-        ),
-        (
-            node("key: k}\n- {key: k, value: v}\n- {key: k, value: v}\n- {key: k"),
-            &[
-                "f:5:3: the descriptor at 4:3 has the same key and value",
-                "f:6:3: the descriptor at 3:3 has the same key and value",
-            ],
-        ),
-        (
-            limit(""),
-            &[
-                "f:4:15: expected `requests_per_unit`, `policy` or `unlimited: true`",
-                "f:4:15: expected `unit` with a text",
-            ],
-        ),
-        (
-            limit("unit: fortnight, requests_per_unit: -1"),
-            &[
-                "f:4:22: expected second, minute, hour, day, week, month or year, found \"fortnight\"",
-                "f:4:52: expected a whole number, found -1",
-            ],
-        ),
-        (
-            limit("unit: unknown, requests_per_unit: '5'"),
-            &[
-                "f:4:22: expected second, minute, hour, day, week, month or year, found \"unknown\"",
-                "f:4:50: expected a whole number, found \"5\"",
-            ],
-        ),
-        (
-            limit("unit: day, requestsperunit: 5"),
-            &[
-                "f:4:27: expected one of the fields unit, requests_per_unit, unlimited, name, replaces, policy, counting, \
-             lease, found \"requestsperunit\"",
-            ],
-        ),
-        (
-            limit("unit: day, requests_per_unit: 9007199254740993"),
-            &["f:4:46: "],
-        ),
-        (
-            limit("unlimited: true, unit: day, requests_per_unit: 25"),
-            &["f:4:39: `unit` cannot be combined with `unlimited`"],
-        ),
-        (
-            limit("policy: 5/10x, unit: second"),
-            &[
-                "f:4:24: policy \"5/10x\": expected a whole number and a unit",
-                "f:4:37: `unit` cannot be combined with `policy`",
-            ],
-        ),
-        (
-            limit("policy: '5/1m~1s, 9/1h~1m'"),
-            &[
-                "f:4:24: policy \"5/1m~1s, 9/1h~1m\": resolutions 1s and 1m differ, expected one resolution",
-            ],
-        ),
-        (
-            limit("policy: 5/10s, counting: both"),
-            &["f:4:41: expected admitted or attempts, found \"both\""],
-        ),
-        (
-            limit("unit: minute, requests_per_unit: 5, lease: 5s"),
-            &[
-                "f:4:59: policy \"5/1m+5s\": lease of 5s is not supported; the nearest are 1s and 10s",
-            ],
-        ),
-        (
-            limit("policy: 5/10s+1s, lease: 1s"),
-            &["f:4:41: `lease` cannot be combined with `policy`"],
-        ),
-        (
-            limit("policy: 5/10s+1s, counting: attempts"),
-            &["f:4:24: a lease cannot be combined with `counting: attempts`"],
-        ),
-        (
-            limit("unit: day, requests_per_unit: 0, counting: attempts"),
-            &["f:4:59: `counting` cannot be combined with `requests_per_unit: 0`"],
-        ),
-        (
-            limit(
-                "policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}]",
-            ),
-            &[
-                "f:4:50: expected the name of another rule, found this rule's name \"a\"",
-                "f:4:61: expected `name` with a text",
-                "f:4:71: expected `name` with a text",
-                "f:4:75: expected a mapping, found \"b\"",
-                "f:4:88: expected one of the fields name, found \"key\"",
-            ],
-        ),
-    ];
-    for (text, expected) in cases {
+    // A `\\n` begins a new line, and `&&` separates errors.
+    let lines = r#"
+         => 1:1: expected a mapping, found nothing
+        - a => 1:1: expected a mapping, found a list
+        descriptors: [] => 1:1: expected `domain` with a text
+        domain: '' => 1:9: expected `domain` with a text
+        domain: [d] => 1:9: expected a text, found a list
+        domain: d\ndescriptors: {} => 2:14: expected a list, found a mapping
+        domain: d\ndescriptors:\n- a\n- 7 => 3:3: expected a mapping, found "a" && 4:3: expected a mapping, found 7
+        domain: d\ndomain: e\n0.25: f => 2:1: duplicate field `domain` && 3:1: expected one of the fields domain, descriptors, name, found 0.25
+        domain: a: b => 1:10: 
+        domain: d\n---\ndomain: d\nx: 010\n---\n---\ndomain: d => 4:1: expected one of the fields domain, descriptors, name, found "x"
+        domain: d\n---\ndomain: d => 3:9: the domain "d" is already defined at f:1:9
+        domain: *d => 1:9: reference to unknown value
+        descriptor value: v => 3:3: expected `key` with a text
+        descriptor key: k, value: {} => 3:19: expected a text, found a mapping
+        descriptor key: 'k*' => 3:9: expected a key without `*`: wildcards are for values
+        descriptor key: k, ratelimit: 1 => 3:12: expected one of the fields key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors, found "ratelimit"
+        descriptor key: k, shadow_mode: 1, detailed_metric: maybe => 3:25: expected true or false, found 1 && 3:45: expected true or false, found "maybe"
+        descriptor key: k, value: v, share_threshold: true => 3:39: `share_threshold` needs a value with `*`
+        descriptor key: k, metadata: 5 => 3:22: expected a mapping, found 5
+        descriptor key: k, rate_limit: [] => 3:24: expected a mapping, found a list
+        descriptor key: k}\n- {key: k, value: v}\n- {key: k, value: v}\n- {key: k => 5:3: the descriptor at 4:3 has the same key and value && 6:3: the descriptor at 3:3 has the same key and value
+        limit  => 4:15: expected `requests_per_unit`, `policy` or `unlimited: true` && 4:15: expected `unit` with a text
+        limit unit: fortnight, requests_per_unit: -1 => 4:22: expected second, minute, hour, day, week, month or year, found "fortnight" && 4:52: expected a whole number, found -1
+        limit unit: unknown, requests_per_unit: '5' => 4:22: expected second, minute, hour, day, week, month or year, found "unknown" && 4:50: expected a whole number, found "5"
+        limit unit: day, requestsperunit: 5 => 4:27: expected one of the fields unit, requests_per_unit, unlimited, name, replaces, policy, counting, lease, found "requestsperunit"
+        limit unit: day, requests_per_unit: 9007199254740993 => 4:46: 
+        limit unlimited: true, unit: day, requests_per_unit: 25 => 4:39: `unit` cannot be combined with `unlimited`
+        limit policy: 5/10x, unit: second => 4:24: policy "5/10x": expected a whole number and a unit && 4:37: `unit` cannot be combined with `policy`
+        limit policy: '5/1m~1s, 9/1h~1m' => 4:24: policy "5/1m~1s, 9/1h~1m": resolutions 1s and 1m differ, expected one resolution
+        limit policy: 5/10s, counting: both => 4:41: expected admitted or attempts, found "both"
+        limit unit: minute, requests_per_unit: 5, lease: 5s => 4:59: policy "5/1m+5s": lease of 5s is not supported; the nearest are 1s and 10s
+        limit policy: 5/10s+1s, lease: 1s => 4:41: `lease` cannot be combined with `policy`
+        limit policy: 5/10s+1s, counting: attempts => 4:24: a lease cannot be combined with `counting: attempts`
+        limit unit: day, requests_per_unit: 0, counting: attempts => 4:59: `counting` cannot be combined with `requests_per_unit: 0`
+        limit policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}] => 4:50: expected the name of another rule, found this rule's name "a" && 4:61: expected `name` with a text && 4:71: expected `name` with a text && 4:75: expected a mapping, found "b" && 4:88: expected one of the fields name, found "key"
+    "#;
+    for (given, expected) in rows(lines) {
+        let given = given.replace(r"\n", "\n");
+        let text = match given.split_once(' ') {
+            Some(("limit", limit)) => {
+                format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n")
+            }
+            Some(("descriptor", fields)) => format!("domain: d\ndescriptors:\n- {{{fields}}}\n"),
+            _ if given == "limit" => {
+                "domain: d\ndescriptors:\n- key: k\n  rate_limit: {}\n".to_owned()
+            }
+            _ => given,
+        };
         let Errors(errors) = parse(&text).expect_err(&text);
-        let same = errors.len() == expected.len()
-            && errors
-                .iter()
-                .zip(expected)
-                .all(|(error, start)| error.starts_with(start));
+        let expected: Vec<_> = expected
+            .split(" && ")
+            .map(|error| format!("f:{error}"))
+            .collect();
+        let is_same = |(error, start): (&String, &String)| error.starts_with(start);
+        let same = errors.len() == expected.len() && errors.iter().zip(&expected).all(is_same);
         assert!(same, "{text}\n{errors:#?}\nexpected {expected:#?}");
     }
     let Errors(errors) =
-        Rules::parse("f", b"domain: d\n# \xc3\xa4 \xff", &store(), None).unwrap_err();
+        RuleSet::parse("f", b"domain: d\n# \xc3\xa4 \xff", &store(), None).unwrap_err();
     assert_eq!(errors, ["f:2:5: expected UTF-8"]);
 }
 
@@ -422,7 +298,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     let path = folder.path();
     let write =
         |name: &str, domain: &str| fs::write(path.join(name), format!("domain: {domain}")).unwrap();
-    let domains = || Rules::read(path, &store(), None).map(|rules| domains(&rules));
+    let domains = || RuleSet::read(path, &store(), None).map(|rules| domains(&rules));
     let errors = || {
         domains()
             .unwrap_err()
@@ -456,7 +332,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
                     DIR/e.yaml:1:9: the domain \"a\" is already defined at DIR/a.yaml:1:9\n\
                     DIR/f.yaml: No such file or directory (os error 2)";
     assert_eq!(errors(), expected);
-    let absent = Rules::read(&path.join("absent"), &store(), None)
+    let absent = RuleSet::read(&path.join("absent"), &store(), None)
         .unwrap_err()
         .to_string();
     assert!(

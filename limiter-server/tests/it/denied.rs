@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use limiter_server::denied::{DeniedKeys, KEPT};
-use limiter_server::rules::{Rule, Rules};
+use limiter_server::rules::{Rule, RuleSet};
 
 use crate::rules::store;
 
-fn rules(path: &str, before: Option<&Rules>) -> Rules {
+fn rules(path: &str, before: Option<&RuleSet>) -> RuleSet {
     let text = format!("domain: edge\ndescriptors: [{{key: {path}}}]");
-    Rules::parse("limits.yaml", text.as_bytes(), &store(), before).unwrap()
+    RuleSet::parse("limits.yaml", text.as_bytes(), &store(), before).unwrap()
 }
 
-fn rule(rules: &Rules) -> &Arc<Rule> {
+fn rule(rules: &RuleSet) -> &Arc<Rule> {
     rules.iter().next().unwrap()
 }
 

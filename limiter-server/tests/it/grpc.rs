@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use limiter_server::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use prost::Message;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testbed::write_certificates;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code as Grpc, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -293,32 +292,10 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
     drop(never_ends);
 }
 
-/// Writes the certificates of a server and a client, both signed by `ca.pem`.
-pub(crate) fn certificates(folder: &Path) {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    // OpenSSL takes a certificate with its issuer's name for one that signed itself.
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    fs::write(folder.join("ca.pem"), ca.pem()).unwrap();
-    for name in ["server", "client"] {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned)).unwrap();
-        fs::write(
-            folder.join(format!("{name}.pem")),
-            params.signed_by(&key, &ca).unwrap().pem(),
-        )
-        .unwrap();
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
-    }
-}
-
 #[tokio::test]
 async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    write_certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
     let (cert, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
@@ -387,7 +364,7 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     until("the damage is seen", || {
         (one_sided.logged("cannot reload TLS") > 0).then_some(())
     });
-    certificates(folder.path());
+    write_certificates(folder.path());
     let new = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(read("ca.pem")))
         .domain_name("localhost");

@@ -21,6 +21,7 @@ mod rules;
 mod server;
 mod state;
 mod stores;
+mod table;
 mod tools;
 mod v1;
 mod windows;

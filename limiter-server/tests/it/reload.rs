@@ -10,7 +10,7 @@ use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use limiter_server::reload;
-use limiter_server::rules::Rules;
+use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
 use tokio::task::JoinSet;
@@ -154,7 +154,7 @@ const CASES: &[Case] = &[
 /// Serves a configuration in memory, and reloads it.
 fn watched(path: &Path) -> (Arc<Service>, JoinSet<()>) {
     let store = Store::over(Arc::new(MemoryStore::new()));
-    let rules = Rules::read(path, store.shared(), None).unwrap();
+    let rules = RuleSet::read(path, store.shared(), None).unwrap();
     let service = Arc::new(Service::new(rules, store, Headers::default()));
     let mut background = JoinSet::new();
     background.spawn(reload::watch(path.to_owned(), Arc::clone(&service)).unwrap());

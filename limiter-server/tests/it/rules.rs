@@ -7,24 +7,26 @@ use std::sync::Arc;
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
-use limiter_server::rules::Rules;
+use limiter_server::rules::RuleSet;
+
+use crate::table::rows;
 
 pub(crate) fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-pub(crate) fn parse(text: &str) -> Result<Rules, Errors> {
-    Rules::parse("f", text.as_bytes(), &store(), None)
+pub(crate) fn parse(text: &str) -> Result<RuleSet, Errors> {
+    RuleSet::parse("f", text.as_bytes(), &store(), None)
 }
 
 /// Reads a file of `tests/config`, or all.
-pub(crate) fn read(file: &str) -> Rules {
+pub(crate) fn read(file: &str) -> RuleSet {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config")).join(file);
-    Rules::read(&path, &store(), None).unwrap()
+    RuleSet::read(&path, &store(), None).unwrap()
 }
 
 /// The matching rule's path, then `|` and the key, then the label if there is one.
-fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
+fn found(rules: &RuleSet, domain: &str, entries: &[(&str, &str)]) -> String {
     let Some(found) = rules.find(domain, entries) else {
         return "none".to_owned();
     };
@@ -38,137 +40,63 @@ fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
 #[test]
 fn descriptors_match_as_in_envoys_service() {
     let rules = read("");
-    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
-    let cases: &[Case<'_>] = &[
-        ("nowhere", &[("database", "orders")], "none"),
-        ("databases", &[("database", "orders")], "database=orders | "),
-        ("databases", &[("database", "other")], "none"),
-        ("databases", &[], "none"),
-        (
-            "databases",
-            &[("database", "orders"), ("table", "a")],
-            "none",
-        ),
-        ("mail", &[("kind", "newsletter")], "none"),
-        (
-            "mail",
-            &[("kind", "newsletter"), ("recipient", "ann")],
-            "kind=newsletter,recipient | ann",
-        ),
-        ("mail", &[("kind", "bill"), ("recipient", "ann")], "none"),
-        ("mail", &[("recipient", "ann")], "recipient | ann"),
-        ("mail", &[("recipient", "")], "recipient | "),
-        ("mail", &[("recipient", "a,b\\")], "recipient | a,b\\"),
-        (
-            "edge",
-            &[("remote_address", "192.0.2.5")],
-            "remote_address=192.0.2.5 | ",
-        ),
-        (
-            "edge",
-            &[("remote_address", "192.0.2.6")],
-            "remote_address=192.0.2.6 | ",
-        ),
-        (
-            "edge",
-            &[("remote_address", "192.0.2.7")],
-            "remote_address | 192.0.2.7",
-        ),
-        ("edge", &[("path", "404")], "path=404 | "),
-        ("edge", &[("version", "1.1")], "none"),
+    let lines = r"
+        nowhere database=orders => none
+        databases database=orders => database=orders |
+        databases database=other => none
+        databases  => none
+        databases database=orders;table=a => none
+        mail kind=newsletter => none
+        mail kind=newsletter;recipient=ann => kind=newsletter,recipient | ann
+        mail kind=bill;recipient=ann => none
+        mail recipient=ann => recipient | ann
+        mail recipient= => recipient |
+        mail recipient=a,b\ => recipient | a,b\
+        edge remote_address=192.0.2.5 => remote_address=192.0.2.5 |
+        edge remote_address=192.0.2.6 => remote_address=192.0.2.6 |
+        edge remote_address=192.0.2.7 => remote_address | 192.0.2.7
+        edge path=404 => path=404 |
+        edge version=1.1 => none
         // A limit on a descriptor with descriptors below it.
-        ("all", &[("header", "a")], "header | a"),
-        (
-            "all",
-            &[("header", "a"), ("other", "b")],
-            "header,other | a,b",
-        ),
-        (
-            "all",
-            &[("header", "a,b"), ("other", "c\\")],
-            "header,other | a\\,b,c\\\\",
-        ),
-        (
-            "all",
-            &[("header", "a"), ("other", "shady")],
-            "header,other=shady | a",
-        ),
-        ("all", &[("header", "a"), ("free", "")], "header,free | a,"),
-        ("all", &[("header", "a"), ("absent", "b")], "none"),
-        ("all", &[("other", "b"), ("header", "a")], "none"),
+        all header=a => header | a
+        all header=a;other=b => header,other | a,b
+        all header=a,b;other=c\ => header,other | a\,b,c\\
+        all header=a;other=shady => header,other=shady | a
+        all header=a;free= => header,free | a,
+        all header=a;absent=b => none
+        all other=b;header=a => none
         // Wildcards.
-        ("wildcards", &[("start", "v")], "start=v* | v"),
-        ("wildcards", &[("start", "v1")], "start=v* | v1"),
-        ("wildcards", &[("start", "w1")], "none"),
-        (
-            "wildcards",
-            &[("path", "/api/7/action")],
-            "path=/api/*/action | /api/7/action",
-        ),
-        (
-            "wildcards",
-            &[("path", "/api//action")],
-            "path=/api/*/action | /api//action",
-        ),
-        ("wildcards", &[("path", "/api/action")], "none"),
-        ("wildcards", &[("path", "/api/7/other")], "none"),
-        (
-            "wildcards",
-            &[("route", "/api/1/resource/2/action")],
-            "route=/api/*/resource/*/action | /api/1/resource/2/action",
-        ),
-        ("wildcards", &[("route", "/api/1/2/action")], "none"),
-        ("wildcards", &[("route", "/api//resource/action")], "none"),
+        wildcards start=v => start=v* | v
+        wildcards start=v1 => start=v* | v1
+        wildcards start=w1 => none
+        wildcards path=/api/7/action => path=/api/*/action | /api/7/action
+        wildcards path=/api//action => path=/api/*/action | /api//action
+        wildcards path=/api/action => none
+        wildcards path=/api/7/other => none
+        wildcards route=/api/1/resource/2/action => route=/api/*/resource/*/action | /api/1/resource/2/action
+        wildcards route=/api/1/2/action => none
+        wildcards route=/api//resource/action => none
         // An exact value, then the first wildcard, then any value. A shared wildcard is not part of the key.
-        (
-            "wildcards",
-            &[("file", "static/logo")],
-            "file=static/logo | ",
-        ),
-        ("wildcards", &[("file", "static/logo2")], "file=static/* | "),
-        ("wildcards", &[("file", "static")], "file=stat* | static"),
-        ("wildcards", &[("file", "other")], "file | other"),
+        wildcards file=static/logo => file=static/logo |
+        wildcards file=static/logo2 => file=static/* |
+        wildcards file=static => file=stat* | static
+        wildcards file=other => file | other
         // The best match of an entry applies even if the next entry has none below it.
-        (
-            "wildcards",
-            &[("file", "other"), ("type", "x")],
-            "file,type | other,x",
-        ),
-        (
-            "wildcards",
-            &[("file", "static/logo"), ("type", "x")],
-            "none",
-        ),
-        (
-            "wildcards",
-            &[("file", "static/other"), ("type", "x")],
-            "none",
-        ),
-        (
-            "wildcards",
-            &[("tenant", "t1prod"), ("tenant", "res1"), ("type", "x")],
-            "tenant=t*prod,tenant=res*,type | res1,x",
-        ),
+        wildcards file=other;type=x => file,type | other,x
+        wildcards file=static/logo;type=x => none
+        wildcards file=static/other;type=x => none
+        wildcards tenant=t1prod;tenant=res1;type=x => tenant=t*prod,tenant=res*,type | res1,x
         // Labels of metrics.
-        ("metrics", &[("tenant", "new")], "tenant | new | tenant=new"),
-        ("metrics", &[("tenant", "known")], "tenant=known | "),
-        (
-            "metrics",
-            &[("route", "r"), ("method", "GET"), ("subject", "s")],
-            "route,method=GET,subject | r,s | route=r,method=GET,subject",
-        ),
-        (
-            "metrics",
-            &[("file", "static/a"), ("action", "x")],
-            "file=static/*,action | x | file=static/*,action=x",
-        ),
-    ];
-    for (domain, entries, expected) in cases {
-        assert_eq!(
-            found(&rules, domain, entries),
-            *expected,
-            "{domain} {entries:?}"
-        );
+        metrics tenant=new => tenant | new | tenant=new
+        metrics tenant=known => tenant=known |
+        metrics route=r;method=GET;subject=s => route,method=GET,subject | r,s | route=r,method=GET,subject
+        metrics file=static/a;action=x => file=static/*,action | x | file=static/*,action=x
+    ";
+    for (asked, expected) in rows(lines) {
+        let (domain, entries) = asked.split_once(' ').unwrap_or((asked, ""));
+        let entries = entries.split(';').filter_map(|entry| entry.split_once('='));
+        let found = found(&rules, domain, &entries.collect::<Vec<_>>());
+        assert_eq!(found.trim(), expected, "{asked}");
     }
     assert!(rules.overrides("edge").is_some() && rules.overrides("nowhere").is_none());
 }
@@ -201,7 +129,7 @@ fn different_rules_have_different_names() {
                     names.insert(limiter.name().to_string()),
                     "{} {}",
                     limiter.name(),
-                    rule.place
+                    rule.position
                 );
             }
         }
@@ -236,12 +164,12 @@ fn long_keys_are_hashed() {
     assert_eq!((&label[..7], label.len()), ("sha256:", 71));
     let entries = [("k", &*longer)];
     assert!(
-        Rules::override_key(&entries)
+        RuleSet::override_key(&entries)
             .as_ref()
             .starts_with(b"sha256:")
     );
     assert_eq!(
-        Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(),
+        RuleSet::override_key(&[("a", "b"), ("c,", "d")]).as_ref(),
         b"a,b,c\\,,d"
     );
 }
