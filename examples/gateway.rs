@@ -220,12 +220,9 @@ async fn image(
     Extension(customer): Extension<Customer>,
     Path(subject): Path<String>,
 ) -> Result<(StatusCode, &'static str), Rejection> {
-    let acquire = gateway
-        .images
-        .acquire(&customer.key)
-        .within(Duration::from_secs(2));
+    let acquire = gateway.images.acquire(&customer.key).permit();
     let permit = acquire
-        .permit()
+        .within(Duration::from_secs(2))
         .await?
         .into_result()
         .map_err(|denied| Rejection::denied(&gateway.images, &denied))?;

@@ -41,7 +41,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The store did not respond in time. The operation may or may not have been recorded.
     ///
-    /// A repeated call counts once if both calls have the same [idempotency key](crate::Request::idempotency_key).
+    /// A repeated call counts once if both calls have the same [idempotency key](crate::request::Acquire::idempotency_key).
     Timeout,
     /// The value that the store holds for this key is not a valid log. [`reset`](crate::Limiter::reset) removes it.
     Corrupt,

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Where to start
-//! - [`Limiter`] is the front end. Its methods return a [`Request`], and awaiting that returns a [`Decision`].
+//! - [`Limiter`] is the front end. Its methods return builders, and awaiting one returns a [`Decision`].
 //! - [`Limit`], [`Window`] and [`Policy`] define limits; [`policy!`] parses a policy at compile time.
 //! - [`Key`] lists the types that identify a client.
 //! - [`Permit`] settles or refunds an admitted acquire. [`AllOf`] decides over several limiters together.
@@ -38,7 +38,7 @@ pub use policy::bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
 pub use policy::limit::Limit;
 pub use policy::time::{Timestamp, Window};
 pub use policy::{Counting, IntoPolicy, Policy};
-pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard, Request};
+pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard};
 pub use settled::Settled;
 pub use status::{LimitStatus, Status, ceil_secs};
 pub use store::clock::{BoxFuture, Clock};

@@ -13,7 +13,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 
 /// A rate limiter: a name, a default policy and a store.
 ///
-/// Each method returns a [`Request`](crate::Request), a builder that is also a future:
+/// Each method returns a builder that is also a future:
 ///
 /// ```
 /// # use std::sync::Arc;

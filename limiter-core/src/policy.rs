@@ -35,7 +35,7 @@ pub enum Counting {
 ///
 /// An operation fits a policy only if it fits every limit. Each operation carries its policy, so keys may have different
 /// policies, and a changed policy keeps the history. An operation with another policy never erases entries that the limiter's
-/// default policy still counts; see [`Request::policy`](crate::Request::policy).
+/// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy).
 ///
 /// ```
 /// use limiter_core::{Counting, Policy, policy};
@@ -97,7 +97,7 @@ impl Policy {
         Ok(Self::from_checked(array, count))
     }
 
-    /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as customers'
+    /// Returns the default policy for a limiter whose calls [bring their own](crate::request::Acquire::policy), such as customers'
     /// plans: it retains all entries that these policies count.
     ///
     /// It is one limit, of the longest window that is counted, without a lease. Its maximum is the largest usage that one of the policies admits in that window, so a

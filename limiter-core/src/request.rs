@@ -1,18 +1,21 @@
 #![doc = include_str!("request/guide.md")]
 
+mod acquire;
 mod all_of;
+mod builder;
 mod call;
-mod output;
+mod peek;
 mod permit;
+mod record;
 mod reset;
-mod run;
 mod settle;
-mod verb;
 mod view;
 mod wait;
 
+pub use acquire::{Acquire, AcquirePermit};
 pub use all_of::{AllOf, JointDecision, JointDenied, Part, PartOutcome};
+pub use peek::{Peek, ReadStatus};
 pub use permit::{Permit, PermitDecision, PermitGuard};
+pub use record::Record;
 pub use reset::Reset;
-pub use run::Request;
 pub use settle::Settle;

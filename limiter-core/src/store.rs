@@ -116,7 +116,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// Returns the clock that the store takes its time from, if it is not the store's own.
     ///
-    /// [`Request::within`](crate::Request::within) sleeps by it. Default: that of the [inner](Self::inner) store. Without one,
+    /// [`Acquire::within`](crate::request::Acquire::within) sleeps by it. Default: that of the [inner](Self::inner) store. Without one,
     /// waiting uses tokio's timers.
     fn clock(&self) -> Option<&dyn Clock> {
         self.inner()?.clock()

@@ -66,8 +66,8 @@ impl Limit {
     /// Returns the limit with a resolution, which keeps its logs small: entries merge once no limit can distinguish them.
     ///
     /// No window ever admits more than the maximum. The price: a unit becomes available late, by less than `resolution`. A log holds
-    /// about `window / resolution` entries, regardless of the maximum. [Permits](crate::Request::permit) and
-    /// [idempotency keys](crate::Request::idempotency_key) need an exact limit in the same policy, and last as long as its window. All
+    /// about `window / resolution` entries, regardless of the maximum. [Permits](crate::request::Acquire::permit) and
+    /// [idempotency keys](crate::request::Acquire::idempotency_key) need an exact limit in the same policy, and last as long as its window. All
     /// limits of a policy that have a resolution have the same one.
     ///
     /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. The
@@ -99,8 +99,8 @@ impl Limit {
     /// Returns the limit with a lease, with which a `Guarded` store (of `limiter-wrappers`) decides most acquires without calling the store.
     ///
     /// No window ever admits more than the maximum. The price: the limit counts windows that are longer by `lease`, so a unit
-    /// becomes available that much later. Acquires have no receipts, apart from [permits](crate::Request::permit) and calls with an
-    /// [idempotency key](crate::Request::idempotency_key).
+    /// becomes available that much later. Acquires have no receipts, apart from [permits](crate::request::Acquire::permit) and calls with an
+    /// [idempotency key](crate::request::Acquire::idempotency_key).
     ///
     /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The longest one that is at
     /// most a sixtieth of the window is a good start. Default: no lease.

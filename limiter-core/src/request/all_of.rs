@@ -2,7 +2,7 @@
 
 mod joint;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use smallvec::SmallVec;
@@ -12,7 +12,7 @@ use crate::decision::{Decision, decide};
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::request::call::Call;
-use crate::store::clock::{BoxFuture, instant};
+use crate::store::clock::BoxFuture;
 use crate::store::facts::Facts;
 use crate::store::joint::JointOp;
 use crate::store::{SyncStore, WindowStore};
@@ -92,8 +92,9 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
 
     /// Sets how long the stores may take together. Default: as long as each takes. Refunds have the same time once more.
     ///
-    /// Each call hands [its share](crate::store::Hints::timeout) down to its store, so that a store with a fallback decides in
-    /// time, regardless of how many hang. A store that ignores it has failed after the timeout, with the feature `tokio`.
+    /// Each call has an equal share, and calls that are made as one have theirs together. Nine tenths of it are the
+    /// [timeout](crate::store::Hints::timeout) of the store, and the rest is left for a fallback's decision. With the feature
+    /// `tokio`, a store has failed after its share.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -144,11 +145,10 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
 
     /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting the value returns the first.
     pub async fn decide(mut self) -> JointDecision<'a, S> {
-        let end = self.end();
         while let Some(group) = self.next() {
             let made = match self.try_once(&group) {
                 Some(decision) => vec![(group[0], decision)],
-                None => self.ask(&group, end).await,
+                None => self.ask(&group).await,
             };
             self.one_by_one |= made.is_empty();
             for (place, decision) in made {
@@ -201,16 +201,16 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     }
 
     /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
-    async fn ask(&self, group: &[usize], end: Option<Instant>) -> Vec<Made> {
-        let timeout = end.map(|end| self.share(end, group));
+    async fn ask(&self, group: &[usize]) -> Vec<Made> {
+        let share = self.share(group.len());
         let call = |place: &usize| {
             let mut call = self.call(*place, group);
-            call.hints.timeout = timeout;
+            call.hints.timeout = share.map(|share| share / 10 * 9);
             call
         };
         let calls: SmallVec<[_; 2]> = group.iter().map(call).collect();
         if let ([place], [call]) = (group, &calls[..]) {
-            return vec![(*place, until(end, call.apply()).await)];
+            return vec![(*place, within(share, call.apply()).await)];
         }
         let mut ops = Vec::with_capacity(calls.len());
         for (place, call) in group.iter().zip(&calls) {
@@ -229,59 +229,44 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
             facts.verify(&op)?;
             Ok(decide(&op, facts))
         };
-        let decisions: Vec<_> = match until(end, self.parts[group[0]].store().apply_all(&ops)).await
-        {
-            Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
-            Err(error) if error.is_retryable() => {
-                group.iter().map(|_| Err(error.without_log())).collect()
-            }
-            // An error about one of the logs is that of its call alone.
-            Ok(None) | Err(_) => return Vec::new(),
-        };
+        let decisions: Vec<_> =
+            match within(share, self.parts[group[0]].store().apply_all(&ops)).await {
+                Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
+                Err(error) if error.is_retryable() => {
+                    group.iter().map(|_| Err(error.without_log())).collect()
+                }
+                // An error about one of the logs is that of its call alone.
+                Ok(None) | Err(_) => return Vec::new(),
+            };
         group.iter().copied().zip(decisions).collect()
     }
 
-    /// Returns how long the store of these calls may take: half of what is left, or all of it if no call follows. So any number of
-    /// stores that never respond take nine tenths of the time, and the rest is left for the fallback's decision.
-    fn share(&self, end: Instant, group: &[usize]) -> Duration {
-        let is_left = |part: &&Part<'a, S>| part.outcome.is_none();
-        let is_last = self.parts.iter().filter(is_left).count() == group.len();
-        let rest = self.timeout.unwrap_or_default() / 10;
-        let left = (end - rest).saturating_duration_since(instant());
-        if is_last { left } else { left / 2 }
-    }
-
-    /// Returns when the time of calls that begin now is over.
-    fn end(&self) -> Option<Instant> {
-        instant().checked_add(self.timeout?)
+    /// Returns how long so many of the calls may take.
+    fn share(&self, calls: usize) -> Option<Duration> {
+        Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
     }
 }
 
 /// The place of a call, and what its store decided.
 type Made = (usize, Result<Decision, Error>);
 
-/// Awaits a store until `end`, on tokio's timers. Outside a runtime, it may not wait.
-async fn until<T>(
-    end: Option<Instant>,
+/// Awaits a store for its share of the time, on tokio's timers. Outside a runtime, it may not wait.
+async fn within<T>(
+    share: Option<Duration>,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     #[cfg(feature = "tokio")]
-    if let Some(end) = end {
+    if let Some(share) = share {
         if tokio::runtime::Handle::try_current().is_err() {
             let text = "an asynchronous store's timeout needs a tokio runtime";
             let error = Error::new(ErrorKind::Configuration, text);
             return call.now_or_never().unwrap_or(Err(error));
         }
-        let made = tokio::time::timeout_at(end.into(), call).await;
-        let late = |_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                "the store did not respond in time",
-            ))
-        };
-        return made.unwrap_or_else(late);
+        let text = "the store did not respond in time";
+        let late = |_| Err(Error::new(ErrorKind::Timeout, text));
+        return tokio::time::timeout(share, call).await.unwrap_or_else(late);
     }
-    let _ = end;
+    let _ = share;
     call.await
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use crate::decision::{Decision, decide};
 use crate::error::Error;
@@ -16,7 +15,7 @@ use crate::store::{SyncStore, WindowStore};
 pub(super) type Running<'a> = Option<BoxFuture<'a, Result<Decision, Error>>>;
 
 /// A call that has not been made yet.
-pub struct Call<'a, S, B> {
+pub(super) struct Call<'a, S, B> {
     pub(super) limiter: &'a Limiter<S>,
     pub(super) key: B,
     pub(super) policy: Option<&'a Policy>,
@@ -25,8 +24,6 @@ pub struct Call<'a, S, B> {
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
     pub(super) hints: Hints,
-    /// The longest wait until an acquire fits.
-    pub(super) within: Duration,
 }
 
 /// Never prints the key.
@@ -53,17 +50,15 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        let (policy, at, id, within) = (None, At::StoreClock, None, Duration::ZERO);
         Self {
             limiter,
             key,
-            policy,
+            policy: None,
             mode,
             cost: 1,
-            at,
-            id,
+            at: At::StoreClock,
+            id: None,
             hints: Hints::default(),
-            within,
         }
     }
 }
@@ -133,21 +128,10 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         {
             return Poll::Ready(decision);
         }
-        self.poll_boxed(running, context, |call| {
+        let start = || -> BoxFuture<'a, _> {
+            let call = self.clone();
             Box::pin(async move { call.apply().await })
-        })
-    }
-
-    /// Polls the call's boxed future, which the first poll starts.
-    pub(super) fn poll_boxed(
-        &self,
-        running: &mut Running<'a>,
-        context: &mut Context<'_>,
-        start: impl FnOnce(Self) -> BoxFuture<'a, Result<Decision, Error>>,
-    ) -> Poll<Result<Decision, Error>> {
-        running
-            .get_or_insert_with(|| start(self.clone()))
-            .as_mut()
-            .poll(context)
+        };
+        running.get_or_insert_with(start).as_mut().poll(context)
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::call::Call;
-use super::output::Output;
 use super::settle::Settle;
 use super::view::Target;
 use crate::decision::Decision;
@@ -25,7 +24,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///
 /// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
 /// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
-/// [caller-supplied time](crate::Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
+/// [caller-supplied time](super::Acquire::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
 /// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
@@ -61,12 +60,11 @@ pub struct Permit<'a, S = SharedStore> {
     decision: Decision,
 }
 
-impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
-    fn of<B: AsRef<[u8]>>(
+impl<'a, S> PermitDecision<'a, S> {
+    pub(super) fn of<B: AsRef<[u8]>>(
         call: &Call<'a, S, B>,
-        decision: Result<Decision, Error>,
+        decision: Decision,
     ) -> Result<Self, Error> {
-        let decision = decision?;
         if decision.is_denied() {
             return Ok(Self(Err(Denied::new(decision))));
         }
@@ -77,9 +75,7 @@ impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
                 Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
             })
     }
-}
 
-impl<'a, S> PermitDecision<'a, S> {
     /// Returns the permit, or the error [`Denied`], for `?`. See [`Decision::into_result`].
     ///
     /// # Errors

@@ -11,7 +11,10 @@ use crate::store::op::At;
 
 /// Tries until the acquire fits or cannot fit in time, and sleeps between tries. Fails before the first try if it may have to wait
 /// and nothing can sleep.
-pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>) -> Result<Decision, Error>
+pub(super) async fn sleeping<S, B>(
+    call: &Call<'_, S, B>,
+    within: Duration,
+) -> Result<Decision, Error>
 where
     S: WindowStore,
     B: AsRef<[u8]>,
@@ -19,7 +22,7 @@ where
     // The store's clock comes first: a mock clock advances independently of other timers.
     let clock = call.limiter.store.clock();
     // A caller-supplied time does not advance while the call waits.
-    let may_wait = !call.within.is_zero() && call.at == At::StoreClock;
+    let may_wait = !within.is_zero() && call.at == At::StoreClock;
     // Otherwise the mistake would show in production, with the first denial.
     if may_wait && clock.is_none() {
         can_sleep()?;
@@ -27,14 +30,14 @@ where
     // Of another clock, only the sleeps are known.
     let start = clock.is_none().then(Instant::now);
     let mut decision = call.decide().await?;
-    let (end, mut slept) = (decision.at().saturating_add(call.within), Duration::ZERO);
+    let (end, mut slept) = (decision.at().saturating_add(within), Duration::ZERO);
     while may_wait
         && !decision.is_final_denial()
         && let Some(wait) = decision.retry_after()
     {
         // The decisions' clock stands still while the log's newest entry is ahead of it, so it cannot bound the wait alone.
         let waited = start.map_or(slept, |start| start.elapsed());
-        if decision.at().saturating_add(wait) > end || waited.saturating_add(wait) > call.within {
+        if decision.at().saturating_add(wait) > end || waited.saturating_add(wait) > within {
             break;
         }
         sleep(clock, wait).await;

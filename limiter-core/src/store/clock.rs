@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::policy::time::Timestamp;
 
@@ -25,11 +25,3 @@ pub trait Clock: Debug + Send + Sync + 'static {
 
 /// A boxed future, as returned by object-safe traits.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// The time by which timeouts are divided: with the feature `tokio`, that of its timers, which a test may pause.
-pub(crate) fn instant() -> Instant {
-    #[cfg(feature = "tokio")]
-    return tokio::time::Instant::now().into_std();
-    #[cfg(not(feature = "tokio"))]
-    Instant::now()
-}

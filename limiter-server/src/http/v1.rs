@@ -266,14 +266,12 @@ async fn decide(
                 if let Some(id) = request.id() {
                     acquire = acquire.idempotency_key(id);
                 }
-                let acquire = acquire.within(Duration::from_millis(wait_ms));
+                let wait = Duration::from_millis(wait_ms);
                 if has_receipt {
-                    acquire
-                        .permit()
-                        .await
-                        .map(|permit| permit.decision().clone())
+                    let permit = acquire.permit().within(wait).await?;
+                    Ok(permit.decision().clone())
                 } else {
-                    acquire.await
+                    acquire.within(wait).await
                 }
             };
             tokio::select! {

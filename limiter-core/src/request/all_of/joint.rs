@@ -4,16 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AllOf, until};
+use super::{AllOf, within};
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::{Limiter, SharedStore};
 use crate::name::Name;
 use crate::policy::Policy;
+use crate::request::acquire::Acquire;
 use crate::request::call::Call;
+use crate::request::peek::{Peek, ReadStatus};
 use crate::request::permit::Permit;
-use crate::request::run::Request;
-use crate::request::verb::Verb;
+use crate::request::record::Record;
 use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
@@ -121,9 +122,9 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
     /// # Cancel safety
     /// Dropping the future may leave charges.
     pub async fn refund(&mut self) {
-        let end = self.0.end();
+        let share = self.0.share(1);
         for part in self.0.parts.iter_mut().filter(|part| part.is_undone()) {
-            let _ = until(end, part.settle(0)).await;
+            let _ = within(share, part.settle(0)).await;
         }
     }
 }
@@ -186,25 +187,35 @@ pub enum PartOutcome {
     Failed(Error),
 }
 
-impl<'a, S, B: AsRef<[u8]>, V: Verb> From<Request<'a, S, B, V>> for Part<'a, S> {
-    fn from(request: Request<'a, S, B, V>) -> Self {
-        let call = request.call();
+/// A part is made from a request without its options for waiting.
+macro_rules! part_from {
+    ($($request:ident),*) => {$(
+        impl<'a, S, B: AsRef<[u8]>> From<$request<'a, S, B>> for Part<'a, S> {
+            fn from(request: $request<'a, S, B>) -> Self {
+                Self::new(&request.call)
+            }
+        }
+    )*};
+}
+part_from!(Acquire, Record, Peek, ReadStatus);
+
+impl<'a, S> Part<'a, S> {
+    fn new(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
+        let is_status = call.hints.is_status;
         Self {
             target: Target::of(call),
             mode: call.mode,
             cost: call.cost,
             id: call.id,
-            is_status: V::IS_STATUS,
+            is_status,
             keeps_charge: false,
-            is_advisory: V::IS_STATUS,
+            is_advisory: is_status,
             fails_open: false,
             outcome: None,
         }
     }
-}
 
-impl<'a, S> Part<'a, S> {
-    /// Sets the policy for this call, like [`Request::policy`], and copies it.
+    /// Sets the policy for this call, like [`Acquire::policy`], and copies it.
     #[must_use]
     pub fn policy(mut self, policy: &Policy) -> Self {
         self.target.policy = Some(View::Shared(Arc::new(policy.clone())));
