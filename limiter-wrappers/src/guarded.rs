@@ -199,14 +199,9 @@ impl<S: WindowStore> Inner<S> {
     ) -> Result<T, Error> {
         let node = || self.store.node(log);
         self.nodes.admit(node)?;
-        // tokio's timer rounds up to milliseconds, which would add up over the calls of a decision.
-        let timeout = match patience.map(|patience| patience.min(self.timeout)) {
-            Some(short) if short.as_millis() > 0 => {
-                Duration::new(short.as_secs(), short.subsec_millis() * 1_000_000)
-            }
-            Some(short) => short,
-            None => self.timeout,
-        };
+        let timeout = patience.map_or(self.timeout, |patience| {
+            in_millis(patience.min(self.timeout))
+        });
         let answer = within(timeout, call).await;
         let is_heard = match &answer {
             Ok(answer) => is_heard(answer),
@@ -341,6 +336,12 @@ impl<S: WindowStore> Inner<S> {
             .await?;
         Ok((results, watches))
     }
+}
+
+/// Returns the nearest number of milliseconds. tokio's timer rounds up, which would add up over the calls of a decision.
+fn in_millis(duration: Duration) -> Duration {
+    let nearest = duration.saturating_add(Duration::from_micros(500));
+    Duration::new(nearest.as_secs(), nearest.subsec_millis() * 1_000_000)
 }
 
 /// Returns the operation with what is left of its timeout, which began at `sent`.
