@@ -33,9 +33,9 @@ impl<R> LayerBuilder<R> {
     /// Sets how long the stores of all rules may take together for a try. Default: 700 ms. Refunds after a denial or a failure have
     /// the same time once more.
     ///
-    /// Each store gets half of the time that is left, the last one all of it. A stack with a fallback decides locally when its
-    /// share is over, so a request gets a response in time, regardless of the number of rules. A store that ignores its share counts
-    /// as failed after the timeout.
+    /// Each rule has an equal share, and rules that one store decides in one call have theirs together. A stack with a fallback
+    /// decides locally when its share is over, so a request gets a response in time, regardless of the number of rules. A store that
+    /// ignores its share counts as failed after it.
     ///
     /// A store in memory decides immediately and needs no timer. Any other one needs tokio's timers: without the feature
     /// `tokio` and a tokio runtime it has failed.
