@@ -172,6 +172,7 @@ const ELEMENTS: &str = r#"
     For="[2001:db8:cafe::17]:4711" => 2001:db8:cafe::/64 none
     by="a,b;for=192.0.2.9"; FOR = 192.0.2.1 => none
     by="a,\";for=192.0.2.9";FOR=192.0.2.1 ,,  => 192.0.2.1 none
+    for=192.0.2.1;by="a\", for=192.0.2.9" => 192.0.2.1 none
     for=unknown, for=_hidden, for="_x:80" => none none none
     proto=https, for=192.0.2.1;for=192.0.2.2, for, ; => none none none none
     for="evil, for=192.0.2.1 => 192.0.2.1 none
