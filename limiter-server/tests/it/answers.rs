@@ -568,51 +568,26 @@ async fn a_descriptor_can_bring_its_own_limit() {
 #[tokio::test]
 async fn requests_without_sense_are_refused() {
     let fixture = fixture(Headers::None);
-    let many = vec!["user=ann"; MAX_DESCRIPTORS + 1].join(" & ");
-    for (domain, asked, reason) in [
-        (
-            "",
-            "user=ann",
-            "domain is empty, expected the name of a domain",
-        ),
-        ("d", "", "descriptors is empty, expected at least one"),
-        ("d", &*many, "1001 descriptors, expected at most 1000"),
-        (
-            "d",
-            "user=ann & user=bob @1/UNKNOWN",
-            "descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
-        ),
-        (
-            "d",
-            "user=ann -",
-            "descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead",
-        ),
-        (
-            "d",
-            "user=ann @1/99",
-            "descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
-        ),
-    ] {
+    let lines = "
+        d| => descriptors is empty, expected at least one
+        |user=ann => domain is empty, expected the name of a domain
+        d|MANY => 1001 descriptors, expected at most 1000
+        d|user=ann & user=bob @1/UNKNOWN => descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR
+        d|user=ann - => descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead
+        d|user=ann @1/99 => descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR
+    ";
+    let lines = lines.replace("MANY", &vec!["user=ann"; MAX_DESCRIPTORS + 1].join(" & "));
+    for (asked, reason) in rows(&lines) {
+        let (domain, asked) = asked.split_once('|').unwrap();
         let failure = fixture.ask(&request(domain, asked, 0)).await.unwrap_err();
-        assert!(
-            matches!(&failure, Failure::Invalid(text) if text == reason),
-            "{failure:?}"
-        );
+        let is_expected = matches!(&failure, Failure::Invalid(text) if text == reason);
+        assert!(is_expected, "{failure:?}");
     }
     let most = vec!["nobody=x"; MAX_DESCRIPTORS].join(" & ");
-    assert_eq!(
-        fixture
-            .ask(&request("d", &most, 0))
-            .await
-            .unwrap()
-            .statuses
-            .len(),
-        MAX_DESCRIPTORS
-    );
-    let unknown = fixture
-        .ask(&request("elsewhere", "user=ann", 0))
-        .await
-        .unwrap();
+    let answer = fixture.ask(&request("d", &most, 0)).await.unwrap();
+    assert_eq!(answer.statuses.len(), MAX_DESCRIPTORS);
+    let unknown = request("elsewhere", "user=ann", 0);
+    let unknown = fixture.ask(&unknown).await.unwrap();
     assert_eq!(text(&unknown), "OK | OK 0");
 }
 

@@ -178,33 +178,18 @@ fn fields_that_are_null_or_zero_are_absent() {
     let all = "value: null, rate_limit: {unit: HOUR, requests_per_unit: 5, unlimited: null, name: null, replaces: null, policy: null, \
                counting: null}, descriptors: null, shadow_mode: null, quota_mode: null, detailed_metric: null, value_to_metric: null, \
                share_threshold: null, metadata: null";
-    for (fields, expected) in [
-        ("rate_limit: null", Some("exempt")),
-        (
-            "rate_limit: null, descriptors: [{key: l, rate_limit: null}]",
-            None,
-        ),
-        (all, Some("5/1h")),
-        ("rate_limit: {unit: hour}", Some("deny")),
-        (
-            "rate_limit: {unit: hour, requests_per_unit: null}",
-            Some("deny"),
-        ),
-        ("rate_limit: {unlimited: true, unit: ''}", Some("unlimited")),
-        (
-            "rate_limit: {unlimited: true, unit: null, requests_per_unit: 0}",
-            Some("unlimited"),
-        ),
-        (
-            "rate_limit: {policy: 5/1h, unit: '', requests_per_unit: null}",
-            Some("5/1h"),
-        ),
-        (
-            "rate_limit: {unit: hour, requests_per_unit: 5, unlimited: false, name: '', replaces: []}",
-            Some("5/1h"),
-        ),
-    ] {
-        let expected = expected.map_or("d k,l: exempt".to_owned(), |rule| format!("d k: {rule}"));
+    let cases = "
+        rate_limit: null => d k: exempt
+        rate_limit: null, descriptors: [{key: l, rate_limit: null}] => d k,l: exempt
+        ALL => d k: 5/1h
+        rate_limit: {unit: hour} => d k: deny
+        rate_limit: {unit: hour, requests_per_unit: null} => d k: deny
+        rate_limit: {unlimited: true, unit: ''} => d k: unlimited
+        rate_limit: {unlimited: true, unit: null, requests_per_unit: 0} => d k: unlimited
+        rate_limit: {policy: 5/1h, unit: '', requests_per_unit: null} => d k: 5/1h
+        rate_limit: {unit: hour, requests_per_unit: 5, unlimited: false, name: '', replaces: []} => d k: 5/1h
+    ";
+    for (fields, expected) in rows(&cases.replace("ALL", all)) {
         assert_eq!(rule(fields), [expected], "{fields}");
     }
     // Files as Envoy Gateway writes them, of which its tests join several.

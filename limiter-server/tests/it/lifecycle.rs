@@ -1,6 +1,8 @@
-//! Reloads of a running server.
+//! The start, reloads and the end of a server.
 
-use std::io::Write;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use crate::server::{Server, until};
 
@@ -14,12 +16,9 @@ descriptors:
 #[test]
 fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     let server = Server::start(CONFIG, &[]);
-    let request =
-        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
     let statuses = |count: u32| {
-        (0..count)
-            .map(|_| server.post("/json", request).0)
-            .collect::<Vec<u16>>()
+        let asked = (0..count).map(|_| server.ask("user", "ann"));
+        asked.collect::<Vec<u16>>()
     };
     let reloads = |result: &str| {
         server.metric(&format!(
@@ -32,7 +31,7 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
         (vec![200, 200, 200, 429], Some(1.0))
     );
 
-    std::fs::write(
+    fs::write(
         server.config(),
         CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 5"),
     )
@@ -40,14 +39,14 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     until("the change applies", || reloads("success"));
     assert_eq!(statuses(3), [200, 200, 429]);
 
-    std::fs::write(server.config(), CONFIG.replace("minute", "fortnight")).unwrap();
+    fs::write(server.config(), CONFIG.replace("minute", "fortnight")).unwrap();
     until("the error is seen", || {
         valid().filter(|valid| *valid == 0.0)
     });
     assert_eq!((statuses(1), reloads("success")), (vec![429], Some(1.0)));
     assert!(reloads("failure").is_some());
 
-    std::fs::write(
+    fs::write(
         server.config(),
         CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 6"),
     )
@@ -75,14 +74,13 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     let config = CONFIG.replace("key: user", "key: user\n    detailed_metric: true");
     let server = Server::start(&config, &[]);
     let own = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "none"}], "limit": {"requestsPerUnit": 1, "unit": "DAY"}}]}"#;
-    let other =
-        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
     assert_eq!(
-        [own, own, other, other].map(|body| server.post("/json", body).0),
-        [200, 429, 200, 200]
+        [own; 2].map(|body| server.post("/json", body).0),
+        [200, 429]
     );
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200; 2]);
     let change = |config: &str, number: f64| {
-        std::fs::write(server.config(), config).unwrap();
+        fs::write(server.config(), config).unwrap();
         until("the change applies", || {
             let count = server.metric("limiter_server_config_reloads_total{result=\"success\"}");
             count.filter(|count| *count == number)
@@ -108,7 +106,7 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     let metrics = server.admin("/metrics");
     assert!(!metrics.contains("user"), "{metrics}");
     change(CONFIG, 2.0);
-    assert_eq!(server.post("/json", other).0, 200);
+    assert_eq!(server.ask("user", "ann"), 200);
     assert_eq!(allowed("user"), Some(1.0));
 }
 
@@ -151,16 +149,16 @@ async fn connections_without_requests_do_not_hold_the_end() {
 fn a_full_disk_costs_log_lines_only() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("limits.yaml");
-    std::fs::write(&config, CONFIG).unwrap();
+    fs::write(&config, CONFIG).unwrap();
     let ports = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let [grpc, http, admin] = ports.each_ref().map(|port| port.local_addr().unwrap());
     drop(ports);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
     command.arg("--config").arg(&config);
     for (listener, address) in [("--grpc", grpc), ("--http", http), ("--admin", admin)] {
         command.args([listener, &address.to_string()]);
     }
-    let full = std::fs::OpenOptions::new()
+    let full = fs::OpenOptions::new()
         .write(true)
         .open("/dev/full")
         .unwrap();
@@ -174,7 +172,7 @@ fn a_full_disk_costs_log_lines_only() {
         std::net::TcpStream::connect(admin).ok()
     });
     for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
-        std::fs::write(&config, text).unwrap();
+        fs::write(&config, text).unwrap();
         until("the file is read", || {
             server
                 .metric("limiter_server_config_valid")
@@ -182,4 +180,67 @@ fn a_full_disk_costs_log_lines_only() {
         });
     }
     assert_eq!(reloaded(), Some(1.0));
+}
+
+#[test]
+fn a_hangup_before_the_listeners_are_open_is_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("limits.yaml");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut server = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    server.arg("--config").arg(&pipe).args([
+        "--grpc",
+        "localhost:0",
+        "--http",
+        "localhost:0",
+        "--admin",
+        "localhost:0",
+    ]);
+    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
+    // Opens as soon as the server reads.
+    let mut config = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    assert!(
+        Command::new("kill")
+            .args(["-HUP", &server.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    config.write_all(CONFIG.as_bytes()).unwrap();
+    drop(config);
+    let serves = BufReader::new(server.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line.starts_with("limiter-server: admin "));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(serves);
+}
+
+#[test]
+fn only_changed_files_of_the_configuration_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, limits) = (folder.path().to_owned(), folder.path().join("limits.yaml"));
+    fs::write(&limits, CONFIG).unwrap();
+    fs::File::create(path.join("dump"))
+        .unwrap()
+        .set_len(1 << 30)
+        .unwrap();
+    let server = Server::start_with(&path, folder, &[]);
+    let reloads = || server.metric("limiter_server_config_reloads_total{result=\"success\"}");
+    let before = server.proc("io", "rchar:");
+    for reload in 1..4 {
+        fs::write(&limits, CONFIG.replace("3 }", &format!("{reload} }}"))).unwrap();
+        until("the change applies", || {
+            reloads().filter(|count| *count == f64::from(reload))
+        });
+    }
+    let read = server.proc("io", "rchar:") - before;
+    assert!(read < 1 << 20, "{read} bytes read");
 }

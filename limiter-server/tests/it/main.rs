@@ -11,7 +11,6 @@ mod grpc;
 mod guard;
 mod http;
 mod lifecycle;
-mod operation;
 mod options;
 mod own_limits;
 mod python;

@@ -31,8 +31,7 @@ const PORTS: [(&str, &str); 3] = [
 ];
 
 fn acquire(server: &Server) -> u16 {
-    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] });
-    server.post("/json", &body.to_string()).0
+    server.ask("user", "ann")
 }
 
 fn health(server: &Server) -> (u16, String) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
-use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
+use limiter_server::proto::Code;
 use limiter_server::reload;
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
@@ -16,6 +16,7 @@ use limiter_server::store::Store;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::answers::request;
 use crate::config::domains;
 use crate::server::PATIENCE;
 use crate::windows::assert_windows;
@@ -221,19 +222,7 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
         clients.spawn(async move {
             let now =
                 async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
-            let entries = vec![Entry {
-                key: key.into(),
-                value: "ann".into(),
-            }];
-            let descriptors = vec![RateLimitDescriptor {
-                entries,
-                ..Default::default()
-            }];
-            let request = RateLimitRequest {
-                domain: "d".to_owned(),
-                descriptors,
-                hits_addend: 1,
-            };
+            let request = request("d", &format!("{key}=ann"), 1);
             let (mut admissions, mut requests) = (Vec::new(), 0);
             let mut pace = tokio::time::interval(Duration::from_millis(1));
             let end = Instant::now() + FOR;

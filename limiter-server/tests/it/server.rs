@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything may take that a test waits for.
@@ -127,6 +127,13 @@ impl Server {
             &[("content-type", "application/json; charset=utf-8")],
             body,
         )
+    }
+
+    /// Asks as Envoy does, in JSON, about one entry. Returns the status.
+    pub(crate) fn ask(&self, key: &str, value: &str) -> u16 {
+        let entries = json!([{ "key": key, "value": value }]);
+        let body = json!({ "domain": "d", "descriptors": [{ "entries": entries }] });
+        self.post("/json", &body.to_string()).0
     }
 
     /// Gets a text from the admin listener.

@@ -57,8 +57,7 @@ impl Backend {
 }
 
 fn ask(server: &Server, user: &str) -> u16 {
-    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": user }] }] });
-    server.post("/json", &body.to_string()).0
+    server.ask("user", user)
 }
 
 fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
@@ -425,26 +424,4 @@ async fn every_kind_of_url_is_a_store() {
         );
         assert!(store.is_ok(), "{url}: {:?}", store.err());
     }
-}
-
-#[test]
-fn a_quota_of_a_month_is_exact_and_its_log_stays_small() {
-    let redis = Redis::start().unwrap();
-    let config = "{domain: d, descriptors: [{key: user, rate_limit: {policy: 1000000/30d~1h}}]}";
-    let server = Server::start(config, &["--store", &redis.url()]);
-    let call = |operation: &str, cost: u64| {
-        let call = json!({ "domain": "d", "descriptor": [["user", "ann"]], "cost": cost });
-        server
-            .post(&format!("/v1/{operation}"), &call.to_string())
-            .1["allowed"]
-            == json!(true)
-    };
-    assert!((0..499).all(|_| call("record", 2_000)));
-    // One entry for each hour that the test touches.
-    let entries = redis
-        .command::<u64>(&["ZCARD", "limiter:1:{d/user:ann}"])
-        .unwrap();
-    assert!([1, 2].contains(&entries), "{entries} entries");
-    let acquired = [2_001, 1_999, 1, 1].map(|cost| call("acquire", cost));
-    assert_eq!(acquired, [false, true, true, false]);
 }

@@ -374,58 +374,52 @@ fn every_other_status_has_its_cause() {
     let mut redis = Redis::start().unwrap();
     redis.kill();
     let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
-    let head = |method: &str, path: &str, rest: &str| {
-        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{rest}\r\n\r\n")
+    let requests = [
+        (
+            400,
+            "POST /v1/refuse",
+            "content-type: application/json|content-length: 0",
+            "",
+        ),
+        (404, "POST /v1/acquire/it", "", ""),
+        (405, "GET /v1/acquire", "", ""),
+        (
+            408,
+            "POST /v1/acquire",
+            "content-type: application/json|content-length: 9",
+            "{",
+        ),
+        (
+            413,
+            "POST /v1/acquire",
+            "content-type: application/json|content-length: 999999999",
+            "",
+        ),
+    ];
+    let post = |headers: &[(&str, &str)]| {
+        let (status, answer) = post(server.http, "/v1/acquire", headers, body);
+        (status, answer.to_string())
     };
-    let text = |(status, answer): (u16, Value)| (status, answer.to_string());
-    let json = "content-type: application/json\r\n";
     for row in rows("| status | cause ") {
         let status: u16 = row[0].parse().unwrap();
-        let found = match status {
-            400 => http(
-                server.http,
-                &head(
-                    "POST",
-                    "/v1/refuse",
-                    &format!("{json}connection: close\r\ncontent-length: 0"),
-                ),
-            ),
-            404 => http(
-                server.http,
-                &head("POST", "/v1/acquire/it", "connection: close"),
-            ),
-            405 => http(
-                server.http,
-                &head("GET", "/v1/acquire", "connection: close"),
-            ),
-            408 => http(
-                server.http,
-                &(head("POST", "/v1/acquire", &format!("{json}content-length: 9")) + "{"),
-            ),
-            413 => http(
-                server.http,
-                &head(
-                    "POST",
-                    "/v1/acquire",
-                    &format!("{json}content-length: 999999999"),
-                ),
-            ),
-            // A browser sends these for a foreign page without asking the server.
-            415 => {
-                assert_eq!(post(server.http, "/v1/acquire", &[], body).0, status);
-                let form = ("content-type", "application/x-www-form-urlencoded");
-                assert_eq!(post(server.http, "/v1/acquire", &[form], body).0, status);
-                text(post(
-                    server.http,
-                    "/v1/acquire",
-                    &[("content-type", "text/plain")],
-                    body,
-                ))
+        let raw = requests.iter().find(|(expected, ..)| *expected == status);
+        let found = match (status, raw) {
+            (_, Some((_, line, fields, sent))) => {
+                let fields = format!("host: x|connection: close|{fields}").replace('|', "\r\n");
+                let head = format!("{line} HTTP/1.1\r\n{}\r\n\r\n", fields.trim_end());
+                http(server.http, &(head + sent))
             }
-            503 => text(
-                Server::start(config, &["--store", &redis.url(), "--on-outage", "error"])
-                    .post("/v1/acquire", body),
-            ),
+            // A browser sends these for a foreign page without asking the server.
+            (415, _) => {
+                let form = ("content-type", "application/x-www-form-urlencoded");
+                assert_eq!([post(&[]).0, post(&[form]).0], [415; 2]);
+                post(&[("content-type", "text/plain")])
+            }
+            (503, _) => {
+                let store = ["--store", &*redis.url(), "--on-outage", "error"];
+                let (status, answer) = Server::start(config, &store).post("/v1/acquire", body);
+                (status, answer.to_string())
+            }
             _ => panic!("no request for {row:?}"),
         };
         assert_eq!(found.0, status, "{row:?}: {}", found.1);
