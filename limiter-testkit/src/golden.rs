@@ -1,16 +1,12 @@
 //! Worked examples decided by hand. Every backend and every front end returns exactly these results.
 
-mod traces;
-
-use std::fmt::Write;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Decision, Error, Policy};
 
 use crate::answer::Answer;
-
-pub use traces::{parse, traces};
 
 /// A sequence of operations on one new key, with the result of each.
 #[derive(Clone, Copy, Debug)]
@@ -66,57 +62,6 @@ impl Trace {
     pub fn policy(&self) -> Result<Policy, Error> {
         Ok(self.limits.parse::<Policy>()?.with_counting(self.counting))
     }
-
-    /// Returns the operations as a CSV file with the columns `at,key,cost,op`. Times are in seconds.
-    #[must_use]
-    pub fn csv(&self, key: &str) -> String {
-        let mut out = "at,key,cost,op\n".to_owned();
-        for row in self.rows {
-            let (seconds, micros) = (row.at / 1_000_000, row.at % 1_000_000);
-            _ = writeln!(out, "{seconds}.{micros:06},{key},{},{}", row.cost, row.op());
-        }
-        out
-    }
-
-    /// Returns the results as one JSON object per line. Times are in microseconds.
-    #[must_use]
-    pub fn jsonl(&self, key: &str) -> String {
-        let mut out = String::new();
-        for row in self.rows {
-            _ = write!(
-                out,
-                r#"{{"at_us":{},"key":"{key}","op":"{}","cost":{}"#,
-                row.at,
-                row.op(),
-                row.cost
-            );
-            _ = match &row.answer {
-                None => writeln!(out, r#","error":"cost_exceeds_limit"}}"#),
-                Some(answer) => {
-                    let retry = answer
-                        .retry_after
-                        .map_or_else(|| "null".to_owned(), |retry| retry.to_string());
-                    _ = write!(
-                        out,
-                        r#","allowed":{},"limit":{}"#,
-                        answer.allowed, answer.limit
-                    );
-                    _ = write!(
-                        out,
-                        r#","used":{},"remaining":{}"#,
-                        answer.used, answer.remaining
-                    );
-                    _ = write!(
-                        out,
-                        r#","retry_after_us":{retry},"refill_after_us":{}"#,
-                        answer.refill_after
-                    );
-                    writeln!(out, r#","reset_after_us":{}}}"#, answer.reset_after)
-                }
-            };
-        }
-        out
-    }
 }
 
 impl Row {
@@ -125,24 +70,9 @@ impl Row {
     /// # Errors
     /// Never: the limits of the golden traces are valid.
     pub fn own_policy(&self) -> Result<Option<Policy>, Error> {
-        (!self.own_limits.is_empty())
-            .then(|| self.own_limits.parse())
-            .transpose()
+        let own = Some(self.own_limits).filter(|own| !own.is_empty());
+        own.map(str::parse).transpose()
     }
-
-    /// Returns `acquire`, `peek` or `record`.
-    #[must_use]
-    pub const fn op(&self) -> &'static str {
-        match self.mode {
-            Mode::Acquire => "acquire",
-            Mode::Peek => "peek",
-            Mode::Record => "record",
-        }
-    }
-}
-
-fn micros(duration: Duration) -> u64 {
-    duration.as_micros() as u64
 }
 
 impl From<&Decision> for RowAnswer {
@@ -153,14 +83,108 @@ impl From<&Decision> for RowAnswer {
 
 impl From<&Answer> for RowAnswer {
     fn from(answer: &Answer) -> Self {
+        let micros = |duration: Duration| duration.as_micros() as u64;
+        let status = &answer.status;
         Self {
             allowed: answer.allowed,
-            limit: answer.status.limit().max(),
-            used: answer.status.used(),
-            remaining: answer.status.remaining(),
+            limit: status.limit().max(),
+            used: status.used(),
+            remaining: status.remaining(),
             retry_after: answer.retry_after.map(micros),
-            refill_after: micros(answer.status.refill_after()),
-            reset_after: micros(answer.status.reset_after()),
+            refill_after: micros(status.refill_after()),
+            reset_after: micros(status.reset_after()),
         }
     }
+}
+
+/// Returns the golden traces.
+#[must_use]
+pub fn traces() -> &'static [Trace] {
+    static TRACES: LazyLock<Vec<Trace>> =
+        LazyLock::new(|| parse(include_str!("golden/traces.txt")));
+    &TRACES
+}
+
+/// Parses traces that are written like the golden ones. Skips rows that it cannot parse, so count traces and rows.
+#[must_use]
+pub fn parse(text: &'static str) -> Vec<Trace> {
+    let lines = |block: &'static str| block.lines().filter(|line| !line.starts_with('#'));
+    let blocks = text.split("\n\n");
+    blocks.filter_map(|block| trace(lines(block))).collect()
+}
+
+fn trace(mut lines: impl Iterator<Item = &'static str>) -> Option<Trace> {
+    let mut columns = lines.next()?.split(" | ");
+    let (name, limits) = (columns.next()?, columns.next()?);
+    let counting = match columns.next() {
+        Some("attempts") => Counting::Attempts,
+        _ => Counting::Admitted,
+    };
+    let rows: Vec<Row> = lines.filter_map(rows).flatten().collect();
+    Some(Trace {
+        name,
+        limits,
+        counting,
+        rows: rows.leak(),
+    })
+}
+
+/// Parses one line, which may repeat its row.
+fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
+    let mut columns = line.split(" | ");
+    let mut words = columns.next()?.split_whitespace();
+    let (at, answer) = (micros(words.next()?)?, answer(columns.next()?));
+    let used = columns.next().unwrap_or_default().split_whitespace();
+    let used: Vec<u64> = used.filter_map(|used| used.parse().ok()).collect();
+    let mut row = Row {
+        at,
+        mode: Mode::Acquire,
+        cost: 1,
+        own_limits: "",
+        limiter: 0,
+        used_each: used.leak(),
+        answer,
+    };
+    let mut times = 1;
+    while let Some(word) = words.next() {
+        match word {
+            "peek" => row.mode = Mode::Peek,
+            "record" => row.mode = Mode::Record,
+            "cost" => row.cost = words.next()?.parse().ok()?,
+            "under" => row.own_limits = words.next()?,
+            "elsewhere" => row.limiter = 1,
+            "x" => times = words.next()?.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some((0..times).map(move |time| {
+        let mut row = row;
+        if let Some(answer) = row.answer.as_mut().filter(|answer| answer.allowed) {
+            answer.used += time * row.cost;
+            answer.remaining = answer.limit.saturating_sub(answer.used);
+        }
+        row
+    }))
+}
+
+fn answer(text: &str) -> Option<RowAnswer> {
+    let mut words = text.split(' ');
+    let allowed = words.next()? == "A";
+    let (used, limit) = words.next()?.split_once('/')?;
+    let (used, limit) = (used.parse().ok()?, limit.parse::<u64>().ok()?);
+    let mut time = || micros(words.next()?);
+    Some(RowAnswer {
+        allowed,
+        limit,
+        used,
+        remaining: limit.checked_sub(used)?,
+        retry_after: if allowed { None } else { Some(time()?) },
+        refill_after: time()?,
+        reset_after: time()?,
+    })
+}
+
+fn micros(seconds: &str) -> Option<u64> {
+    let seconds: f64 = seconds.parse().ok()?;
+    Some((seconds * 1e6).round() as u64)
 }

@@ -24,13 +24,6 @@ fn later_calls(run: &Run<'_>) -> Duration {
     run.suite.sizes.call / 2
 }
 
-/// Why a script ended early.
-enum Ended {
-    Wrong(Mismatch),
-    /// The store stopped answering.
-    Hung,
-}
-
 pub(crate) async fn run(run: &mut Run<'_>) {
     polls::run(run).await;
     let at_given_times = run
@@ -52,15 +45,15 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                 continue;
             }
             match once(run, &script, is_given, after).await {
-                Ok(done) => {
+                Some((done, result)) => {
+                    if let Err(mismatch) = result {
+                        let circumstance = format!(", whose future is dropped after {after}");
+                        run.fail(script.cited(mismatch).under(&circumstance, &[]));
+                    }
                     finished = done;
                     has_waited |= !done && matches!(after, DropAfter::Polls(1..));
                 }
-                Err(Ended::Wrong(mismatch)) => {
-                    let circumstance = format!(", whose future is dropped after {after}");
-                    run.fail(script.cited(mismatch).under(&circumstance, &[]));
-                }
-                Err(Ended::Hung) => {
+                None => {
                     let title = format!("{} whose future is dropped after {after}", script.name);
                     let most = later_calls(run);
                     let text = format!(
@@ -74,13 +67,13 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     }
 }
 
-/// Runs a script and drops one call. Returns `true` if that call had already finished.
+/// Runs a script and drops one call. Returns `true` if that call had already finished, and `None` if later calls do not return.
 async fn once(
     run: &mut Run<'_>,
     script: &Script,
     is_given: bool,
     after: DropAfter,
-) -> Result<bool, Ended> {
+) -> Option<(bool, Result<(), Mismatch>)> {
     let mut session = Session::new(run, &script.case, 0);
     (session.route, session.sweep) = (Some(Route::Facts), run.suite.sweep.clone());
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
@@ -88,20 +81,18 @@ async fn once(
     if is_given {
         script.stand_still();
     }
-    session
-        .script(&script, 0..dropped, 1_000)
-        .await
-        .map_err(Ended::Wrong)?;
-    let step = script.case.steps[dropped];
-    let finished = session
-        .dropped_step(dropped, step, script.when(dropped, None), after)
-        .await
-        .map_err(Ended::Wrong)?;
+    if let Err(mismatch) = session.script(&script, 0..dropped, 1_000).await {
+        return Some((false, Err(mismatch)));
+    }
+    let (step, when) = (script.case.steps[dropped], script.when(dropped, None));
+    let finished = match session.dropped_step(dropped, step, when, after).await {
+        Ok(finished) => finished,
+        Err(mismatch) => return Some((false, Err(mismatch))),
+    };
     let (send, receive) = oneshot::channel();
     let task = run.suite.spawner.start(Box::pin(async move {
         // The log is one of two, and each peek shows which.
         session.peeks = true;
-        let when = script.when(dropped, None);
         let mut result = session.peek_all(dropped, when).await;
         if result.is_ok() {
             result = session.script(&script, dropped + 1..steps, 1_000).await;
@@ -112,14 +103,12 @@ async fn once(
         task.await;
         receive.await
     };
-    let Some(Ok((session, result))) = within(later_calls(run), answered).await else {
-        return Err(Ended::Hung);
-    };
+    let (session, result) = within(later_calls(run), answered).await?.ok()?;
     run.count(session.calls());
     if !finished {
         // The dropped call may still arrive.
         sleep(Duration::from_millis(1)).await;
     }
     session.end().await;
-    result.map(|()| finished).map_err(Ended::Wrong)
+    Some((finished, result))
 }

@@ -74,8 +74,6 @@ async fn among_other_keys(run: &mut Run<'_>) {
         if result.is_ok() {
             result = session.script(&script, 2..4, 0).await;
         }
-        session.end().await;
-        let result = result.map_err(|mismatch| script.cited(mismatch));
-        run.count_script(result.map(|()| session.calls()));
+        run.count_script(session.ended(&script, result).await);
     }
 }

@@ -1,10 +1,8 @@
 //! Several handles of one store.
 
-use limiter_core::{BoxFuture, SharedStore};
-
 use super::contention;
 use super::mismatch::Mismatch;
-use super::script::{self, Script};
+use super::script;
 use super::sentence::Sentence::L12;
 use super::session::Session;
 use super::session::run_script::{Pace, run_script};
@@ -31,27 +29,16 @@ async fn opened_late(run: &mut Run<'_>) {
         return;
     };
     script.stand_still();
-    let mut session = Session::new(run, &script.case, 0);
-    let result = with_a_late_handle(&mut session, &script, late).await;
-    session.end().await;
-    run.count_script(
-        result
-            .map(|()| session.calls())
-            .map_err(|mismatch| script.cited(mismatch)),
-    );
-}
-
-async fn with_a_late_handle(
-    session: &mut Session,
-    script: &Script,
-    late: BoxFuture<'_, SharedStore>,
-) -> Result<(), Mismatch> {
-    session.script(script, 0..FIRST_LATE_STEP, 0).await?;
-    session.handles = vec![late.await];
-    session
-        .script(script, FIRST_LATE_STEP..script.case.steps.len(), 0)
-        .await?;
-    session.finish(script.when(0, None)).await
+    let (mut session, steps) = (Session::new(run, &script.case, 0), script.case.steps.len());
+    let mut result = session.script(&script, 0..FIRST_LATE_STEP, 0).await;
+    if result.is_ok() {
+        session.handles = vec![late.await];
+        result = session.script(&script, FIRST_LATE_STEP..steps, 0).await;
+    }
+    if result.is_ok() {
+        result = session.finish(script.when(0, None)).await;
+    }
+    run.count_script(session.ended(&script, result).await);
 }
 
 /// Runs the scripts, each call through the next handle. Each handle must notice the others' changes.

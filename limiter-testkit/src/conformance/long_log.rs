@@ -130,25 +130,18 @@ impl LongLog {
     }
 
     async fn settle(&mut self, receipts: [Option<Receipt>; 2], cost: u64) -> Result<(), String> {
-        let [Some(own), Some(expected)] = receipts else {
-            return Err("a record returned no receipt".to_owned());
-        };
         let (key, policy) = (self.key.clone(), under(MAX_COST, WINDOW));
-        let log_key = log(&key);
-        let settlement =
-            |receipt: Receipt| Settlement::new(log_key, &policy, receipt, cost).at(receipt.at());
+        let settlement = |receipt: Option<Receipt>| {
+            let receipt = receipt.ok_or("a record returned no receipt")?;
+            Ok::<_, String>(Settlement::new(log(&key), &policy, receipt, cost).at(receipt.at()))
+        };
+        let [own, expected] = [settlement(receipts[0])?, settlement(receipts[1])?];
         self.calls += 1;
-        let got = self.store.settle(settlement(own)).await;
-        let got =
-            got.map_err(|error| format!("a settlement to {cost} returned the error {error:?}"))?;
-        let expected = self.log.settle(&settlement(expected), expected.at());
-        let [expected, got] = [expected, got].map(|facts| Settled::new(&settlement(own), facts));
-        if expected == got {
-            Ok(())
-        } else {
-            Err(format!(
-                "a settlement to {cost}: expected {expected:?}, got {got:?}"
-            ))
-        }
+        let got = self.store.settle(own).await;
+        let got = got.map_err(|error| format!("the store returned the error {error:?}"))?;
+        let expected = self.log.settle(&expected, expected.receipt.at());
+        let [expected, got] = [expected, got].map(|facts| Settled::new(&own, facts));
+        let text = || format!("a settlement to {cost}: expected {expected:?}, got {got:?}");
+        (expected == got).then_some(()).ok_or_else(text)
     }
 }

@@ -255,6 +255,17 @@ impl Session {
         Err(mismatch)
     }
 
+    /// Resets the logs. Returns the number of calls, or the script's mismatch.
+    pub(crate) async fn ended(
+        &self,
+        script: &Script,
+        result: Result<(), Mismatch>,
+    ) -> Result<u64, Mismatch> {
+        self.end().await;
+        let result = result.map_err(|mismatch| script.cited(mismatch));
+        result.map(|()| self.calls())
+    }
+
     /// Resets the logs.
     pub(crate) async fn end(&self) {
         let log = |log| self.caller.store_keys.log(log);

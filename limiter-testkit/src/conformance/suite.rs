@@ -183,19 +183,15 @@ impl Suite {
             let watch = Arc::clone(&watch);
             Box::pin(async move { watched(late.await, &watch) })
         });
-        let several = handles.len() > 1;
-        let all = Phase::ALL
-            .into_iter()
-            .filter(|phase| several || *phase != Phase::Handles);
-        let phases = self.phases.clone().unwrap_or_else(|| all.collect());
+        let mut phases = self.phases.clone().unwrap_or(Phase::ALL.to_vec());
+        phases
+            .retain(|phase| self.phases.is_some() || handles.len() > 1 || *phase != Phase::Handles);
         let mut run = Run::new(self, late);
         for phase in phases {
-            let count = if phase == Phase::Handles {
-                handles.len()
-            } else {
-                1
-            };
-            run.handles = handles.iter().take(count).cloned().collect();
+            run.handles.clone_from(&handles);
+            if phase != Phase::Handles {
+                run.handles.truncate(1);
+            }
             run_phase(&mut run, phase).await;
             if let Some(text) = watch.hung() {
                 run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
@@ -224,15 +220,9 @@ impl Default for Suite {
 
 impl fmt::Debug for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            phases,
-            seed,
-            sizes,
-            ..
-        } = self;
-        f.debug_struct("Suite")
-            .field("phases", phases)
-            .field("seed", seed)
+        let (phases, sizes) = (&self.phases, &self.sizes);
+        let mut out = f.debug_struct("Suite");
+        out.field("phases", phases)
             .field("sizes", sizes)
             .finish_non_exhaustive()
     }
@@ -242,11 +232,8 @@ impl fmt::Debug for Suite {
 async fn run_phase(run: &mut Run<'_>, phase: Phase) {
     run.phase = phase;
     if run.handles.is_empty() {
-        return run.fail(Mismatch::new(
-            "no store",
-            &[],
-            "the list of handles is empty",
-        ));
+        let text = "the list of handles is empty";
+        return run.fail(Mismatch::new("no store", &[], text));
     }
     match phase {
         Phase::Golden => golden::run(run).await,

@@ -6,30 +6,23 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use limiter_core::{Clock, Limiter, Timestamp, WithClock, policy};
+use limiter_core::{Clock, Decision, Limiter, Timestamp, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
 
-fn time(micros: u64) -> Timestamp {
-    Timestamp::from_micros(micros).unwrap()
-}
-
 #[test]
-fn clones_share_their_time() {
-    let clock = MockClock::new();
+fn clones_share_their_time_which_saturates() {
+    let (clock, time) = (MockClock::new(), |micros| {
+        Timestamp::from_micros(micros).unwrap()
+    });
     let other = clock.clone();
     clock.set(time(10));
     other.advance(5 * MICRO);
     assert_eq!(clock.now(), time(15));
     other.set(time(8));
     assert_eq!(clock.now(), time(8));
-}
-
-#[test]
-fn time_saturates() {
-    let clock = MockClock::new();
     clock.advance(Duration::MAX);
     assert_eq!(clock.now(), Timestamp::MAX);
 }
@@ -40,7 +33,6 @@ fn a_sleep_ends_exactly_when_the_clock_reaches_its_end() {
     let mut sleep = pin!(clock.sleep(SECOND));
     block_on(poll_fn(|context| {
         assert_eq!(sleep.as_mut().poll(context), Poll::Pending);
-        assert_eq!(clock.sleepers(), 1);
         clock.advance(SECOND - MICRO);
         assert_eq!(sleep.as_mut().poll(context), Poll::Pending);
         {
@@ -70,25 +62,22 @@ fn advancing_wakes_a_sleeping_thread() {
 #[test]
 fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new(
-        "search",
-        policy!("2/1s"),
-        WithClock::new(ReferenceStore::new(), clock.clone()),
-    );
+    let store = WithClock::new(ReferenceStore::new(), clock.clone());
+    let limiter = Limiter::new("search", policy!("2/1s"), store);
     let start = clock.now();
-    let at = |decision: limiter_core::Decision| {
-        (decision.is_allowed(), decision.at().micros_since(start))
-    };
-    let next = || at(block_on(limiter.acquire("key").within(10 * SECOND)).unwrap());
-    assert_eq!(
-        [next(), next(), next(), next(), next()].map(|(allowed, _)| allowed),
-        [true; 5]
-    );
-    assert_eq!(clock.now().micros_since(start), 2_000_000);
-    let impatient = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
-    assert_eq!(impatient, (true, 2_000_000));
-    let denied = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
-    assert_eq!(denied, (false, 2_000_000));
-    let patient = at(block_on(limiter.acquire("key").within(SECOND)).unwrap());
-    assert_eq!(patient, (true, 3_000_000));
+    let seen = |decision: Decision| (decision.is_allowed(), decision.at().micros_since(start));
+    // The longest wait, and the decision with its time.
+    for (wait, expected) in [
+        (10 * SECOND, (true, 0)),
+        (10 * SECOND, (true, 0)),
+        (10 * SECOND, (true, 1_000_000)),
+        (10 * SECOND, (true, 1_000_000)),
+        (10 * SECOND, (true, 2_000_000)),
+        (SECOND / 2, (true, 2_000_000)),
+        (SECOND / 2, (false, 2_000_000)),
+        (SECOND, (true, 3_000_000)),
+    ] {
+        let decision = block_on(limiter.acquire("key").within(wait)).unwrap();
+        assert_eq!(seen(decision), expected);
+    }
 }

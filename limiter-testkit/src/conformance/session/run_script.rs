@@ -2,12 +2,12 @@
 
 use futures::future::join_all;
 use limiter_core::store::At;
-use limiter_core::{Policy, Window};
+use limiter_core::{Counting, Policy, Window};
 
 use super::Session;
 use crate::conformance::case::Case;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::policies::{limit, resolved};
+use crate::conformance::policies::{limit, policy, resolved};
 use crate::conformance::script::Script;
 use crate::conformance::suite::run::Run;
 
@@ -38,11 +38,8 @@ impl Pace {
             Self::Standstill => Some((STANDSTILL_FACTOR, 0)),
             Self::Millis => Some((1, 1_000)),
             Self::Stretched => {
-                let total: u64 = case
-                    .steps
-                    .iter()
-                    .map(|step| u64::try_from(step.after).unwrap_or(0))
-                    .sum();
+                let after = case.steps.iter().map(|step| step.after.max(0) as u64);
+                let total: u64 = after.sum();
                 let factor = MAX_TOTAL_SLEEP.checked_div(total)?.min(MAX_FACTOR);
                 (factor > 10).then_some((factor, factor))
             }
@@ -52,28 +49,23 @@ impl Pace {
 
 fn stretched(policy: &Policy, factor: u64) -> Policy {
     let limits = policy.limits().iter().map(|of| {
-        let window = of.window().as_micros().saturating_mul(factor);
-        let resolution = of.resolution().map_or(0, |resolution| {
-            (resolution.as_micros() as u64).saturating_mul(factor)
-        });
+        let times = |micros: u64| micros.saturating_mul(factor).min(Window::MAX.as_micros());
+        let resolution = of.resolution().unwrap_or_default().as_micros() as u64;
         resolved(
-            limit(of.max(), window.min(Window::MAX.as_micros())),
-            resolution,
+            limit(of.max(), times(of.window().as_micros())),
+            times(resolution),
         )
     });
-    Policy::new(limits).map_or_else(
-        |_| policy.clone(),
-        |new| new.with_counting(policy.counting()),
-    )
+    let limits: Vec<_> = limits.collect();
+    self::policy(&limits, policy.counting() == Counting::Attempts)
 }
 
 /// Runs scripts, many at the same time.
 pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pace, turn: usize) {
     for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
-        let runs = scripts
-            .iter()
-            .enumerate()
-            .map(|(i, script)| run_script(run, script, pace, turn + batch + i));
+        let turns = turn + batch..;
+        let runs = scripts.iter().zip(turns);
+        let runs = runs.map(|(script, turn)| run_script(run, script, pace, turn));
         for result in join_all(runs).await {
             run.count_script(result);
         }
@@ -91,26 +83,18 @@ pub(crate) async fn run_script(
         return Ok(0);
     };
     let mut case = script.case.clone();
-    case.policies = case
-        .policies
-        .iter()
-        .map(|policy| stretched(policy, windows))
-        .collect();
+    for policy in &mut case.policies {
+        *policy = stretched(policy, windows);
+    }
     let mut session = Session::new(run, &case, turn);
     // At the other paces, sweeps would only cost time.
     session.sweep = run.suite.sweep.clone().filter(|_| pace == Pace::Millis);
     let steps = case.steps.len();
     let mut result = session.script(script, 0..steps, sleeps).await;
     if result.is_ok() {
-        result = session
-            .peek_all(steps.saturating_sub(1), At::StoreClock)
-            .await;
+        let last = steps.saturating_sub(1);
+        result = session.peek_all(last, At::StoreClock).await;
     }
-    session.end().await;
-    result.map_err(|mismatch| {
-        script
-            .cited(mismatch)
-            .under(" at the store's own clock", &[])
-    })?;
-    Ok(session.calls())
+    let result = session.ended(script, result).await;
+    result.map_err(|mismatch| mismatch.under(" at the store's own clock", &[]))
 }

@@ -27,18 +27,12 @@ impl Failure {
         mismatches.sort_by_key(|mismatch| mismatch.call);
         let mut seen = HashSet::new();
         mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.citations.first().copied()));
-        let count = |sentence: &Sentence| {
-            mismatches
-                .iter()
-                .filter(|mismatch| mismatch.citations.contains(sentence))
-                .count()
-        };
-        let mut sentences: Vec<Sentence> = Sentence::ALL
+        let cited: HashSet<Sentence> = mismatches
             .iter()
-            .copied()
-            .filter(|sentence| count(sentence) > 0)
+            .flat_map(|mismatch| mismatch.citations.clone())
             .collect();
-        sentences.sort_by_key(|sentence| std::cmp::Reverse(count(sentence)));
+        let all = Sentence::ALL.iter().copied();
+        let sentences = all.filter(|sentence| cited.contains(sentence)).collect();
         Self {
             phase,
             mismatches,
@@ -53,7 +47,7 @@ impl Failure {
         self.phase
     }
 
-    /// Returns the sentences that the failing cases cite, the most frequent first.
+    /// Returns the sentences that the failing cases cite, in the order of the contract.
     #[must_use]
     pub fn sentences(&self) -> &[Sentence] {
         &self.sentences
@@ -75,13 +69,8 @@ impl fmt::Display for Failure {
             seed,
         } = self;
         let labels: Vec<&str> = sentences.iter().map(|sentence| sentence.label()).collect();
-        let cases = if mismatches.len() == 1 {
-            "one failing case"
-        } else {
-            &format!("{} failing cases", mismatches.len())
-        };
-        let citing = if labels.is_empty() { "" } else { ", citing " };
-        writeln!(f, "{phase:?}: {cases}{citing}{}", labels.join(", "))?;
+        let (count, labels) = (mismatches.len(), labels.join(", "));
+        writeln!(f, "{phase:?}: {count} failing cases, citing {labels}")?;
         for (number, mismatch) in mismatches.iter().take(MAX_SHOWN).enumerate() {
             writeln!(f, "\n{}) {mismatch}", number + 1)?;
         }
@@ -90,13 +79,8 @@ impl fmt::Display for Failure {
         }
         write!(
             f,
-            "\nrun this phase alone with Suite::phases(&[Phase::{phase:?}])"
-        )?;
-        if phase.is_random() {
-            write!(f, " and Suite::seed({seed})")
-        } else {
-            Ok(())
-        }
+            "\nrun this phase alone with Suite::phases(&[Phase::{phase:?}]) and Suite::seed({seed})"
+        )
     }
 }
 

@@ -44,11 +44,6 @@ impl Phase {
         Self::Several,
         Self::Golden,
     ];
-
-    /// Returns `true` if the phase depends on the seed.
-    pub(crate) const fn is_random(self) -> bool {
-        matches!(self, Self::Exhaustive | Self::Random | Self::Several)
-    }
 }
 
 /// How much a suite checked. Every check passed.

@@ -29,17 +29,15 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(crate) fn new(suite: &'a Suite, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
-        let (prefix, report) = (format!("{:016x}", salt() as u64), Report::default());
-        let (handles, keys, mismatches) = (Vec::new(), AtomicU64::new(0), Vec::new());
         Self {
             suite,
-            handles,
+            handles: Vec::new(),
             late,
             phase: Phase::Golden,
-            prefix,
-            keys,
-            report,
-            mismatches,
+            prefix: format!("{:016x}", salt() as u64),
+            keys: AtomicU64::new(0),
+            report: Report::default(),
+            mismatches: Vec::new(),
         }
     }
 
@@ -79,11 +77,8 @@ impl<'a> Run<'a> {
 
     /// Returns an unused key.
     pub(crate) fn new_key(&self) -> String {
-        format!(
-            "{}/{}",
-            self.prefix,
-            self.keys.fetch_add(1, Ordering::Relaxed)
-        )
+        let number = self.keys.fetch_add(1, Ordering::Relaxed);
+        format!("{}/{number}", self.prefix)
     }
 
     /// Returns a name that no other run uses.
