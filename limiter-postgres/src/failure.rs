@@ -14,6 +14,10 @@ pub(crate) fn of_pool(error: PoolError) -> Error {
     }
 }
 
+pub(crate) fn configuration(text: String) -> Error {
+    Error::new(ErrorKind::Configuration, text)
+}
+
 pub(crate) fn timeout(text: &str) -> Error {
     Error::new(ErrorKind::Timeout, format!("Postgres: {text}"))
 }

@@ -12,7 +12,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::url::configuration;
+use crate::failure::configuration;
 
 /// The certificates for TLS, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -5,11 +5,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, Pool, Runtime};
-use limiter_core::{Error, ErrorKind};
+use limiter_core::Error;
 use tokio_postgres::Config;
 use tokio_postgres::NoTls;
 use tokio_postgres::config::{Host, SslMode};
 
+use crate::failure::configuration;
 use crate::table::{CREATE, PostgresTable};
 
 /// The most connections that a table opens by itself. Calls on one log are combined, so few suffice.
@@ -175,10 +176,6 @@ impl FromStr for PostgresUrl {
             certificates: crate::tls::Certificates::default(),
         })
     }
-}
-
-pub(crate) fn configuration(text: String) -> Error {
-    Error::new(ErrorKind::Configuration, text)
 }
 
 impl fmt::Display for PostgresUrl {
