@@ -69,7 +69,7 @@ impl PostgresUrl {
     /// Returns the table. It opens up to 8 connections when needed, so the server may be down.
     ///
     /// # Errors
-    /// [`Configuration`](ErrorKind::Configuration) if the certificates are malformed, or if there are some without TLS.
+    /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the certificates are malformed, or if there are some without TLS.
     pub fn open(&self) -> Result<PostgresTable, Error> {
         self.with_hook(None)
     }
