@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::record::Record;
 use crate::turns::Run;
-use crate::{http, lease, memory, redis, service};
+use crate::{http, lease, memory, postgres, redis, service};
 
 /// Scenarios that are measured together, into a record for every CPU family.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -18,6 +18,9 @@ pub enum Group {
     Redis,
     /// Decisions over Redis with and without a lease, on a redis-server that the program starts.
     Lease,
+    /// Decisions in Postgres, and in a transaction that locks the row, on a server that the program starts in the folder for temporary
+    /// files. `LIMITER_POSTGRES_BIN` selects the binaries.
+    Postgres,
     /// Requests through axum.
     Http,
     /// Requests to `limiter-server` over gRPC.
@@ -57,6 +60,10 @@ impl Group {
             Self::Lease => (
                 lease::measure,
                 &["limiter-wrappers", "limiter-redis", "redis"],
+            ),
+            Self::Postgres => (
+                postgres::measure,
+                &["limiter-postgres", "limiter-wrappers", "tokio-postgres"],
             ),
             Self::Http => (http::measure, &["limiter-tower", "tower_governor", "axum"]),
             Self::Service => (service::measure, &["limiter-server", "tonic"]),

@@ -9,6 +9,7 @@ pub mod group;
 mod http;
 mod lease;
 pub mod memory;
+mod postgres;
 pub mod record;
 mod redis;
 pub mod render;

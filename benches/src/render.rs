@@ -2,6 +2,7 @@
 //! rendered from the records of all CPU families.
 
 mod memory;
+mod postgres;
 mod readme;
 mod redis;
 mod service;
@@ -18,13 +19,14 @@ use crate::group::Group;
 use crate::record::Record;
 
 /// The pages with rendered sections.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "docs/boundary.svg",
     "docs/resolutions.md",
     "docs/operations.md",
     "benches/RESULTS.md",
     "benches/RESULTS-REDIS.md",
+    "benches/RESULTS-POSTGRES.md",
     "benches/RESULTS-HTTP.md",
     "benches/RESULTS-SERVICE.md",
 ];
@@ -43,6 +45,7 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
         Group::Surface => memory::surface(records),
         Group::Redis => redis::sections(records),
         Group::Lease => redis::leases(records),
+        Group::Postgres => postgres::sections(records),
         Group::Http => service::http_sections(records),
         Group::Service => service::sections(records),
     }
@@ -54,15 +57,17 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
 pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
     let load = |group: Group| Record::load_all(&group.name(), workspace);
-    let [memory, surface, redis, lease] = [
+    let [memory, surface, redis, lease, postgres] = [
         load(Group::Memory)?,
         load(Group::Surface)?,
         load(Group::Redis)?,
         load(Group::Lease)?,
+        load(Group::Postgres)?,
     ];
     let mut rendered = Sections::from([
         ("boundary", readme::boundary(&memory)),
         ("costs", memory::costs(&memory, &redis)),
+        ("stores", postgres::stores([&memory, &redis, &postgres])),
         ("speed", readme::speed([&memory, &surface, &redis, &lease])),
     ]);
     for &group in Group::value_variants() {

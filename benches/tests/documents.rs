@@ -35,7 +35,7 @@ const UNITS: [&str; 10] = [
 const SET: [(&str, &str); 10] = [
     ("docs/operations.md", "100 µs"),
     ("docs/operations.md", "500 ms"),
-    ("limiter-cli", "256 bytes"),
+    ("limiter-cli", "255 bytes"),
     ("limiter-log", "255 bytes"),
     ("limiter-log", "100 times"),
     ("limiter-redis", "256 bytes"),

@@ -8,9 +8,9 @@ use std::task::{Context, Waker};
 use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::{FusedFuture, join_all};
-use limiter_core::store::{JointOp, LogKey, Op, WindowStore};
+use limiter_core::store::{JointOp, LiveKey, LogKey, Op, StoredKey, WindowStore};
 use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, Timestamp, policy};
-use limiter_log::{LogStore, stored_key};
+use limiter_log::{LogStore, read_key, stored_key};
 use limiter_testkit::MockClock;
 
 use crate::map::Map;
@@ -229,4 +229,16 @@ fn long_keys_are_hashed_and_logs_stay_apart() {
     // A key that looks like a hash is another log.
     let [hashed] = [stored_key(LogKey::new(names[1], &long))];
     assert_ne!(stored_key(LogKey::new(names[1], &hashed[1..])), hashed);
+    for stored in &stored {
+        let LiveKey { name, key } = read_key(stored).unwrap();
+        match key {
+            StoredKey::Known(key) => {
+                assert_eq!(stored_key(LogKey::new(Name::new(&name), &key)), *stored);
+            }
+            StoredKey::Digest(hex) => assert!(hex.len() == 64 && stored.contains(&b'#')),
+        }
+    }
+    for foreign in ["", "a", "a%3a:b", "a#b"] {
+        assert_eq!(read_key(foreign.as_bytes()), None, "{foreign}");
+    }
 }

@@ -5,36 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use limiter_core::store::LogKey;
-use limiter_core::{AllOf, ErrorKind, Limiter, Name, policy};
+use limiter_core::{ErrorKind, Limiter, Name, policy};
 use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::server::Postgres;
 
-use crate::{SERVER, TIMEOUT, pool, store};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_processes_share_one_key() {
-    const MAX: u64 = 100;
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        let search = Limiter::new("three", policy!("100/1h"), store(&SERVER.url()).await);
-        let search = Arc::new(search);
-        for _ in 0..20 {
-            let search = Arc::clone(&search);
-            tasks.push(tokio::spawn(async move {
-                let mut admitted = 0;
-                for _ in 0..4 {
-                    admitted += u64::from(search.acquire("one").await.unwrap().is_allowed());
-                }
-                admitted
-            }));
-        }
-    }
-    let mut admitted = 0;
-    for task in tasks {
-        admitted += task.await.unwrap();
-    }
-    assert_eq!(admitted, MAX, "of 240 calls");
-}
+use crate::{TIMEOUT, pool, store};
 
 /// The table is durable, so what the server confirmed before the kill counts after it.
 #[tokio::test(flavor = "multi_thread")]
@@ -226,30 +201,4 @@ async fn a_url_opens_a_table_and_shows_no_password() {
         assert_eq!(error.kind(), ErrorKind::Configuration, "{url}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
-}
-
-#[tokio::test]
-async fn several_limiters_are_one_transaction() {
-    let store = Arc::new(store(&SERVER.url()).await);
-    let all = [("each", policy!("5/1h")), ("all", policy!("1/1h"))];
-    let [one, all] = all.map(|(name, policy)| Limiter::new(name, policy, store.clone()));
-    for allowed in [true, false] {
-        let decision = AllOf::new().with(one.acquire("a")).with(all.acquire("a"));
-        assert_eq!(!decision.await.unwrap().is_denied(), allowed);
-        assert_eq!(one.status("a").await.unwrap().used(), 1);
-    }
-    let calls = (0..100).map(|_| {
-        AllOf::new()
-            .with(one.acquire("b"))
-            .with(all.acquire("b"))
-            .into_owned()
-    });
-    let tasks: Vec<_> = calls
-        .map(|call| tokio::spawn(async { !call.await.unwrap().is_denied() }))
-        .collect();
-    let mut admitted = 0;
-    for task in tasks {
-        admitted += u64::from(task.await.unwrap());
-    }
-    assert_eq!((admitted, one.status("b").await.unwrap().used()), (1, 1));
 }
