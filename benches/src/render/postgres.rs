@@ -95,8 +95,9 @@ pub(super) fn stores([memory, redis, postgres]: [&[Record]; 3]) -> String {
     let script =
         |record: &Record| Some(1e6 / record.get("sizing/100/128/allowed", LIMITER, "processor")?);
     let cell = |cell| move |record: &Record| record.get(&name(cell), LIMITER, "per second");
-    let mut out = "| store | for | decisions per second | bytes per entry | ends where |\n|---|---|---:|---:|---|\n".to_owned();
-    for (store, purpose, decisions, bytes, end) in [
+    let mut out = "| store | for | decisions per second | bytes per entry |\n|---|---|---:|---:|\n"
+        .to_owned();
+    for (store, purpose, decisions, bytes) in [
         (
             "memory",
             "one process",
@@ -104,7 +105,6 @@ pub(super) fn stores([memory, redis, postgres]: [&[Record]; 3]) -> String {
             most(memory, &|record| {
                 Some(record.get("bytes", LIMITER, "100")? / 100.0)
             }),
-            "a second process needs the same counts",
         ),
         (
             "[Redis](limiter-redis/README.md)",
@@ -113,27 +113,15 @@ pub(super) fn stores([memory, redis, postgres]: [&[Record]; 3]) -> String {
             most(redis, &|record| {
                 Some(record.get("bytes/100", LIMITER, "bytes")? / 100.0)
             }),
-            "one core of Redis is busy; then a Cluster, or a lease",
         ),
         (
             "[Postgres](limiter-postgres/README.md)",
-            "a fleet that has Postgres and no Redis",
+            "a fleet without Redis",
             least(postgres, &cell((10_000, 32))),
             most(postgres, &|record| record.get(BYTES, LIMITER, "100")),
-            "a decision costs a transaction, and long logs are copied",
-        ),
-        (
-            "[your table](limiter-log/README.md)",
-            "any database that swaps bytes",
-            "the database's".to_owned(),
-            most(postgres, &|record| record.get(BYTES, LIMITER, "100")),
-            "the database's transactions",
         ),
     ] {
-        let _ = writeln!(
-            out,
-            "| {store} | {purpose} | {decisions} | {bytes} | {end} |"
-        );
+        let _ = writeln!(out, "| {store} | {purpose} | {decisions} | {bytes} |");
     }
     out
 }
