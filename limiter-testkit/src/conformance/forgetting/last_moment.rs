@@ -19,12 +19,16 @@ const LOGS: usize = 16;
 const DEADLINE: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(run: &mut Run<'_>) {
-    // A clock in front of the store may stand still.
-    for _ in 0..if run.store().clock().is_none() {
-        LOGS
-    } else {
-        0
-    } {
+    let store = run.store().clone();
+    if let Some(clock) = store.clock() {
+        // Only a test advances a mock clock.
+        let before = clock.now();
+        std::thread::sleep(Duration::from_millis(1));
+        if clock.now() == before {
+            return;
+        }
+    }
+    for _ in 0..LOGS {
         match lost_early(run).await {
             Ok(None) => {}
             Ok(Some(text)) => {
