@@ -23,7 +23,7 @@ const STEADY: Duration = Duration::from_millis(300);
 /// The keys of each master.
 const KEYS: usize = 50;
 /// How long a master is lost.
-const LOST: Duration = Duration::from_secs(3);
+const LOST: Duration = Duration::from_secs(2);
 
 /// A call: when it began, the index of its key, whether Redis decided, and how long it took.
 type Sample = (Instant, usize, bool, Duration);
@@ -104,7 +104,7 @@ async fn a_busy_key_recovers_from_a_stop() {
         };
         let limiter = Limiter::new("busy", policy!("1000000/1m"), store);
         let stops = async {
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_millis(500)).await;
             server.pause().unwrap();
             sleep(Duration::from_millis(stop)).await;
             server.resume().unwrap();
