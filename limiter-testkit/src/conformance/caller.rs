@@ -9,7 +9,7 @@ use limiter_core::{
 };
 
 use super::case::{Case, Verb};
-use super::model::{Call, Log, Model};
+use super::model::{Call, LogId, Model};
 use super::result::{CallResult, RawFacts};
 
 /// The keys and names of a case's logs in a store.
@@ -38,7 +38,7 @@ impl StoreKeys {
         Self::new(keys, key)
     }
 
-    pub(crate) fn log(&self, log: Log) -> LogKey<'_> {
+    pub(crate) fn log(&self, log: LogId) -> LogKey<'_> {
         let name = self.names.get(usize::from(log.name)).copied();
         let key = self.keys.get(&log.key).map_or(&[][..], Vec::as_slice);
         LogKey::new(name.unwrap_or_else(|| log.name()), key)

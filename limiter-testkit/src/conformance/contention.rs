@@ -13,7 +13,7 @@ use limiter_core::{SharedStore, Timestamp};
 use super::caller::{Caller, Route, StoreKeys, salt};
 use super::case::{Step, Verb};
 use super::mismatch::{Mismatch, describe};
-use super::model::{Call, Log, Model};
+use super::model::{Call, LogId, Model};
 use super::policies::START;
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
@@ -115,7 +115,7 @@ impl Turn {
             if let Some(place) = &mut step.on {
                 place.key *= 1 + (task % OWN_KEYS) as u8;
             }
-            let first = Log { name: 0, key: 0 };
+            let first = LogId { name: 0, key: 0 };
             let call = match step.verb {
                 Verb::Settle(issuer) if !caller.receipts.contains_key(&issuer) => continue,
                 Verb::Settle(_) => {
@@ -165,7 +165,7 @@ impl Turn {
 
     /// Looks at all entries of every log, and removes the logs.
     async fn end(&self, store: &SharedStore, calls: &[Vec<Made>]) -> Vec<Made> {
-        let mut logs: Vec<Log> = calls.iter().flatten().map(|made| made.call.log).collect();
+        let mut logs: Vec<LogId> = calls.iter().flatten().map(|made| made.call.log).collect();
         logs.sort_unstable();
         logs.dedup();
         let mut made = Vec::new();

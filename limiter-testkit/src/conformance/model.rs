@@ -21,12 +21,12 @@ const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 
 /// A log, as the numbers of its limiter's name and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Log {
+pub(crate) struct LogId {
     pub(crate) name: u8,
     pub(crate) key: u8,
 }
 
-impl Log {
+impl LogId {
     /// Returns the default name. It is the same in every run, because the process never frees a name.
     pub(crate) fn name(self) -> Name {
         match self.name {
@@ -40,7 +40,7 @@ impl Log {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) step: Step,
-    pub(crate) log: Log,
+    pub(crate) log: LogId,
     /// The index of the policy.
     pub(crate) policy: usize,
     /// The index of the limiter's default policy, if there is a limiter.
@@ -52,7 +52,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Returns a call without a limiter.
-    pub(crate) fn new(verb: Verb, log: Log, policy: usize, at: At) -> Self {
+    pub(crate) fn new(verb: Verb, log: LogId, policy: usize, at: At) -> Self {
         Self {
             step: Step::new(verb, 1),
             log,
@@ -63,7 +63,7 @@ impl Call {
         }
     }
 
-    pub(crate) fn reset(log: Log, at: At) -> Self {
+    pub(crate) fn reset(log: LogId, at: At) -> Self {
         Self::new(Verb::Reset, log, 0, at)
     }
 
@@ -111,7 +111,7 @@ pub(crate) struct Planned {
 /// A receipt from the reference store, with the log and the id of its entry.
 #[derive(Clone, Debug)]
 struct Issued {
-    log: Log,
+    log: LogId,
     id: Option<EntryId>,
     receipt: Receipt,
 }
@@ -128,9 +128,9 @@ pub(crate) struct Model {
     /// The receipts, by the steps that returned them.
     issued: BTreeMap<usize, Issued>,
     /// The logs that the calls so far use.
-    pub(crate) logs: Vec<Log>,
+    pub(crate) logs: Vec<LogId>,
     /// How long each log is kept after its newest entry. `None` if its last append was at a given time.
-    kept: HashMap<Log, Option<Window>>,
+    kept: HashMap<LogId, Option<Window>>,
     /// The number of a dropped call that has not taken effect.
     dropped: Option<usize>,
 }
@@ -162,11 +162,11 @@ impl Model {
     }
 
     /// Returns the time of a log's newest entry.
-    pub(crate) fn newest(&self, log: Log) -> Option<Timestamp> {
+    pub(crate) fn newest(&self, log: LogId) -> Option<Timestamp> {
         self.entries(log).last().map(|entry| entry.at)
     }
 
-    pub(crate) fn entries(&self, log: Log) -> Vec<ReferenceEntry> {
+    pub(crate) fn entries(&self, log: LogId) -> Vec<ReferenceEntry> {
         self.reference.entries(LogKey::new(log.name(), &[log.key]))
     }
 
@@ -186,7 +186,7 @@ impl Model {
         // Of the case, without the added one.
         let policy = |number: u8| usize::from(number) % (self.policies.len() - 1).max(1);
         let place = step.on.unwrap_or_default();
-        let mut log = Log {
+        let mut log = LogId {
             name: limiter(place).name,
             key: place.key,
         };
@@ -218,7 +218,7 @@ impl Model {
     }
 
     /// Returns a peek that covers every entry of a log.
-    pub(crate) fn peek_all(&self, log: Log, at: At) -> Call {
+    pub(crate) fn peek_all(&self, log: LogId, at: At) -> Call {
         Call::new(Verb::Run(Mode::Peek), log, self.policies.len() - 1, at)
     }
 
@@ -358,7 +358,7 @@ impl Model {
     }
 
     /// Returns the same history with the log forgotten. `None` if there is no log.
-    pub(crate) fn forgotten(&self, log: Log) -> Option<Self> {
+    pub(crate) fn forgotten(&self, log: LogId) -> Option<Self> {
         self.newest(log)?;
         let other = self.clone();
         _ = other
@@ -369,7 +369,7 @@ impl Model {
 
     /// Returns `true` if the store may have forgotten a log by `now`. It must keep entries at given times for a minute, which is
     /// longer than a session lasts by default.
-    pub(crate) fn may_forget(&self, log: Log, now: Timestamp) -> bool {
+    pub(crate) fn may_forget(&self, log: LogId, now: Timestamp) -> bool {
         match (self.newest(log), self.kept.get(&log)) {
             (Some(newest), Some(Some(window))) => !window.counts(newest, now),
             _ => false,
@@ -377,7 +377,7 @@ impl Model {
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
-    pub(crate) fn keeps(&self, log: Log) -> Sentence {
+    pub(crate) fn keeps(&self, log: LogId) -> Sentence {
         if self.kept.get(&log) == Some(&None) {
             F2
         } else {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use limiter_core::{LimitStatus, Receipt, Timestamp};
 
 use crate::conformance::case::Verb;
-use crate::conformance::model::{Call, Log, Model};
+use crate::conformance::model::{Call, LogId, Model};
 use crate::conformance::result::CallResult;
 
 /// The number of calls that one search tries. A search that succeeds tries little more calls than there are.
@@ -97,7 +97,7 @@ pub(super) struct Search {
 }
 
 /// Its log, time and cost, whether it was admitted and is refundable, and the call that appended it.
-type HeldEntry = (Log, Timestamp, u64, [bool; 2], Option<(usize, usize)>);
+type HeldEntry = (LogId, Timestamp, u64, [bool; 2], Option<(usize, usize)>);
 
 impl Search {
     /// Returns `true` if an order that begins like this one and ends with `end` explains all calls. Gives up after
