@@ -13,7 +13,7 @@ conformance_tests!(
     three_processes,
     tokio,
     // On a busy test machine, a server with a disk may not respond for seconds.
-    Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(60)),
+    Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(120)),
     async |suite| {
         let handle = async || Arc::new(store(&SERVER.url()).await);
         let (first, second) = (handle().await, handle().await);

@@ -13,8 +13,8 @@ use testbed::server::Postgres;
 /// The server of the tests that change only logs of their own.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap());
 
-/// Longer than anything takes on a busy test machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Longer than anything takes on a busy test machine, where a new connection may wait for many seconds.
+const TIMEOUT: Duration = Duration::from_secs(50);
 
 fn pool(url: &str, size: usize) -> Pool {
     let manager = Manager::new(

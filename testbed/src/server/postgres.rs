@@ -10,7 +10,7 @@ use super::keeper::Keeper;
 use super::process::{free_port, until};
 
 /// The script of a [`Keeper`]. Makes a cluster unless there is one. Prints nothing if there is no server binary. Postgres refuses to run
-/// as root.
+/// as root. Dropped requests leave connections that wait to be accepted, twice `max_connections` at most: more would be lost for seconds.
 const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
 [ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
@@ -18,7 +18,7 @@ if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534
 [ -e data ] || $as "$bin/initdb" -D data -U limiter -E UTF8 --locale=C --auth=trust --no-sync >log 2>&1 || { echo failed; exit; }
 # Files for the data folder, such as a key that only the server may read.
 [ ! -e files ] || $as sh -c 'umask 077; cp files/* data'
-$as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
+$as "$bin/postgres" -D data -c max_connections=500 -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
 keep=$(cat); kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
 # A process that still ends would hold the shared memory that the next server needs.
 for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done"#;
