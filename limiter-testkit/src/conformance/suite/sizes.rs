@@ -49,7 +49,7 @@ impl Sizes {
         long_log: 70_000,
         long_log_time: Duration::from_secs(10),
         huge_keys: true,
-        in_a_row: 2_000,
+        in_a_row: 4_000,
         wait: Duration::from_secs(2),
         other_keys: 2_000,
         blocking: Duration::from_millis(2),
