@@ -20,7 +20,7 @@ fn find(variable: &str, installed: &str) -> PathBuf {
     let found = env::var_os(variable).map_or_else(
         || {
             Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../target/tools/python")
+                .join("../../target/tools/python")
                 .join(installed)
         },
         PathBuf::from,
