@@ -36,6 +36,7 @@ pub struct RedisStoreBuilder {
     retries: u32,
     hash_tag: Option<HashTag>,
     certificates: Certificates,
+    seed: Option<u64>,
 }
 
 impl Default for RedisStoreBuilder {
@@ -49,6 +50,7 @@ impl Default for RedisStoreBuilder {
             retries: 1,
             hash_tag: None,
             certificates: Certificates::default(),
+            seed: None,
         }
     }
 }
@@ -134,6 +136,14 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets the seed of the entries' ids, for tests that repeat. Default: the operating system's random numbers.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let (response_timeout, retries) = (self.timeouts.response, self.retries);
         let retry_policy = RetryPolicy {
@@ -141,7 +151,7 @@ impl RedisStoreBuilder {
             retries,
             budget: RetryBudget::new(),
         };
-        RedisStore::new(Channel::new(connection, retry_policy), keys)
+        RedisStore::new(Channel::new(connection, retry_policy), keys, self.seed)
     }
 
     /// Returns a store over a connection that the caller opened: see [`Connection`].

@@ -20,9 +20,9 @@ pub(crate) struct IdSource {
 }
 
 impl IdSource {
-    pub(crate) fn new() -> Self {
-        // The keys of `RandomState` come from the operating system.
-        let random = RandomState::new().hash_one(std::process::id());
+    /// Without a seed, the keys of `RandomState` come from the operating system.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        let random = seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()));
         Self {
             next: AtomicU32::new(random as u32),
             step: (random >> 32) as u32 | 1,
@@ -60,7 +60,7 @@ mod tests {
         // About nine of 10^10 pairs are equal, unless both sources use the same order.
         let met = one.intersection(&other).count();
         assert!((1..30).contains(&met), "{met}");
-        let [new, newer] = [ids(IdSource::new()), ids(IdSource::new())];
+        let [new, newer] = [ids(IdSource::new(None)), ids(IdSource::new(None))];
         assert_ne!(new, newer);
         for ids in [one, other, new, newer] {
             assert!(ids.len() == 100_000 && ids.iter().all(|id| (1..1 << 30).contains(id)));

@@ -49,11 +49,11 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    pub(crate) fn new(channel: Channel, keys: KeySpace) -> Self {
+    pub(crate) fn new(channel: Channel, keys: KeySpace, seed: Option<u64>) -> Self {
         Self {
             channel,
             keys,
-            ids: IdSource::new(),
+            ids: IdSource::new(seed),
             is_split: AtomicBool::new(false),
         }
     }

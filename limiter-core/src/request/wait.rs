@@ -1,6 +1,11 @@
 //! The loop that waits until an acquire fits.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(not(feature = "tokio"))]
+use std::time::Instant;
+
+#[cfg(feature = "tokio")]
+use tokio::time::Instant;
 
 use super::call::Call;
 use crate::decision::Decision;

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
-use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 use limiter_core::store::{
     At, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
 };
@@ -33,8 +33,8 @@ const SMALLEST: u64 = 8;
 /// The blocks of a store. Bounded like the denial cache.
 pub(super) struct Blocks {
     /// By the hash of the log, modulo the capacity. A block that can be spent keeps its place.
-    slots: DashMap<u64, Slot, RandomState>,
-    hasher: RandomState,
+    slots: DashMap<u64, Slot, SeedableRandomState>,
+    hasher: SeedableRandomState,
     max_keys: u64,
     system_clock: fn() -> SystemTime,
     /// Numbers the requests for blocks, from 1.
@@ -168,10 +168,14 @@ impl Moment {
 }
 
 impl Blocks {
-    pub(super) fn new(max_keys: usize, system_clock: fn() -> SystemTime) -> Self {
+    pub(super) fn new(
+        max_keys: usize,
+        system_clock: fn() -> SystemTime,
+        hasher: SeedableRandomState,
+    ) -> Self {
         Self {
-            slots: DashMap::with_hasher(RandomState::default()),
-            hasher: RandomState::default(),
+            slots: DashMap::with_hasher(hasher.clone()),
+            hasher,
             max_keys: max_keys as u64,
             system_clock,
             requests: AtomicU64::new(0),

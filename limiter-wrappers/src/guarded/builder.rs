@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use limiter_core::SyncStore;
 
 use super::blocks::Blocks;
@@ -27,6 +29,7 @@ pub struct GuardedBuilder<S> {
     denial_cache_capacity: usize,
     denial_ttl: Duration,
     system_clock: fn() -> SystemTime,
+    seed: Option<u64>,
 }
 
 impl<S> Guarded<S> {
@@ -43,6 +46,7 @@ impl<S> Guarded<S> {
             denial_cache_capacity,
             denial_ttl,
             system_clock: SystemTime::now,
+            seed: None,
         }
     }
 }
@@ -95,6 +99,13 @@ impl<S> GuardedBuilder<S> {
         self
     }
 
+    /// Sets the seed of hashes and ids, for tests that repeat. Default: the operating system's random numbers.
+    #[doc(hidden)]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     /// Returns a store that returns errors, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
@@ -107,7 +118,8 @@ impl<S> GuardedBuilder<S> {
     /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
-        self.build(StandIn::Open)
+        let clock = self.system_clock;
+        self.build(StandIn::Open(clock))
     }
 
     /// Returns a store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window
@@ -118,7 +130,8 @@ impl<S> GuardedBuilder<S> {
     #[must_use]
     pub fn fail_closed(self) -> Guarded<S> {
         let retry_after = self.cooldown.max(Duration::from_micros(1));
-        self.build(StandIn::Closed(retry_after))
+        let clock = self.system_clock;
+        self.build(StandIn::Closed(retry_after, clock))
     }
 
     /// Returns a store that limits in `local` during an outage, and carries the charges over afterwards.
@@ -144,16 +157,19 @@ impl<S> GuardedBuilder<S> {
     #[doc = include_str!("costs.md")]
     #[must_use]
     pub fn fallback(self, local: impl SyncStore) -> Guarded<S> {
-        self.build(StandIn::Local(Local::new(local)))
+        let seed = self.seed;
+        self.build(StandIn::Local(Local::new(local, seed)))
     }
 
     fn build(self, stand_in: StandIn) -> Guarded<S> {
         let capacity = self.denial_cache_capacity;
+        let seeded = |seed| SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
+        let hasher = self.seed.map_or_else(SeedableRandomState::random, seeded);
         Guarded(Arc::new(Inner {
             store: self.store,
             timeout: self.timeout,
-            blocks: Blocks::new(capacity, self.system_clock),
-            denials: Denials::new(capacity, self.denial_ttl),
+            blocks: Blocks::new(capacity, self.system_clock, hasher.clone()),
+            denials: Denials::new(capacity, self.denial_ttl, hasher),
             nodes: Nodes::new(self.failure_threshold, self.cooldown),
             stand_in,
         }))

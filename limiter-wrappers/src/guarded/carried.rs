@@ -1,7 +1,7 @@
 //! Local charges that the primary store does not hold yet: for each log, its cost by cells of time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
 use limiter_core::store::{At, EntryId, LogKey, Retention, Settlement};
@@ -113,9 +113,31 @@ pub(super) struct Carried {
     /// Nodes that failed, and until when their logs wait.
     pub(super) paused: HashMap<NodeName, Instant>,
     pub(super) sweep: Option<JoinHandle<()>>,
+    /// The random numbers of the ids: a seed, and how many were taken.
+    random: (u64, u64),
 }
 
 impl Carried {
+    /// Without a seed, the keys of `RandomState` come from the operating system.
+    pub(super) fn new(seed: Option<u64>) -> Self {
+        let random = || RandomState::new().hash_one(std::process::id());
+        Self {
+            random: (seed.unwrap_or_else(random), 0),
+            ..Self::default()
+        }
+    }
+
+    fn new_id(&mut self) -> EntryId {
+        let half = |count: &mut u64, seed: u64| {
+            *count += 1;
+            let mut hasher = DefaultHasher::new();
+            (seed, *count).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        let (seed, count) = &mut self.random;
+        (half(count, *seed) << 64 | half(count, *seed)).into()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.logs.len()
     }
@@ -243,6 +265,7 @@ impl Carried {
         at: Timestamp,
         now: Timestamp,
     ) -> Option<(EntryId, u64, Policy)> {
+        let new_id = self.new_id();
         let log = self.logs.get_mut(&number)?;
         let cost = log
             .cells
@@ -250,10 +273,7 @@ impl Carried {
             .filter(|first| first.newest == cell.newest)?
             .cost;
         let Retention { window, max } = log.retention;
-        let random = || u128::from(RandomState::new().hash_one(0));
-        let id = *log
-            .frozen
-            .get_or_insert_with(|| (random() << 64 | random()).into());
+        let id = *log.frozen.get_or_insert(new_id);
         if !window.counts(at, now) {
             self.confirm(number, id);
             return None;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome};
 use limiter_core::{Counting, Name, Policy, Timestamp};
 use tokio::time::Instant;
@@ -29,8 +29,8 @@ const CHANGE_COUNTERS: usize = 256;
 /// idempotency key.
 pub(super) struct Denials {
     /// By the hash of the log, modulo the capacity. The latest denial stays.
-    denials: DashMap<u64, Denial, RandomState>,
-    hasher: RandomState,
+    denials: DashMap<u64, Denial, SeedableRandomState>,
+    hasher: SeedableRandomState,
     max_keys: u64,
     max_age: Duration,
     /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
@@ -89,10 +89,10 @@ impl Denial {
 }
 
 impl Denials {
-    pub(super) fn new(max_keys: usize, max_age: Duration) -> Self {
+    pub(super) fn new(max_keys: usize, max_age: Duration, hasher: SeedableRandomState) -> Self {
         Self {
-            denials: DashMap::with_hasher(RandomState::default()),
-            hasher: RandomState::default(),
+            denials: DashMap::with_hasher(hasher.clone()),
+            hasher,
             max_keys: max_keys as u64,
             max_age,
             changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],

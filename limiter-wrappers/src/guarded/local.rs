@@ -20,12 +20,11 @@ pub(crate) struct Local {
 static TOTAL: Policy = policy!("4503599627370496/104249d");
 
 impl Local {
-    pub(crate) fn new(store: impl SyncStore) -> Self {
-        let (carried, waiting) = Default::default();
+    pub(crate) fn new(store: impl SyncStore, seed: Option<u64>) -> Self {
         Self {
             store: Box::new(store),
-            carried,
-            waiting,
+            carried: Mutex::new(Carried::new(seed)),
+            waiting: AtomicUsize::new(0),
         }
     }
 

@@ -9,14 +9,16 @@ use limiter_core::{Limit, PerLimit, Timestamp};
 
 use super::local::Local;
 
+type SystemClock = fn() -> SystemTime;
+
 #[derive(Debug)]
 pub(crate) enum StandIn {
     /// Nothing: errors are returned.
     Nothing,
     /// A log that is empty. The ids of its entries are new, so their receipts match no entry.
-    Open,
+    Open(SystemClock),
     /// A log that is full for this long.
-    Closed(Duration),
+    Closed(Duration, SystemClock),
     /// A local store.
     Local(Local),
 }
@@ -34,8 +36,8 @@ impl StandIn {
     pub(super) fn apply(&self, op: &Op<'_>) -> Option<Facts> {
         match self {
             Self::Nothing => None,
-            Self::Open => Some(Log::new().apply(op, now())),
-            Self::Closed(retry_after) => full(op, *retry_after),
+            Self::Open(clock) => Some(Log::new().apply(op, now(*clock))),
+            Self::Closed(retry_after, clock) => full(op, *retry_after, now(*clock)),
             Self::Local(local) => Some(local.apply(op)),
         }
     }
@@ -44,8 +46,13 @@ impl StandIn {
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Option<Vec<Facts>> {
         match self {
             Self::Nothing => None,
-            Self::Open => Some(Log::apply_all(&mut vec![Log::new(); ops.len()], ops, now())),
-            Self::Closed(retry_after) => {
+            Self::Open(clock) => Some(Log::apply_all(
+                &mut vec![Log::new(); ops.len()],
+                ops,
+                now(*clock),
+            )),
+            Self::Closed(retry_after, clock) => {
+                let now = now(*clock);
                 let denier = ops.iter().position(|joint| joint.denies(false));
                 let deny = |(i, joint): (usize, &JointOp<'_>)| {
                     let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
@@ -56,6 +63,7 @@ impl StandIn {
                             joint.op
                         },
                         *retry_after,
+                        now,
                     )
                 };
                 ops.iter().enumerate().map(deny).collect()
@@ -66,16 +74,19 @@ impl StandIn {
 
     /// Returns the facts of a settlement whose entry is gone. `None` if the entry may be anywhere.
     pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
-        matches!(self, Self::Open).then(|| Log::new().settle(settlement, now()))
+        match self {
+            Self::Open(clock) => Some(Log::new().settle(settlement, now(*clock))),
+            _ => None,
+        }
     }
 }
 
 /// Returns the facts of a log that is full for `retry_after`. `None` for a record: a denial would claim that it counts.
-fn full(op: &Op<'_>, retry_after: Duration) -> Option<Facts> {
+fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
     if op.mode == Mode::Record {
         return None;
     }
-    let empty = Log::new().apply(op, now());
+    let empty = Log::new().apply(op, now);
     let now = empty.log.now;
     let retry_after = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
     let oldest = |limit: &Limit| {
@@ -112,8 +123,8 @@ fn full(op: &Op<'_>, retry_after: Duration) -> Option<Facts> {
 }
 
 /// Returns the system's time.
-fn now() -> Timestamp {
-    let since = SystemTime::now()
+fn now(clock: SystemClock) -> Timestamp {
+    let since = clock()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

@@ -220,6 +220,7 @@ async fn several_operations_are_decided_from_blocks_if_blocks_cover_all() {
         let store = bare(remote.clone())
             .denial_cache_capacity(100)
             .system_clock(system_clock)
+            .seed(1)
             .or_error();
         for step in steps.split(", ") {
             let (calls, expected) = step.split_once(" = ").unwrap();
