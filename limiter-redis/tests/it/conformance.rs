@@ -3,14 +3,14 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use limiter_core::BoxFuture;
-use limiter_core::store::LogKey;
+use limiter_redis::Connection;
 use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::conformance_tests;
+use sim::Direct;
 use testbed::server::Server;
 use testbed::test_all;
 
-use crate::support::{connect, shared_cluster};
+use crate::support::{builder, connect, shared_cluster};
 
 /// The server of all phases: the suite's keys are its own.
 static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start().unwrap());
@@ -25,22 +25,28 @@ async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Re
     suite.run_handles(handles, open()).await
 }
 
-/// Returns a function that puts something else in a log's place.
-async fn damage() -> impl Fn(LogKey<'_>) -> BoxFuture<'static, ()> {
-    let store = connect(&SERVER.url()).await;
-    move |log| {
-        let key = store.redis_key(log);
-        SERVER.command::<()>(&[&b"SET"[..], &key, b"text"]).unwrap();
-        Box::pin(async {})
-    }
-}
-
+conformance_tests!(
+    a_simulated_server,
+    tokio,
+    Suite::slow(),
+    async |suite| {
+        let server = Direct::default();
+        let open = || {
+            builder()
+                .with_connection(Connection::new(server.clone()))
+                .map(Arc::new)
+        };
+        let handles = vec![open().unwrap(), open().unwrap()];
+        suite.run_handles(handles, async { open().unwrap() }).await
+    },
+    handles
+);
 conformance_tests!(
     one_server,
     tokio,
     // With `--all`, it also waits for the minute for which a log must be kept.
     Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(if test_all() { 75 } else { 2 })),
-    async |suite| through_connections(suite.damage(damage().await), &SERVER.url(), 2).await,
+    async |suite| through_connections(suite, &SERVER.url(), 2).await,
     handles
 );
 conformance_tests!(

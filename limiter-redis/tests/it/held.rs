@@ -9,8 +9,11 @@ use limiter_core::{
 };
 use limiter_redis::RedisStore;
 use limiter_testkit::{Answer, ReferenceStore};
+use redis::Cmd;
+use sim::Direct;
 use testbed::server::Server;
 
+use crate::simulated::on_both;
 use crate::support::{
     START, at, calls, connect, db_size, inspected, limit, limited, members, reset_calls, run, size,
 };
@@ -151,15 +154,18 @@ fn kinds() -> [Kind; 5] {
 }
 
 /// Moves the running totals of four entries, of `4 << 47` in all, so that they end so many units before the largest.
-fn move_totals(server: &Server, store: &RedisStore, log: LogKey<'_>, left: u64) {
-    let key = store.redis_key(log);
-    for member in members(server, store, log) {
+fn move_totals(server: &Server, simulated: &Direct, key: &[u8], left: u64) {
+    let held: Vec<Vec<u8>> = server.command(&[b"ZRANGE", key, b"0", b"-1"]).unwrap();
+    for member in held {
         assert!(member[7] >= 128, "an entry is short");
         let total = number(&member[9..16]) + (1 << 53) - (4 << 47) - left;
         let moved = [&member[..9], &total.to_be_bytes()[1..], &member[16..]].concat();
-        let send = |words: &[&[u8]]| server.command::<()>(words).unwrap();
-        send(&[b"ZADD", &key, b"0", &moved]);
-        send(&[b"ZREM", &key, &member]);
+        let send = |words: &[&[u8]]| {
+            server.command::<()>(words).unwrap();
+            simulated.execute(Cmd::new().arg(words)).unwrap();
+        };
+        send(&[b"ZADD", key, b"0", &moved]);
+        send(&[b"ZREM", key, &member]);
     }
 }
 
@@ -201,7 +207,7 @@ fn random_op<'a>(
 
 /// Runs random operations on one log of Redis and of the reference store.
 async fn compare(
-    (server, redis): (&Server, &RedisStore),
+    (server, simulated, redis): (&Server, &Direct, &RedisStore),
     (kind, start): (Kind, u64),
     random: &mut Rng,
     seen: &mut Seen,
@@ -217,7 +223,7 @@ async fn compare(
             assert!(run(redis, op).await.unwrap().appended());
         }
         let left = if random.bool() { 5 } else { 1 << 48 };
-        move_totals(server, redis, log, left);
+        move_totals(server, simulated, &redis.redis_key(log), left);
     }
     let (mut units, mut receipts) = (0, Vec::<(Receipt, Receipt)>::new());
     for n in 0..kind.length {
@@ -301,17 +307,18 @@ async fn compare(
 }
 
 /// Policies of a log vary, entries with ids lie between others, and time moves by microseconds, by windows and by minutes, and back.
-/// `LIMITER_SEED` sets other ones.
+/// The simulated server does the same. `LIMITER_SEED` sets other ones.
 #[tokio::test]
 async fn redis_holds_exactly_what_the_reference_holds() {
-    let server = Server::start().unwrap();
-    let redis = connect(&server.url()).await;
+    let (server, simulated) = (Server::start().unwrap(), Direct::default());
+    let redis = on_both(&server, &simulated).await;
     let seed = std::env::var("LIMITER_SEED").map_or(28, |seed| seed.parse().unwrap());
     let (mut random, mut seen) = (Rng::with_seed(seed), Seen::default());
     for round in 0..size(36, 300) {
         let start = [START, 0, Timestamp::MAX.as_micros() - 20_000 * SECOND][round % 3];
         for kind in kinds() {
-            compare((&server, &redis), (kind, start), &mut random, &mut seen).await;
+            let stores = (&server, &simulated, &redis);
+            compare(stores, (kind, start), &mut random, &mut seen).await;
         }
     }
     println!("{seen:?}");

@@ -12,5 +12,6 @@ mod reconnecting;
 mod scan;
 mod sentinel;
 mod several;
+mod simulated;
 mod support;
 mod tls;

@@ -1,0 +1,119 @@
+//! The simulated server replies like a real one, to random commands here and to the scripts of random operations in `held`.
+
+use fastrand::Rng;
+use limiter_redis::{Connection, RedisStore};
+use redis::aio::ConnectionLike;
+use redis::{Client, Cmd, Value};
+use sim::Direct;
+use testbed::server::Server;
+
+use crate::support::{Hooked, builder, size};
+
+/// A reply, or an error's code and text without the place in the script.
+fn comparable(reply: Result<Value, redis::RedisError>) -> Result<Value, String> {
+    let text = |error: redis::RedisError| {
+        let text = error.to_string();
+        text.split(" script:").next().unwrap_or_default().to_owned()
+    };
+    reply.and_then(Value::extract_error).map_err(text)
+}
+
+/// Returns a store whose commands a real server and the simulated one execute. After each script, both hold the same.
+pub(crate) async fn on_both(server: &Server, simulated: &Direct) -> RedisStore {
+    let simulated = simulated.clone();
+    let hook = move |inner: &mut redis::aio::ConnectionManager, cmd: &Cmd| {
+        let (simulated, mut inner, cmd) = (simulated.clone(), inner.clone(), cmd.clone());
+        async move {
+            let reply = inner.req_packed_command(&cmd).await;
+            let expected = comparable(reply.clone());
+            assert_eq!(comparable(simulated.execute(&cmd)), expected);
+            let words: Vec<Vec<u8>> = cmd
+                .args_iter()
+                .map(|arg| match arg {
+                    redis::Arg::Simple(bytes) => bytes.to_vec(),
+                    _ => Vec::new(),
+                })
+                .collect();
+            if words[0].starts_with(b"EVAL") {
+                let mut all = redis::cmd("ZRANGE");
+                all.arg(&words[3]).arg(0).arg(-1).arg("WITHSCORES");
+                let held = comparable(inner.req_packed_command(&all).await);
+                assert_eq!(comparable(simulated.execute(&all)), held);
+            }
+            reply
+        }
+    };
+    let connection = Hooked::connect(server, move |inner, cmd| Box::pin(hook(inner, cmd)));
+    let connection: Connection = connection.await;
+    builder().with_connection(connection).unwrap()
+}
+
+/// `lex` stands for a key whose scores are all 0, as those of entries are, and `scored` for one with other scores.
+const COMMANDS: [&str; 23] = [
+    "ZADD lex 0 MEMBER",
+    "ZADD lex 0 MEMBER 0 MEMBER",
+    "ZADD scored SCORE MEMBER",
+    "ZADD scored SCORE MEMBER SCORE MEMBER",
+    "ZREM KEY MEMBER",
+    "ZCARD KEY",
+    "ZSCORE KEY MEMBER",
+    "ZRANK KEY MEMBER",
+    "ZRANGE KEY INDEX INDEX",
+    "ZRANGE KEY INDEX INDEX REV",
+    "ZRANGE KEY INDEX INDEX WITHSCORES",
+    "ZRANGEBYLEX lex BOUND BOUND",
+    "ZRANGEBYLEX lex BOUND BOUND LIMIT NUMBER NUMBER",
+    "ZREVRANGEBYLEX lex BOUND BOUND LIMIT NUMBER NUMBER",
+    "ZLEXCOUNT lex BOUND BOUND",
+    "ZCOUNT scored -inf (SCORE",
+    "ZCOUNT scored -inf SCORE",
+    "ZREMRANGEBYLEX lex [MEMBER (MEMBER",
+    "ZREMRANGEBYRANK KEY 0 NUMBER",
+    "PTTL missing",
+    "PEXPIRE KEY 1NUMBER000000",
+    "PEXPIRE KEY 0",
+    "UNLINK KEY",
+];
+
+/// Replaces a word in capitals by a random one.
+fn fill_in(text: &str, random: &mut Rng) -> String {
+    let member = |random: &mut Rng| random.char('a'..='e').to_string();
+    let (name, value) = match text {
+        // The names of commands and options.
+        _ if text.starts_with(['Z', 'W', 'P']) => return text.to_owned(),
+        _ if text.contains("KEY") => ("KEY", ["lex", "scored"][random.usize(..2)].to_owned()),
+        _ if text.contains("MEMBER") => ("MEMBER", member(random) + &member(random)),
+        _ if text.contains("SCORE") => ("SCORE", random.i8(-3..=3).to_string()),
+        _ if text.contains("INDEX") => ("INDEX", random.i8(-9..=9).to_string()),
+        _ if text.contains("NUMBER") => ("NUMBER", random.u8(..6).to_string()),
+        _ if text.contains("BOUND") => {
+            let bound = ["-", "+", "[MEMBER", "(MEMBER"][random.usize(..4)];
+            ("BOUND", fill_in(bound, random))
+        }
+        _ => return text.to_owned(),
+    };
+    text.replace(name, &value)
+}
+
+#[tokio::test]
+async fn random_commands_get_the_replies_of_a_real_server() {
+    let server = Server::start().unwrap();
+    let mut connection = Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let (simulated, mut random) = (Direct::default(), Rng::with_seed(7));
+    for number in 0..size(30_000, 300_000) {
+        let template =
+            COMMANDS[random.usize(..COMMANDS.len() - if number % 8 > 0 { 2 } else { 0 })];
+        // Few keys are removed, so that they grow.
+        let words = template.split(' ').map(|word| fill_in(word, &mut random));
+        let mut command = Cmd::new();
+        for word in words.collect::<Vec<_>>() {
+            command.arg(word);
+        }
+        let expected = comparable(command.query(&mut connection));
+        let got = comparable(simulated.execute(&command));
+        assert_eq!(got, expected, "{number}: {command:?}");
+    }
+}
