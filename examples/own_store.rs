@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use exact_limiter::log::{Change, Loaded, LogStore, Table, async_trait};
+use exact_limiter::log::{Change, Loaded, LogStore, New, Table, async_trait};
 use exact_limiter::{Error, ErrorKind, Limiter, policy, time::Timestamp};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
@@ -32,13 +32,16 @@ fn write(database: &Database, changes: &[Change]) -> Result<bool, redb::Error> {
     let transaction = database.begin_write()?;
     let mut logs = transaction.open_table(LOGS)?;
     for change in changes {
-        let (key, expires_at) = (&*change.key, change.expires_at.as_micros());
+        let key = &*change.key;
         if logs.get(key)?.map(|log| log.value().1.to_vec()) != change.old {
             return Ok(false);
         }
         match &change.new {
-            Some(new) => drop(logs.insert(key, (expires_at, &**new))?),
-            None => drop(logs.remove(key)?),
+            New::Unchanged => {}
+            New::Removed => drop(logs.remove(key)?),
+            New::Saved { log, expires_at } => {
+                logs.insert(key, (expires_at.as_micros(), &**log))?;
+            }
         }
     }
     drop(logs);

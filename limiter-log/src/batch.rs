@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use limiter_core::store::Log;
-use limiter_core::{Error, ErrorKind, Timestamp};
+use limiter_core::{Error, ErrorKind};
 
 use crate::call::{Call, Held};
-use crate::table::{Change, Loaded, Table};
+use crate::table::{Change, Loaded, New, Table};
 
 /// How often a batch is applied to a newly loaded log after a lost comparison. Each lost one is a change by another process.
 const ATTEMPTS: usize = 100;
@@ -132,7 +132,7 @@ async fn run(table: &impl Table, calls: &[Arc<dyn Call>]) -> Result<(), Error> {
             .filter(|(_, is_compared)| *is_compared)
             .map(|(((key, old), held), _)| change(key.clone(), old, held))
             .collect();
-        let is_same = changes.iter().all(|change| change.old == change.new);
+        let is_same = changes.iter().all(|change| change.new == New::Unchanged);
         if is_same || table.swap(changes).await? {
             return Ok(());
         }
@@ -149,19 +149,19 @@ pub(crate) fn read(bytes: Option<&[u8]>) -> Held {
 }
 
 fn change(key: Vec<u8>, old: Option<Vec<u8>>, held: &Held) -> Change {
-    let (new, expires_at) = match held {
-        Ok(log) => (
-            (!log.is_empty()).then(|| log.to_bytes()),
-            log.expires_at().unwrap_or_default(),
-        ),
-        Err(_) => (old.clone(), Timestamp::EPOCH),
+    let new = match held {
+        Err(_) => New::Unchanged,
+        Ok(log) if log.is_empty() && old.is_none() => New::Unchanged,
+        Ok(log) if log.is_empty() => New::Removed,
+        Ok(log) => match log.to_bytes() {
+            log if Some(&log) == old.as_ref() => New::Unchanged,
+            bytes => New::Saved {
+                log: bytes,
+                expires_at: log.expires_at().unwrap_or_default(),
+            },
+        },
     };
-    Change {
-        key,
-        old,
-        new,
-        expires_at,
-    }
+    Change { key, old, new }
 }
 
 #[cfg(test)]

@@ -155,15 +155,19 @@ pub(crate) fn apply_all(
     held: &mut [Held],
     now: Timestamp,
 ) -> Result<(Vec<Result<Facts, Failed>>, bool), Failed> {
+    // After an error, the batch goes on with these logs.
+    for (i, (held, op)) in held.iter().zip(ops).enumerate() {
+        if let Err(text) = held
+            && !op.is_advisory
+        {
+            return Err(Failed::damaged(i, text));
+        }
+    }
     let (mut logs, mut joint) = (Vec::new(), Vec::new());
-    for (i, (held, op)) in held.iter_mut().zip(ops).enumerate() {
-        match held {
-            Ok(log) => {
-                logs.push(mem::take(log));
-                joint.push(op.joint());
-            }
-            Err(_) if op.is_advisory => {}
-            Err(text) => return Err(Failed::damaged(i, text)),
+    for (held, op) in held.iter_mut().zip(ops) {
+        if let Ok(log) = held {
+            logs.push(mem::take(log));
+            joint.push(op.joint());
         }
     }
     let facts = Log::apply_all(&mut logs, &joint, now);

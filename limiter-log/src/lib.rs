@@ -11,4 +11,4 @@ mod table;
 
 pub use key::{read_key, stored_key};
 pub use store::LogStore;
-pub use table::{Change, Loaded, Table, async_trait};
+pub use table::{Change, Loaded, New, Table, async_trait};

@@ -52,8 +52,23 @@ pub struct Change {
     pub key: Vec<u8>,
     /// The bytes that the table must still hold. `None`: it must not hold the key.
     pub old: Option<Vec<u8>>,
-    /// The bytes to save. `None`: remove the key. With several keys, these may be the old bytes, which the table then only compares.
-    pub new: Option<Vec<u8>>,
-    /// From this time on by the table's clock, the table may remove the key.
-    pub expires_at: Timestamp,
+    /// What to do with the key.
+    pub new: New,
+}
+
+/// The effect of a [`Change`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum New {
+    /// Leave the key as it is, and only compare it: other keys of the call depend on it. Its expiry stays as well. One change alone is
+    /// never this.
+    Unchanged,
+    /// Remove the key.
+    Removed,
+    /// Save these bytes.
+    Saved {
+        /// The bytes.
+        log: Vec<u8>,
+        /// From this time on by the table's clock, the table may remove the key.
+        expires_at: Timestamp,
+    },
 }

@@ -8,7 +8,7 @@ use deadpool_postgres::{GenericClient, Object, Pool};
 use futures_util::future::try_join_all;
 use limiter_core::store::LiveKey;
 use limiter_core::{Error, Timestamp};
-use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
+use limiter_log::{Change, Loaded, LogStore, New, Table, async_trait, read_key};
 use tokio_postgres::Row;
 
 use crate::failure::{lost_to_another, of_pool, of_postgres, timeout};
@@ -42,6 +42,8 @@ const INSERT: &str =
     "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 const UPDATE: &str =
     "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4";
+/// Locks the row until the transaction ends, and writes no version of it.
+const COMPARE: &str = "SELECT FROM limiter_logs WHERE key = $1 AND log = $2 FOR SHARE";
 const DELETE: &str = "DELETE FROM limiter_logs WHERE key = $1 AND log = $2";
 /// How many rows one request of a sweep or a scan reads, so that each is short.
 const PAGE: i64 = 1_000;
@@ -167,32 +169,46 @@ impl Drop for Connection {
 /// Makes one change. Returns `false` if the bytes are not the old ones.
 async fn make(client: &impl GenericClient, change: &Change) -> Result<bool, tokio_postgres::Error> {
     let key = &change.key;
-    let expires_at = SystemTime::UNIX_EPOCH + Duration::from_micros(change.expires_at.as_micros());
     let rows = match (&change.old, &change.new) {
-        (Some(old), Some(new)) => {
+        (Some(old), New::Saved { log, expires_at }) => {
             let update = client.prepare_cached(UPDATE).await?;
+            let expires_at = system_time(*expires_at);
             client
-                .execute(&update, &[key, new, &expires_at, old])
+                .execute(&update, &[key, log, &expires_at, old])
                 .await?
         }
-        (Some(old), None) => {
+        (Some(old), New::Removed) => {
             let delete = client.prepare_cached(DELETE).await?;
             client.execute(&delete, &[key, old]).await?
         }
-        (None, new) => {
-            let none = Vec::new();
+        (Some(old), New::Unchanged) => {
+            let compare = client.prepare_cached(COMPARE).await?;
+            client.execute(&compare, &[key, old]).await?
+        }
+        (None, New::Saved { log, expires_at }) => {
             let insert = client.prepare_cached(INSERT).await?;
-            let row = new.as_ref().unwrap_or(&none);
-            let rows = client.execute(&insert, &[key, row, &expires_at]).await?;
-            if rows > 0 && new.is_none() {
-                // The row keeps others from inserting until the transaction ends.
+            let expires_at = system_time(*expires_at);
+            client.execute(&insert, &[key, log, &expires_at]).await?
+        }
+        (None, New::Removed | New::Unchanged) => {
+            // The row keeps others from inserting until the transaction ends.
+            let none = Vec::<u8>::new();
+            let insert = client.prepare_cached(INSERT).await?;
+            let rows = client
+                .execute(&insert, &[key, &none, &SystemTime::UNIX_EPOCH])
+                .await?;
+            if rows > 0 {
                 let delete = client.prepare_cached(DELETE).await?;
-                client.execute(&delete, &[key, row]).await?;
+                client.execute(&delete, &[key, &none]).await?;
             }
             rows
         }
     };
     Ok(rows > 0)
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(time.as_micros())
 }
 
 /// Makes several changes in one transaction.

@@ -7,6 +7,7 @@ mod cancel;
 mod case;
 mod cases;
 mod contention;
+mod damaged;
 mod forgetting;
 mod generated;
 mod golden;

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::{FusedFuture, join_all};
 use limiter_core::store::{JointOp, LiveKey, LogKey, Op, StoredKey, WindowStore};
-use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, Timestamp, policy};
+use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, policy};
 use limiter_log::{LogStore, read_key, stored_key};
 use limiter_testkit::MockClock;
 
@@ -149,13 +149,7 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
     let map = map();
     let search = limiter(&map);
     let [good, bad] = ["good", "bad"].map(|key| LogKey::new(Name::new("search"), key));
-    let damage = || {
-        map.logs
-            .lock()
-            .unwrap()
-            .insert(stored_key(bad), (vec![9], Timestamp::EPOCH))
-    };
-    damage();
+    map.damage(bad);
     let acquire = |log: LogKey<'static>| {
         let mut op = Op::acquire("", &POLICY);
         op.log = log;

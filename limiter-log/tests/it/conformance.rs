@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use limiter_core::BoxFuture;
+use limiter_core::store::LogKey;
 use limiter_log::LogStore;
 use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::conformance_tests;
@@ -16,9 +17,15 @@ async fn through_stores(suite: Suite, map: Map) -> Result<Report, Failure> {
         sweeper.sweep();
         Box::pin(async {})
     };
+    let damaged = map.clone();
+    let damage = move |log: LogKey<'_>| -> BoxFuture<'static, ()> {
+        damaged.damage(log);
+        Box::pin(async {})
+    };
     let store = || Arc::new(LogStore::new(map.clone()));
     suite
         .sweep(sweep)
+        .damage(damage)
         .run_handles(vec![store(), store()], async { store() })
         .await
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::SystemTime;
 
+use limiter_core::store::LogKey;
 use limiter_core::{Clock, Error, ErrorKind, Timestamp};
-use limiter_log::{Change, Loaded, Table, async_trait};
+use limiter_log::{Change, Loaded, New, Table, async_trait, stored_key};
 use limiter_testkit::MockClock;
 
 /// The bytes and their expiry.
@@ -42,6 +43,13 @@ impl Map {
             .lock()
             .unwrap()
             .retain(|_, (_, expires_at)| *expires_at > now);
+    }
+
+    /// Replaces the bytes of a log by some that are none.
+    pub(crate) fn damage(&self, log: LogKey<'_>) {
+        let mut logs = self.logs.lock().unwrap();
+        let (_, expires_at) = logs.get(&stored_key(log)).cloned().unwrap_or_default();
+        logs.insert(stored_key(log), (vec![9], expires_at));
     }
 
     pub(crate) fn counts(&self) -> (usize, u64) {
@@ -108,8 +116,9 @@ impl Table for Map {
             let is_equal = !is_lost && changes.iter().all(is_old);
             for change in changes.into_iter().filter(|_| is_equal) {
                 match change.new {
-                    Some(new) => logs.insert(change.key, (new, change.expires_at)),
-                    None => logs.remove(&change.key),
+                    New::Unchanged => None,
+                    New::Removed => logs.remove(&change.key),
+                    New::Saved { log, expires_at } => logs.insert(change.key, (log, expires_at)),
                 };
             }
             is_equal

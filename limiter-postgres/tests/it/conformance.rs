@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::BoxFuture;
+use limiter_core::store::LogKey;
+use limiter_log::stored_key;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 
-use crate::{SERVER, store};
+use crate::{SERVER, pool, store};
 
 conformance_tests!(
     three_processes,
@@ -24,8 +26,18 @@ conformance_tests!(
                 table.sweep().await.unwrap();
             })
         };
+        let pool = pool(&SERVER.url(), 1);
+        let damage = move |log: LogKey<'_>| -> BoxFuture<'static, ()> {
+            let (pool, key) = (pool.clone(), stored_key(log));
+            Box::pin(async move {
+                let damage = "UPDATE limiter_logs SET log = 'x' WHERE key = $1";
+                let client = pool.get().await.unwrap();
+                client.execute(damage, &[&key]).await.unwrap();
+            })
+        };
         suite
             .sweep(sweep)
+            .damage(damage)
             .run_handles(vec![first, second], handle())
             .await
     },

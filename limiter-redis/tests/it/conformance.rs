@@ -3,6 +3,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use limiter_core::BoxFuture;
+use limiter_core::store::LogKey;
 use limiter_redis::Connection;
 use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::conformance_tests;
@@ -23,6 +25,16 @@ async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Re
         handles.push(open().await);
     }
     suite.run_handles(handles, open()).await
+}
+
+/// Returns a function that puts something else in a log's place.
+async fn damage() -> impl Fn(LogKey<'_>) -> BoxFuture<'static, ()> {
+    let store = connect(&SERVER.url()).await;
+    move |log| {
+        let key = store.redis_key(log);
+        SERVER.command::<()>(&[&b"SET"[..], &key, b"text"]).unwrap();
+        Box::pin(async {})
+    }
 }
 
 conformance_tests!(
@@ -46,7 +58,7 @@ conformance_tests!(
     tokio,
     // With `--all`, it also waits for the minute for which a log must be kept.
     Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(if test_all() { 75 } else { 2 })),
-    async |suite| through_connections(suite, &SERVER.url(), 2).await,
+    async |suite| through_connections(suite.damage(damage().await), &SERVER.url(), 2).await,
     handles
 );
 conformance_tests!(

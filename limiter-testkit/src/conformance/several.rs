@@ -7,6 +7,7 @@ use limiter_core::{
     Counting, Error, LimitStatus, Policy, SharedStore, Timestamp, WindowStore as _, policy,
 };
 
+use super::damaged;
 use super::mismatch::Mismatch;
 use super::policies::START;
 use super::random::Random;
@@ -74,6 +75,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         }
         let result = at_the_same_time(run, &store).await;
         fail(run, "concurrent tasks on two logs", result);
+        damaged::run(run).await;
     }
 }
 

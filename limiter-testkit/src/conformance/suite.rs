@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::executor::block_on;
+use limiter_core::store::LogKey;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::caller::salt;
@@ -27,6 +28,9 @@ use failure::Failure;
 use report::{Phase, Report};
 use run::Run;
 use sizes::Sizes;
+
+/// A function that makes a log unreadable.
+pub(super) type Damage = Arc<dyn Fn(LogKey<'_>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Checks a store against the contract; see the [module](super).
 ///
@@ -47,6 +51,8 @@ pub struct Suite {
     pub(super) tolerance: Option<Duration>,
     /// Makes the store sweep.
     pub(super) sweep: Option<Sweep>,
+    /// Makes a log unreadable.
+    pub(super) damage: Option<Damage>,
     pub(super) spawner: Spawner,
 }
 
@@ -59,6 +65,7 @@ impl Suite {
             sizes,
             tolerance: Some(tolerance),
             sweep: None,
+            damage: None,
             spawner,
         }
     }
@@ -125,6 +132,16 @@ impl Suite {
         sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
         self.sweep = Some(Arc::new(sweep));
+        self
+    }
+
+    /// Sets a function that replaces a log by something that the store cannot read, and returns a future that ends afterwards. The
+    /// suite then checks that calls with this log fail and change no other log. [`Phase::Several`] uses it.
+    pub fn damage(
+        mut self,
+        damage: impl Fn(LogKey<'_>) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        self.damage = Some(Arc::new(damage));
         self
     }
 
