@@ -11,7 +11,8 @@ use crate::record::Record;
 pub struct Declared<S> {
     /// The scenarios, in the order of the tables.
     pub scenarios: Vec<S>,
-    pub(crate) goals: Vec<Goal>,
+    /// The goals.
+    pub goals: Vec<Goal>,
 }
 
 /// A scenario, a contestant and a measure.
@@ -20,16 +21,20 @@ type Figure = (String, String, String);
 /// The most that a figure, or its ratio to another, or its difference from another, may be.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Goal {
-    pub(crate) what: String,
-    pub(crate) most: f64,
+pub struct Goal {
+    /// The goal in words.
+    pub what: String,
+    /// The most that is allowed.
+    pub most: f64,
     of: Figure,
     to: Option<Figure>,
     minus: Option<Figure>,
 }
 
 impl Goal {
-    pub(crate) fn measured(&self, record: &Record) -> Option<f64> {
+    /// Returns the measured figure, ratio or difference.
+    #[must_use]
+    pub fn measured(&self, record: &Record) -> Option<f64> {
         let figure = |(scenario, who, measure): &Figure| record.get(scenario, who, measure);
         let mut measured = figure(&self.of)?;
         if let Some(other) = &self.to {
@@ -42,6 +47,11 @@ impl Goal {
     }
 }
 
-pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
+/// Parses declared scenarios.
+///
+/// # Panics
+/// If the text is not valid.
+#[must_use]
+pub fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
     serde_json::from_str(text).expect("the scenarios are valid")
 }

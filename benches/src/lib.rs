@@ -1,17 +1,28 @@
 //! Compares the limiter with its peers. Scenarios are declared as data in `scenarios/`. [`turns`] measures all its contestants in turns
 //! within one process, [`record`] keeps the figures of each CPU family, and [`render`] writes the documents that show
-//! them. The program and the criterion benches (`benches/`) are the front ends.
+//! them. A [`program`] and the criterion benches (`benches/`) are the front ends.
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
-mod declared;
+pub mod declared;
 pub mod group;
-mod http;
 mod lease;
 pub mod memory;
 mod postgres;
+pub mod program;
 pub mod record;
 mod redis;
 pub mod render;
-pub mod service;
 pub mod turns;
+
+use crate::program::Program;
+
+/// The library's benches.
+pub const LIBRARY: Program = Program {
+    package: group::PACKAGE,
+    workspace: concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
+    lock: include_str!("../../Cargo.lock"),
+    groups: &group::GROUPS,
+    overviews: render::overviews,
+    pages: &render::PAGES,
+};

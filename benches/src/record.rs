@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::turns::Run;
+
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
@@ -33,21 +35,20 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns the record of a run on this machine.
-    pub(crate) fn new(server: Option<String>, crates: &[&str], results: Results) -> Self {
-        let versions: Vec<String> = server
-            .into_iter()
-            .chain(crates.iter().filter_map(version))
-            .collect();
+    /// Returns the record of a run on this machine, with the versions of crates in the text of `Cargo.lock`.
+    pub(crate) fn new(lock: &str, crates: &[&str], run: Run<'_>) -> Self {
+        let versions = crates.iter().filter_map(|name| version(lock, name));
+        let versions: Vec<String> = run.server.into_iter().chain(versions).collect();
         Self {
             machine: machine(),
             versions: versions.join(", "),
-            results,
+            results: run.results,
         }
     }
 
     /// Returns one figure.
-    pub(crate) fn get(&self, scenario: &str, who: &str, measure: &str) -> Option<f64> {
+    #[must_use]
+    pub fn get(&self, scenario: &str, who: &str, measure: &str) -> Option<f64> {
         self.results.get(scenario)?.get(who)?.get(measure).copied()
     }
 
@@ -118,10 +119,8 @@ fn machine() -> String {
 }
 
 /// Returns a crate's name and locked version.
-fn version(name: &&str) -> Option<String> {
-    let (_, package) =
-        include_str!("../../Cargo.lock").split_once(&format!("name = \"{name}\"\nversion = \""))?;
-    package
-        .split_once('"')
-        .map(|(version, _)| format!("{name} {version}"))
+fn version(lock: &str, name: &str) -> Option<String> {
+    let (_, package) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+    let (version, _) = package.split_once('"')?;
+    Some(format!("{name} {version}"))
 }

@@ -1,25 +1,24 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
 //! rendered from the records of all CPU families.
 
-mod memory;
-mod postgres;
+pub(crate) mod memory;
+pub(crate) mod postgres;
 mod readme;
-mod redis;
-mod service;
-mod table;
+pub(crate) mod redis;
+pub mod sources;
+pub mod table;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
 
-use crate::group::Group;
+use crate::program::Program;
 use crate::record::Record;
 
-/// The pages with rendered sections.
-const PAGES: [&str; 9] = [
+/// The pages of the library with rendered sections.
+pub(crate) const PAGES: [&str; 7] = [
     "README.md",
     "docs/boundary.svg",
     "docs/resolutions.md",
@@ -27,8 +26,6 @@ const PAGES: [&str; 9] = [
     "benches/RESULTS.md",
     "benches/RESULTS-REDIS.md",
     "benches/RESULTS-POSTGRES.md",
-    "benches/RESULTS-HTTP.md",
-    "benches/RESULTS-SERVICE.md",
 ];
 
 /// Follows the name of a section at its beginning.
@@ -37,48 +34,43 @@ const BEGIN: &str = ": rendered by limiter-benches -->\n";
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
 
-/// Returns the sections that show the records of a group.
-#[must_use]
-pub fn sections(group: Group, records: &[Record]) -> Sections {
-    match group {
-        Group::Memory => memory::sections(records),
-        Group::Surface => memory::surface(records),
-        Group::Redis => redis::sections(records),
-        Group::Lease => redis::leases(records),
-        Group::Postgres => postgres::sections(records),
-        Group::Http => service::http_sections(records),
-        Group::Service => service::sections(records),
-    }
-}
-
-/// Returns the paths and texts of all pages, rendered from the committed records.
+/// Returns the sections that show several of the library's groups.
 ///
 /// # Errors
-/// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
-pub fn all(workspace: &Path) -> Result<Vec<(&'static str, String)>> {
-    let load = |group: Group| Record::load_all(&group.name(), workspace);
+/// If a record cannot be read.
+pub(crate) fn overviews(workspace: &Path) -> Result<Sections> {
+    let load = |group| Record::load_all(group, workspace);
     let [memory, surface, redis, lease, postgres] = [
-        load(Group::Memory)?,
-        load(Group::Surface)?,
-        load(Group::Redis)?,
-        load(Group::Lease)?,
-        load(Group::Postgres)?,
+        load("memory")?,
+        load("surface")?,
+        load("redis")?,
+        load("lease")?,
+        load("postgres")?,
     ];
-    let mut rendered = Sections::from([
+    Ok(Sections::from([
         ("boundary", readme::boundary(&memory)),
         ("costs", memory::costs(&memory, &redis)),
         ("stores", postgres::stores([&memory, &redis, &postgres])),
         ("speed", readme::speed([&memory, &surface, &redis, &lease])),
-    ]);
-    for &group in Group::value_variants() {
-        rendered.extend(sections(group, &load(group)?));
+    ]))
+}
+
+/// Returns the paths and texts of a program's pages, rendered from the committed records.
+///
+/// # Errors
+/// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
+pub fn all(program: &Program) -> Result<Vec<(&'static str, String)>> {
+    let workspace = Path::new(program.workspace);
+    let mut rendered = (program.overviews)(workspace)?;
+    for group in program.groups {
+        rendered.extend((group.sections)(&Record::load_all(group.name, workspace)?));
     }
-    let page = |path| {
+    let page = |&path| {
         let text = fs::read_to_string(workspace.join(path))
             .with_context(|| format!("cannot read {path}"))?;
         Ok((path, fill(&text, &rendered).with_context(|| path)?))
     };
-    let pages: Vec<_> = PAGES.into_iter().map(page).collect::<Result<_>>()?;
+    let pages: Vec<_> = program.pages.iter().map(page).collect::<Result<_>>()?;
     let shown: usize = pages
         .iter()
         .map(|(_, text)| text.matches(BEGIN).count())
@@ -112,9 +104,10 @@ fn fill(page: &str, rendered: &Sections) -> Result<String> {
 ///
 /// # Errors
 /// As [`all`], and if a file cannot be written.
-pub fn write_all(workspace: &Path) -> Result<()> {
-    for (path, text) in all(workspace)? {
-        fs::write(workspace.join(path), text).with_context(|| format!("cannot write {path}"))?;
+pub fn write_all(program: &Program) -> Result<()> {
+    for (path, text) in all(program)? {
+        let file = Path::new(program.workspace).join(path);
+        fs::write(file, text).with_context(|| format!("cannot write {path}"))?;
     }
     Ok(())
 }

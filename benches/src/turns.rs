@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::record::{Figures, Results, put};
 
 /// A run over scenarios, and its results so far.
-pub(crate) struct Run<'a> {
+pub struct Run<'a> {
     only: Option<&'a str>,
     pub(crate) results: Results,
     /// The version of the server, if there is one.
@@ -24,7 +24,10 @@ impl<'a> Run<'a> {
     }
 
     /// Measures a scenario if its name contains the wanted text.
-    pub(crate) fn scenario(
+    ///
+    /// # Errors
+    /// If it cannot be measured.
+    pub fn scenario(
         &mut self,
         name: &str,
         measure: impl FnOnce() -> Result<Figures>,
@@ -39,23 +42,19 @@ impl<'a> Run<'a> {
 }
 
 /// The figures of one turn, by measure.
-pub(crate) type Turn = Vec<(&'static str, f64)>;
+pub type Turn = Vec<(&'static str, f64)>;
 
 /// The contestants of a scenario.
-pub(crate) struct Contestant<'a> {
+pub struct Contestant<'a> {
     /// Its name in the tables.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// Makes one turn.
-    pub(crate) turn: Box<dyn FnMut() -> Result<Turn> + 'a>,
+    pub turn: Box<dyn FnMut() -> Result<Turn> + 'a>,
 }
 
 impl<'a> Contestant<'a> {
     /// Returns a contestant whose turns take about `turn`. `run` makes a number of operations.
-    pub(crate) fn timed(
-        name: &'a str,
-        turn: Duration,
-        mut run: impl FnMut(u64) -> Duration + 'a,
-    ) -> Self {
+    pub fn timed(name: &'a str, turn: Duration, mut run: impl FnMut(u64) -> Duration + 'a) -> Self {
         // Finding the number of operations also warms up.
         let mut count = 64;
         let elapsed = loop {
@@ -79,10 +78,10 @@ const RATIOS: [&str; 2] = ["script", "processor"];
 
 /// Measures all contestants in turns until the predicate is true of the number of rounds. Returns the medians, and for
 /// [`RATIOS`] the median and the quartiles of the ratios of the first contestant to each other, round by round.
-pub(crate) fn measure(
-    all: &mut [Contestant<'_>],
-    is_done: impl Fn(usize) -> bool,
-) -> Result<Figures> {
+///
+/// # Errors
+/// If a turn fails.
+pub fn measure(all: &mut [Contestant<'_>], is_done: impl Fn(usize) -> bool) -> Result<Figures> {
     let mut turns = vec![Vec::new(); all.len()];
     for round in 0.. {
         if is_done(round) {

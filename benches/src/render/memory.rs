@@ -4,7 +4,7 @@ use super::Sections;
 use super::table::{
     LIMITER, beside, column, figure, figure_of_each, goals, number, origin, row, table,
 };
-use crate::group::Group;
+use crate::group::PACKAGE;
 use crate::memory::MEMORY;
 use crate::memory::bytes::FULL;
 use crate::memory::flood::{FLOOD, FLOODED};
@@ -12,7 +12,7 @@ use crate::memory::libraries::{FORMS, PEERS};
 use crate::memory::surface::{Cell, LIBRARIES};
 use crate::record::Record;
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let scenarios = MEMORY
         .scenarios
         .iter()
@@ -40,7 +40,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         figure_of_each("MB at the end", FLOOD, "bytes", 1e6),
     ];
     Sections::from([
-        ("memory-origin", origin(Group::Memory, records)),
+        ("memory-origin", origin(PACKAGE, "memory", records)),
         (
             "times",
             table(records, "scenario", &beside(&all), scenarios),
@@ -58,7 +58,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     ])
 }
 
-pub(super) fn surface(records: &[Record]) -> Sections {
+pub(crate) fn surface(records: &[Record]) -> Sections {
     let mut columns = beside(&LIBRARIES.map(|library| library.name));
     columns.push(figure("held", LIMITER, "held"));
     let row = |cell: Cell| {
@@ -75,7 +75,7 @@ pub(super) fn surface(records: &[Record]) -> Sections {
         )
     };
     Sections::from([
-        ("surface-origin", origin(Group::Surface, records)),
+        ("surface-origin", origin(PACKAGE, "surface", records)),
         (
             "surface",
             table(

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::Sections;
 use super::table::{LIMITER, column, figure, number, origin, row, table};
-use crate::group::Group;
+use crate::group::PACKAGE;
 use crate::postgres::{BYTES, CELLS, PACED, WHO, name};
 use crate::record::Record;
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let [limiter, leased, locking] = WHO;
     let columns = [
         figure(limiter, limiter, "per second"),
@@ -43,7 +43,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         })
     });
     Sections::from([
-        ("postgres-origin", origin(Group::Postgres, records)),
+        ("postgres-origin", origin(PACKAGE, "postgres", records)),
         ("postgres", table(records, "scenario", &columns, cells)),
         (
             "postgres-paced",

@@ -2,7 +2,7 @@
 
 use super::Sections;
 use super::table::{Column, LIMITER, column, figure, goals, number, origin, ratio, row, table};
-use crate::group::Group;
+use crate::group::PACKAGE;
 use crate::lease::{SATURATED, WHO, WORKLOADS};
 use crate::record::Record;
 use crate::redis::scenario::{REDIS, Scenario};
@@ -11,7 +11,7 @@ const GCRA: &str = "GCRA";
 /// Returns the label and the name of a scenario.
 type Row = fn(&str, &str) -> (String, String);
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let show = |head: &str, columns: &[Column<'_>], row: Row, prefixes: &[&str]| {
         let wanted = |scenario: &&Scenario| {
             prefixes
@@ -67,7 +67,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     ];
     let logs = [figure("µs of the server", LIMITER, "script")];
     Sections::from([
-        ("redis-origin", origin(Group::Redis, records)),
+        ("redis-origin", origin(PACKAGE, "redis", records)),
         ("server-time", show("scenario", &server, row, &["server/"])),
         (
             "sizing",
@@ -90,7 +90,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     ])
 }
 
-pub(super) fn leases(records: &[Record]) -> Sections {
+pub(crate) fn leases(records: &[Record]) -> Sections {
     let [with, without] = WHO;
     let thousandth = |title, who, measure| {
         column(title, move |record, name: &String| {
@@ -118,7 +118,7 @@ pub(super) fn leases(records: &[Record]) -> Sections {
         SATURATED.to_owned(),
     )];
     Sections::from([
-        ("lease-origin", origin(Group::Lease, records)),
+        ("lease-origin", origin(PACKAGE, "lease", records)),
         (
             "leases",
             table(records, "limits with a lease", &columns, rows),

@@ -3,14 +3,13 @@
 use std::fmt::Write;
 
 use crate::declared::Goal;
-use crate::group::Group;
 use crate::record::Record;
 
 /// This library's name among the contestants.
 pub(super) const LIMITER: &str = "limiter";
 
 /// A title, and the cell of a record in the row of an item.
-pub(super) type Column<'a, T = String> = (&'a str, Box<dyn Fn(&Record, &T) -> Option<String> + 'a>);
+pub type Column<'a, T = String> = (&'a str, Box<dyn Fn(&Record, &T) -> Option<String> + 'a>);
 
 pub(super) fn column<'a, T>(
     title: &'a str,
@@ -20,7 +19,8 @@ pub(super) fn column<'a, T>(
 }
 
 /// Returns the column of a contestant's figure in each scenario.
-pub(super) fn figure<'a>(title: &'a str, who: &'a str, measure: &'a str) -> Column<'a> {
+#[must_use]
+pub fn figure<'a>(title: &'a str, who: &'a str, measure: &'a str) -> Column<'a> {
     column(title, move |record, scenario: &String| {
         record.get(scenario, who, measure).map(number)
     })
@@ -41,7 +41,8 @@ pub(super) fn figure_of_each<'a>(
 }
 
 /// Returns the column of the ratio of `who` to another contestant: the median, and the quartiles in brackets.
-pub(super) fn ratio<'a>(title: &'a str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
+#[must_use]
+pub fn ratio<'a>(title: &'a str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
     let measure = format!("{measure} to {other}");
     column(title, move |record, scenario: &String| {
         let part = |suffix| {
@@ -88,7 +89,8 @@ pub(super) fn compared(
 
 /// Returns a table. `head` is the title of the items, and each row is an item with its label. A record without the first cell has no
 /// row.
-pub(super) fn table<T>(
+#[must_use]
+pub fn table<T>(
     records: &[Record],
     head: &str,
     columns: &[Column<'_, T>],
@@ -134,12 +136,14 @@ fn product(text: &str) -> String {
 }
 
 /// Returns the label and the name of a scenario.
-pub(super) fn row(name: &str, about: &str) -> (String, String) {
+#[must_use]
+pub fn row(name: &str, about: &str) -> (String, String) {
     (format!("`{name}`: {about}"), name.to_owned())
 }
 
 /// Returns the table of goals.
-pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
+#[must_use]
+pub fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
     let columns = [
         column("measured", |record, goal: &&Goal| {
             goal.measured(record).map(number)
@@ -164,15 +168,13 @@ pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
     )
 }
 
-/// Returns how the figures were measured.
-pub(super) fn origin(group: Group, records: &[Record]) -> String {
+/// Returns how the figures of a package's group were measured.
+#[must_use]
+pub fn origin(package: &str, group: &str, records: &[Record]) -> String {
     let line = |Record {
                     machine, versions, ..
                 }: &Record| {
-        format!(
-            "- `cargo run --release -p limiter-benches -- {}` on {machine}, with {versions}.\n",
-            group.name()
-        )
+        format!("- `cargo run --release -p {package} -- {group}` on {machine}, with {versions}.\n")
     };
     records.iter().map(line).collect()
 }

@@ -13,6 +13,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::uri::PathAndQuery;
+use limiter_benches::declared::{Declared, parse};
+use limiter_benches::record::Figures;
+use limiter_benches::turns::{self, Contestant, Run, Turn};
 use limiter_server::proto::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
@@ -26,10 +29,6 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tracing::subscriber::NoSubscriber;
 
-use crate::declared::{Declared, parse};
-use crate::record::Figures;
-use crate::turns::{self, Contestant, Run, Turn};
-
 pub(crate) const OURS: &str = "limiter-server";
 /// Repeats ours' first response, so it sends the same bytes.
 pub(crate) const FLOOR: &str = "same bytes";
@@ -37,6 +36,8 @@ pub(crate) const PEER: &str = "always OK";
 /// What a server prints before its address.
 const READY: &str = "limiter-server: grpc ";
 const ANY: &str = "127.0.0.1:0";
+/// The argument before the response that the program repeats.
+pub const REPEAT: &str = "--repeat";
 /// The number of calls in a turn.
 const CALLS: usize = 2000;
 
@@ -105,7 +106,7 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     let repeat = |answer| {
         Program::start(
             Command::new(current_exe()?)
-                .arg("--repeat")
+                .arg(REPEAT)
                 .arg(serde_json::to_string(answer)?),
         )
     };

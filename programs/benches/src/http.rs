@@ -11,6 +11,9 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use futures::executor::block_on;
 use http::{Request, StatusCode};
+use limiter_benches::declared::{Declared, parse};
+use limiter_benches::record::Figures;
+use limiter_benches::turns::{self, Contestant, Run};
 use limiter_core::{Limit, Limiter};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::ClientAddress;
@@ -19,10 +22,6 @@ use serde::Deserialize;
 use tower::{Service, ServiceExt};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
-
-use crate::declared::{Declared, parse};
-use crate::record::Figures;
-use crate::turns::{self, Contestant, Run};
 
 pub(crate) const BARE: &str = "bare app";
 pub(crate) const OURS: &str = "limiter-tower";

@@ -1,13 +1,14 @@
 //! The sections of requests to the server, and through axum.
 
-use super::Sections;
-use super::table::{figure, goals, origin, ratio, row, table};
-use crate::group::Group;
+use limiter_benches::record::Record;
+use limiter_benches::render::Sections;
+use limiter_benches::render::table::{figure, goals, origin, ratio, row, table};
+
+use crate::PACKAGE;
 use crate::http::{self, HTTP};
-use crate::record::Record;
 use crate::service::{FLOOR, OURS, PEER, SERVICE};
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let columns = [
         figure("limiter-server", OURS, "processor"),
         figure("same bytes", FLOOR, "processor"),
@@ -25,13 +26,13 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         .map(|scenario| row(&scenario.name, &scenario.about));
     let unit = "CPU time relative to always OK, unless another unit is named";
     Sections::from([
-        ("service-origin", origin(Group::Service, records)),
+        ("service-origin", origin(PACKAGE, "service", records)),
         ("service", table(records, "scenario", &columns, scenarios)),
         ("service-goals", goals(records, unit, &SERVICE.goals)),
     ])
 }
 
-pub(super) fn http_sections(records: &[Record]) -> Sections {
+pub(crate) fn http_sections(records: &[Record]) -> Sections {
     let columns = [
         figure(http::BARE, http::BARE, "ns"),
         figure(http::OURS, http::OURS, "ns"),
@@ -44,7 +45,7 @@ pub(super) fn http_sections(records: &[Record]) -> Sections {
         .iter()
         .map(|scenario| row(&scenario.name, &scenario.about));
     Sections::from([
-        ("http-origin", origin(Group::Http, records)),
+        ("http-origin", origin(PACKAGE, "http", records)),
         ("http", table(records, "scenario", &columns, scenarios)),
         (
             "http-goals",

@@ -1,0 +1,87 @@
+//! The command line of a program that measures groups and renders documents.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
+use clap::{Arg, ArgAction, Command};
+
+use crate::group::Group;
+use crate::record::Record;
+use crate::render::{self, Sections};
+use crate::turns::Run;
+
+/// A package of benches.
+pub struct Program {
+    /// Its name.
+    pub package: &'static str,
+    /// The path of its workspace, with the figures in `benches/results`.
+    pub workspace: &'static str,
+    /// The text of the workspace's `Cargo.lock`.
+    pub lock: &'static str,
+    /// What it measures.
+    pub groups: &'static [Group],
+    /// Renders the sections that show several groups.
+    pub overviews: fn(&Path) -> Result<Sections>,
+    /// The pages with rendered sections.
+    pub pages: &'static [&'static str],
+}
+
+impl Program {
+    /// Runs the command line.
+    ///
+    /// # Errors
+    /// If a result is not as expected, a server cannot be started, or a file cannot be written.
+    pub fn run(&self) -> Result<()> {
+        let args = self.command().get_matches();
+        if args.get_flag("render") {
+            return render::write_all(self);
+        }
+        let name: &String = args.get_one("group").context("the group has a default")?;
+        let group = self.groups.iter().find(|group| group.name == name);
+        let group = group.context("clap accepts only these names")?;
+        let only = args.get_one::<String>("only").map(String::as_str);
+        let mut run = Run::new(only);
+        (group.measure)(&mut run)?;
+        let record = Record::new(self.lock, group.crates, run);
+        for (name, text) in (group.sections)(std::slice::from_ref(&record)) {
+            println!("## {name}\n\n{text}");
+        }
+        if only.is_some() {
+            return Ok(());
+        }
+        record.save(group.name, Path::new(self.workspace))?;
+        render::write_all(self)
+    }
+
+    fn command(&self) -> Command {
+        let groups = self.groups.iter();
+        let groups: Vec<_> = groups
+            .map(|group| PossibleValue::new(group.name).help(group.about))
+            .collect();
+        Command::new(self.package)
+            .about(
+                "Measures all contestants in turns, prints Markdown, writes the figures to benches/results, and renders the documents \
+                 that show them",
+            )
+            .arg(
+                Arg::new("group")
+                    .help("What to measure")
+                    .default_value(self.groups[0].name)
+                    .value_parser(groups),
+            )
+            .arg(
+                Arg::new("only")
+                    .long("only")
+                    .value_name("TEXT")
+                    .help("Measure only scenarios whose names contain TEXT, and write no files. Cells of the surface have names like \"10000 64 allowed 1\""),
+            )
+            .arg(
+                Arg::new("render")
+                    .long("render")
+                    .action(ArgAction::SetTrue)
+                    .conflicts_with("only")
+                    .help("Measure nothing, and render the documents again from the figures in benches/results"),
+            )
+    }
+}
