@@ -12,7 +12,6 @@
 //! - `GET /image/{subject}` waits for up to two seconds until it fits, and is refunded if it fails.
 //! - `GET /usage` is the customer's usage as JSON.
 //! - `POST /login` counts the failures of an account and all attempts from an address.
-//! - `GET /metrics` is Prometheus text.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -28,7 +27,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use exact_limiter::wrappers::Guarded;
-use exact_limiter::wrappers::observe::{ObservedStore, report, report_keys};
 use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
 use limiter_tower::key::{self, ClientAddress, Header};
@@ -36,7 +34,6 @@ use limiter_tower::{
     ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Rejection, Rule, StatusCode,
     StoreFailure,
 };
-use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -254,20 +251,14 @@ async fn login(password: String) -> (StatusCode, &'static str) {
     }
 }
 
-/// Opens a store, and returns how to update its metrics.
-async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), Error> {
+/// Opens a store.
+async fn open(url: &str) -> Result<SharedStore, Error> {
     if url == "memory" {
-        let store = Arc::new(ObservedStore::new(MemoryStore::new(), "memory"));
-        return Ok((
-            store.clone(),
-            Arc::new(move || report_keys("memory", store.store().len())),
-        ));
+        return Ok(Arc::new(MemoryStore::new()));
     }
-    let stack = Guarded::builder(RedisStore::connect(url).await?).fallback(MemoryStore::new());
-    let store = Arc::new(ObservedStore::new(stack, "redis"));
-    Ok((
-        store.clone(),
-        Arc::new(move || report("redis", store.store())),
+    let redis = RedisStore::connect(url).await?;
+    Ok(Arc::new(
+        Guarded::builder(redis).fallback(MemoryStore::new()),
     ))
 }
 
@@ -304,19 +295,12 @@ fn service(current: watch::Receiver<Router>) -> Router {
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (file, url, address) = (args.next(), args.next(), args.next());
-    let recorder = PrometheusBuilder::new()
-        .set_buckets(&[0.0001, 0.001, 0.01, 0.1])?
-        .install_recorder()?;
-    let (store, report) = open(url.as_deref().unwrap_or("memory")).await?;
+    let store = open(url.as_deref().unwrap_or("memory")).await?;
     let (sender, current) = watch::channel(parsed(DEFAULT, &store)?);
     if let Some(file) = file {
         tokio::spawn(reload(file, store, sender));
     }
-    let metrics = get(move || async move {
-        report();
-        recorder.render()
-    });
-    let app = service(current).route("/metrics", metrics);
+    let app = service(current);
     let listener =
         tokio::net::TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);
@@ -504,30 +488,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_gateways_share_their_limits_and_report_metrics() {
+    async fn two_gateways_share_their_limits() {
         let server = Server::start().unwrap();
-        let recorder = PrometheusBuilder::new().install_recorder().unwrap();
-        let (first, report) = open(&server.url()).await.unwrap();
-        let (second, _) = open(&server.url()).await.unwrap();
-        let gateways = [first, second].map(|store| gateway(&store, "5/10s", "5/1h"));
+        let mut gateways = Vec::new();
+        for _ in 0..2 {
+            let store = open(&server.url()).await.unwrap();
+            gateways.push(gateway(&store, "5/10s", "5/1h"));
+        }
         for (i, expected) in [200, 200, 200, 200, 200, 429, 429].into_iter().enumerate() {
             assert_eq!(image(&gateways[i % 2]).await, expected);
-        }
-        report();
-        let metrics = recorder.render();
-        for expected in [
-            ["limiter_outage", " 0"],
-            [r#"outcome="allowed""#, " 5"],
-            [r#"outcome="denied""#, " 2"],
-        ] {
-            let found = metrics
-                .lines()
-                .filter(|line| line.contains(r#"store="redis""#));
-            let mut found = found.filter(|line| line.contains(expected[0]));
-            assert!(
-                found.any(|line| line.ends_with(expected[1])),
-                "{expected:?}: {metrics}"
-            );
         }
     }
 }

@@ -103,8 +103,14 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
         }
     } else {
         out.extend_from_slice(DIGEST_PREFIX);
-        out.extend_from_slice(format!("{:x}", Sha256::digest(key)).as_bytes());
+        out.extend_from_slice(hex(key).as_bytes());
     }
+}
+
+/// Returns the digest of a key in hexadecimal digits.
+fn hex(key: &[u8]) -> String {
+    let digest = Sha256::digest(key);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a key back, `None` if [`push_key`] would have written it differently.
@@ -172,7 +178,7 @@ mod tests {
                 let key = vec![fill; len];
                 let expected = match len <= longest {
                     true => StoredKey::Known(key.clone().into()),
-                    false => StoredKey::Digest(format!("{:x}", Sha256::digest(&key)).into()),
+                    false => StoredKey::Digest(hex(&key).into()),
                 };
                 let stored = stored("a:b", &key);
                 let expected = Some(("a:b".to_owned(), expected));
