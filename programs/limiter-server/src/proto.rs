@@ -1,4 +1,4 @@
-//! Envoy's messages, generated from the folder `proto` by `limiter-server-long`. Fields that the server neither reads nor sends are left out; readers ignore them.
+//! Envoy's messages, generated from the folder `proto` by the package `generate-protocol`. Fields that the server neither reads nor sends are left out; readers ignore them.
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::doc_markdown)]
 
 /// The descriptors of all messages, for reflection.
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::Object;
 
-include!("proto/envoy.rs.in");
+include!("proto/envoy.rs");
 
 pub use envoy::config::core::v3::HeaderValue;
 pub use envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

@@ -1,6 +1,6 @@
 //! The page in a real browser. Run by `scripts/test --all`, which installs Chromium.
 
-#[path = "../../tests/it/server.rs"]
+#[path = "../../limiter-server/tests/it/server.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]
 mod server;
 

@@ -1,5 +1,5 @@
 //! Generates limiter-server's messages from `proto/`: their Rust types, the JSON form of proto3, the gRPC service, and the descriptors for
-//! reflection. After a change of `proto/`, run `cargo run -p limiter-server-long`.
+//! reflection. After a change of `proto/`, run `cargo run -p generate-protocol`.
 //!
 //! Envoy copies raw header bytes into the entries of descriptors, which the protocol declares as text. So their Rust types hold bytes.
 
@@ -12,7 +12,7 @@ use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
 
 const ENTRY: &str = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry";
-const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../limiter-server");
 
 /// The committed files, and their contents.
 type Generated = [(&'static str, Vec<u8>); 2];
@@ -61,7 +61,7 @@ fn generate() -> Result<Generated, Box<dyn Error>> {
         }
     }
     Ok([
-        ("src/proto/envoy.rs.in", code.into_bytes()),
+        ("src/proto/envoy.rs", code.into_bytes()),
         ("src/proto/descriptors.bin", descriptors),
     ])
 }
@@ -88,7 +88,7 @@ fn the_committed_code_is_what_proto_generates() {
         let committed = fs::read(Path::new(SERVER).join(file)).unwrap();
         assert!(
             committed == bytes,
-            "{file} differs from what proto/ generates: cargo run -p limiter-server-long"
+            "{file} differs from what proto/ generates: cargo run -p generate-protocol"
         );
     }
 }
