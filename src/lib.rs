@@ -1,7 +1,7 @@
-//! An exact sliding-window rate limiter: in memory for one process, in Redis for a fleet.
+//! An exact sliding-window rate limiter: in memory for one process, in Redis or Postgres for a fleet.
 //!
 //! A limit of 100 requests in 60 seconds holds for *every* 60 seconds, not per calendar minute and not on average. Every
-//! decision reports the remaining units, the exact wait until the request fits, and when the window is empty again. Both
+//! decision reports the remaining units, the exact wait until the request fits, and when the window is empty again. All
 //! stores return the same decision in every field.
 //!
 //! ```

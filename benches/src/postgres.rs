@@ -116,7 +116,7 @@ impl Decider {
     fn new(who: &str, pool: &Pool, requests: &Arc<AtomicU64>) -> Self {
         let table = PostgresTable::new(pool.clone()).timeout(PATIENCE);
         let store = LogStore::new(Counted(table, Arc::clone(requests)));
-        // Each has rows of its own.
+        // Each has its own rows.
         let limiter = |policy, store| Self::Limiter(Arc::new(Limiter::new(who, policy, store)));
         if who == WHO[0] {
             limiter(PLAIN, Arc::new(store) as SharedStore)

@@ -6,6 +6,7 @@ pub use crate::error::excerpt;
 use crate::log::Log;
 pub use crate::log::search::gallop;
 use crate::name::Name;
+pub use crate::name::percent_encode;
 use crate::policy::Policy;
 use crate::policy::limit::Limit;
 use crate::policy::parse;
@@ -67,7 +68,7 @@ pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>)
 
 /// Returns the number of a log's first entry, and the times and costs of its entries, oldest first, if
 /// [`numbered_log`] returns an equal log for them. `None` for a log with idempotency keys, merged entries, gaps in its numbers or
-/// ids of its own.
+/// its own ids.
 pub fn numbered_entries(log: &Log) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
     log.numbered_entries()
 }

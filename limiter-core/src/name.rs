@@ -77,13 +77,20 @@ impl Name {
     /// Returns the text that [`encoded`](Self::encoded) encodes like this. `None` if it encodes no text so.
     #[must_use]
     pub fn decode(encoded: &[u8]) -> Option<String> {
-        let (mut text, mut rest) = (Vec::with_capacity(encoded.len()), encoded);
+        let mut text = Vec::with_capacity(encoded.len());
+        let mut rest = encoded;
         while let [first, after @ ..] = rest {
             let hex = (*first == b'%').then(|| rest.get(1..3)).flatten();
             let hex = hex.and_then(|hex| std::str::from_utf8(hex).ok());
             match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-                Some(byte) => (text.push(byte), rest = &rest[3..]).0,
-                None => (text.push(*first), rest = after).0,
+                Some(byte) => {
+                    text.push(byte);
+                    rest = &rest[3..];
+                }
+                None => {
+                    text.push(*first);
+                    rest = after;
+                }
             }
         }
         let text = String::from_utf8(text).ok()?;
@@ -111,13 +118,19 @@ impl Name {
 }
 
 fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'/' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    percent_encode(text.as_bytes(), is_plain)
+}
+
+/// Returns the bytes with all but plain ASCII percent-encoded.
+#[must_use]
+pub fn percent_encode(bytes: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if is_plain(byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
         }
     }
     out

@@ -117,7 +117,7 @@ impl Policy {
         let policies: Vec<&Self> = policies.into_iter().collect();
         let longest = policies.iter().map(|policy| policy.longest_window).max();
         let window = longest.ok_or(OutOfRange::new(Quantity::Limits, 0))?;
-        // A window of length `window` is no longer than so many of the limit's, in each of which at most `max` is admitted.
+        // A window of length `window` spans at most this many of the limit's windows, and each of those admits at most `max`.
         let admits = |limit: &Limit| {
             limit
                 .max()

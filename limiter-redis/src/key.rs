@@ -65,7 +65,7 @@ impl KeySpace {
     /// Returns the name and the key of a Redis key, `None` if it is not of this space.
     pub(crate) fn decode(&self, stored: &[u8]) -> Option<(String, StoredKey)> {
         let stored = stored.strip_prefix(self.start.as_bytes())?;
-        // With or without a tag of its own.
+        // With or without its own tag.
         let log = match stored.strip_suffix(b"}") {
             Some(log) => log,
             None => &stored[stored.iter().position(|&byte| byte == b'}')? + 1..],

@@ -13,7 +13,7 @@ use crate::settings::{Runtime, Timeouts};
 
 /// The least time between two connections to a server that refuses to serve.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A connection is given up after so many response timeouts without a reply.
+/// A connection is given up after this many response timeouts without a reply.
 const SILENT_TIMEOUTS: u32 = 3;
 
 /// Clones share the connection.

@@ -75,7 +75,7 @@ impl Timeouts {
         settings
     }
 
-    /// Returns the settings of a connection. Each operation has a response timeout of its own.
+    /// Returns the settings of a connection. Each operation has its own response timeout.
     pub(crate) fn connection_config(self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect))

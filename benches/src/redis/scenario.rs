@@ -68,7 +68,7 @@ pub(crate) enum Call {
     #[default]
     Acquire,
     Record,
-    /// An acquire with an idempotency key of its own.
+    /// An acquire with its own idempotency key.
     Id,
     /// An acquire under this policy, beside the limiter's policy.
     Own(Box<Policy>),

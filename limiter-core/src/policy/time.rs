@@ -163,7 +163,7 @@ impl Window {
         now.0.saturating_sub(at.0) < self.0
     }
 
-    /// Returns the microseconds from `now` until an entry appended at `at` leaves this window, or 0 if it has left.
+    /// Returns the microseconds from `now` until an entry appended at `at` leaves this window, or 0 if it no longer counts.
     #[inline]
     #[must_use]
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
@@ -172,7 +172,7 @@ impl Window {
 
     /// Returns the earliest time of an entry that counts in this window at `now`.
     ///
-    /// Every earlier entry has left the window. A store that sorts its entries by time can search for this edge.
+    /// No earlier entry counts. A store that sorts its entries by time can search for this edge.
     #[inline]
     #[must_use]
     pub const fn edge(self, now: Timestamp) -> Timestamp {

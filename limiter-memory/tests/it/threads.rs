@@ -53,7 +53,7 @@ fn a_key_has_one_log_while_others_come_and_go() {
             .unwrap()
             .is_allowed()
     };
-    // Few keys at first, and then so many that all of them are kept in another way.
+    // Few keys at first, then enough to move all of them to the other form.
     for (round, keys) in [(0, 1_000), (1, 6_000), (2, 30_000)] {
         let barrier = Barrier::new(3);
         let stay = || {

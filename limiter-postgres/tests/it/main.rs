@@ -10,7 +10,7 @@ use deadpool_postgres::{Manager, Pool, Runtime};
 use limiter_postgres::{PostgresStore, PostgresTable};
 use testbed::server::Postgres;
 
-/// The server of the tests that change only logs of their own.
+/// The server of the tests that change only their own logs.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap());
 
 /// Longer than anything takes on a busy test machine, where a new connection may wait for many seconds.
@@ -27,7 +27,7 @@ fn pool(url: &str, size: usize) -> Pool {
     pool.build().unwrap()
 }
 
-/// Returns a table with a pool of its own, as a process has it.
+/// Returns a table with its own pool, like a process.
 async fn table(url: &str) -> PostgresTable {
     let table = PostgresTable::new(pool(url, 4)).timeout(TIMEOUT);
     table.create().await.unwrap();

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use http::HeaderValue;
+use limiter_core::internal::percent_encode;
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, ceil_secs};
 
@@ -123,14 +124,7 @@ impl FieldNames {
 
 /// Returns the text with all but printable ASCII percent-encoded.
 fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    percent_encode(text.as_bytes(), |byte| matches!(byte, b' '..=b'~'))
 }
 
 /// The names of a layer's rules, computed once.

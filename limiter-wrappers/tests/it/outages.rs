@@ -67,7 +67,7 @@ const CASES: [(Build, &str, &str); 16] = [
     ),
     (OPEN, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
     (CLOSED, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
-    // Each node has a breaker of its own.
+    // Each node has its own breaker.
     (
         BREAKER,
         "99/1h",
@@ -78,7 +78,7 @@ const CASES: [(Build, &str, &str); 16] = [
          acquire 3@b 1 = in a row on b;, acquire 3@a 1 = in a row on a;, wait 500, acquire 3@a 1, acquire 3@a 1, \
          open = b, wait 61000, open =, acquire 3@a 1, acquire 4@b 1 = refused",
     ),
-    // Each node has outages of its own. Nobody can call a node that left the store.
+    // Each node has its own outages. Nobody can call a node that left the store.
     (
         OPEN,
         "99/1h",
@@ -194,7 +194,7 @@ fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
             Poll::Ready(answer) => answer
                 .map(|facts| facts.applied)
                 .map_err(|error| error.kind()),
-            Poll::Pending => panic!("it would wait for ever"),
+            Poll::Pending => panic!("it would wait forever"),
         }
     };
     assert_eq!(

@@ -9,7 +9,7 @@ use crate::store::{StoreUrl, UrlParser};
 /// no window of any key admits more than the limit.
 ///
 /// Each task makes one decision at a time. A latency is the time from a call to its result. Errors are counted, and
-/// the load continues. Its limiter has a name of its own. At the end or after Ctrl-C, it removes the admitted keys.
+/// the load continues. Its limiter has its own name. At the end or after Ctrl-C, it removes the admitted keys.
 ///
 /// Exit status: 0 if the load ran to its end, 2 for a usage error, 130 if interrupted, 1 for any other failure.
 #[derive(Args, Debug)]

@@ -86,7 +86,7 @@ pub(super) async fn find(
 
 /// Returns the units of each part of the window that ends at `now`, oldest first.
 ///
-/// Every store reports a status at a later time, so the usage there shows which units have left the window by then.
+/// Every store reports a status at a later time, so the usage there shows which units no longer count by then.
 async fn log(
     limiter: &Limiter,
     key: &str,

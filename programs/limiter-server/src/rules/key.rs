@@ -1,9 +1,9 @@
 //! Keys and names.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use limiter_core::KeyBuf;
+use limiter_core::internal::percent_encode;
 use sha2::{Digest, Sha256};
 
 /// Longer keys are kept as their SHA-256, so that a client cannot fill the store with them.
@@ -43,10 +43,7 @@ pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     let mut out = BYTES.to_owned();
     for chunk in bytes.utf8_chunks() {
         out.push_str(&chunk.valid().replace('%', "%25"));
-        chunk
-            .invalid()
-            .iter()
-            .for_each(|byte| _ = write!(out, "%{byte:02X}"));
+        out.push_str(&percent_encode(chunk.invalid(), |_| false));
     }
     Cow::Owned(out)
 }

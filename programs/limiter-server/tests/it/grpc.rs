@@ -111,7 +111,7 @@ async fn requests_are_answered_and_bad_ones_refused() {
     }
     let shown = server.admin("/page/state");
     assert!(shown.contains(r#""key":"bytes:a%FFb""#), "{shown}");
-    // The reasons have tests of their own.
+    // The reasons have their own tests.
     let invalid = call(&channel, RateLimitRequest::default())
         .await
         .unwrap_err();

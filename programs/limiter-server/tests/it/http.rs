@@ -287,7 +287,7 @@ fn resets_are_guarded_and_unblock_a_key() {
         [open.post("/json", three).0, open.post("/json", three).0],
         [200, 429]
     );
-    // The guard has tests of its own.
+    // The guard has its own tests.
     for (server, headers, body, expected) in [
         (&open, vec![], &ann, 403),
         (&guarded, vec![header], &ann, 401),

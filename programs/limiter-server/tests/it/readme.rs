@@ -90,7 +90,7 @@ fn the_python_of_the_readme_survives_every_response() {
     }
 }
 
-/// Sends a request that consumes so many tokens, and returns `true` if it is admitted.
+/// Sends a request that consumes these tokens, and returns `true` if it is admitted.
 fn consumes(envoy: &Envoy, customer: &str, tokens: u64) -> bool {
     let fields = format!("host: service\r\nx-customer: {customer}\r\nx-asked: {tokens}");
     let request = format!("GET / HTTP/1.1\r\n{fields}\r\nconnection: close\r\n\r\n");
