@@ -197,7 +197,8 @@ async fn saturated(url: &str) -> Result<Figures> {
         let limiter = limiters(url, who, limit, 1).await?.remove(0);
         let mut ticks = interval(window / 20_000);
         // From when the limit is used up for the first time to when as much was admitted four times.
-        let (mut admitted, mut first) = (0, Instant::now());
+        let mut admitted = 0;
+        let mut first = Instant::now();
         while admitted < 4 * limit.max() {
             ticks.tick().await;
             if limiter.acquire("key").await?.is_allowed() {

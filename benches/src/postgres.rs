@@ -155,7 +155,8 @@ impl Decider {
 }
 
 fn measure_cell(runtime: &Runtime, server: &Postgres, cell: (usize, usize)) -> Result<Figures> {
-    let (keys, pool) = (keys(cell.0), pool(server, cell.1)?);
+    let keys = keys(cell.0);
+    let pool = pool(server, cell.1)?;
     let requests = Arc::new(AtomicU64::new(0));
     let deciders = WHO.map(|who| (who, Decider::new(who, &pool, &requests)));
     let mut contestants = deciders.each_ref().map(|(name, decider)| Contestant {
@@ -178,7 +179,8 @@ fn turn(
     let before = requests.load(Relaxed);
     let start = Instant::now();
     let task = |task: usize| {
-        let (decider, keys) = (decider.clone(), keys.to_vec());
+        let decider = decider.clone();
+        let keys = keys.to_vec();
         runtime.spawn(async move {
             let mut random = fastrand::Rng::with_seed(task as u64);
             let mut latencies = Histogram::<u64>::new(3)?;
@@ -214,7 +216,8 @@ async fn paced(server: &Postgres) -> Result<Figures> {
     let requests = Arc::new(AtomicU64::new(0));
     let decider = Decider::new(WHO[1], &pool(server, 8)?, &requests);
     let mut ticks = interval(Duration::from_millis(1));
-    let (mut start, mut before) = (Instant::now(), 0);
+    let mut start = Instant::now();
+    let mut before = 0;
     for tick in 0..6_000 {
         ticks.tick().await;
         if tick == 1_000 {

@@ -85,7 +85,8 @@ pub fn all(program: &Program) -> Result<Vec<(&'static str, String)>> {
 
 /// Returns a page with its sections replaced.
 fn fill(page: &str, rendered: &Sections) -> Result<String> {
-    let (mut filled, mut rest) = (String::new(), page);
+    let mut filled = String::new();
+    let mut rest = page;
     while let Some((before, after)) = rest.split_once(BEGIN) {
         let name = before.rsplit("<!-- ").next().unwrap_or_default();
         let text = rendered

@@ -45,7 +45,8 @@ impl<'a> Calls<'a> {
         fails_open: bool,
         head: &RequestHead<'_>,
     ) -> Self {
-        let (mut applied, mut refused) = (SmallVec::new(), false);
+        let mut applied = SmallVec::new();
+        let mut refused = false;
         for rule in rules {
             let part = call(rule, head, fails_open);
             applied.push(part.as_ref().err().copied().unwrap_or(Applied::Called));

@@ -103,7 +103,8 @@ where
                 config.serve(rulings, request, &mut self.service)
             }
             Err(calls) => {
-                let (calls, config) = (calls.into_owned(), Arc::clone(config));
+                let calls = calls.into_owned();
+                let config = Arc::clone(config);
                 let deciding = Arc::clone(&config);
                 let deciding =
                     Box::pin(async move { deciding.rules.decide(calls, deciding.within).await });
@@ -252,7 +253,8 @@ impl<R: Send + Sync + 'static> Unsettled<R> {
         response: Option<&Response<impl Body>>,
     ) -> Option<BoxFuture<'static, Values>> {
         let head = response.map(ResponseHead::from);
-        let (config, mut rulings) = (Arc::clone(&self.config), self.rulings.take()?);
+        let config = Arc::clone(&self.config);
+        let mut rulings = self.rulings.take()?;
         let costs = config.rules.actual_costs(&rulings, head.as_ref())?;
         let settling = run(async move {
             within(config.rules.timeout, Rules::settle(&mut rulings, costs)).await;

@@ -121,7 +121,8 @@ impl<'a> Run<'a> {
     /// Uses a part of the limit.
     async fn before(subject: &'a Subject) -> Result<Self, String> {
         let limiter = |policy: Policy| Limiter::new(subject.name, policy, subject.store.clone());
-        let (limited, plenty) = (limiter(policy!("10/10m")), limiter(PLENTY));
+        let limited = limiter(policy!("10/10m"));
+        let plenty = limiter(PLENTY);
         for _ in 0..BEFORE {
             let admitted = eventually(async || {
                 subject
@@ -132,7 +133,8 @@ impl<'a> Run<'a> {
             .await;
             admitted.map_err(|outcome| format!("{} before the fault: {outcome}", subject.name))?;
         }
-        let (during, violations) = (Vec::new(), Vec::new());
+        let during = Vec::new();
+        let violations = Vec::new();
         Ok(Self {
             subject,
             limited,
@@ -196,7 +198,8 @@ impl<'a> Run<'a> {
 
     /// Checks the counts after the fault. Returns a violation that makes further checks pointless.
     async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
-        let (subject, calls) = (self.subject, self.calls);
+        let subject = self.subject;
+        let calls = self.calls;
         let server = Limiter::new(subject.name, PLENTY, direct.clone());
         for id in 0..calls {
             let repeat = async || {

@@ -219,7 +219,8 @@ async fn forward(
         }
     };
     let write = async move {
-        let (mut since, mut forwarded) = (0, 0);
+        let mut since = 0;
+        let mut forwarded = 0;
         while let Some((arrived, mut bytes)) = chunks.recv().await {
             let State {
                 network, changes, ..

@@ -34,10 +34,8 @@ fn offer(library: &Library) -> Vec<Instant> {
         .map(|i| (STEP * i, 5));
     // The first request opens a fixed window, which ends almost unused.
     let load = [(Duration::ZERO, 1)].into_iter().chain(steps);
-    let (key, limiter) = (
-        "user:00000000001".to_owned(),
-        (library.limiter)(&policy!("100/1s")),
-    );
+    let key = "user:00000000001".to_owned();
+    let limiter = (library.limiter)(&policy!("100/1s"));
     let mut admitted = Vec::new();
     let start = Instant::now();
     for (at, count) in load {

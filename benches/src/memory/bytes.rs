@@ -53,7 +53,9 @@ pub(crate) fn measure() -> Figures {
 
 /// Returns the entries and the bytes of a log whose units are spread over the window, each a request.
 pub(crate) fn full_log(policy: &Policy) -> Figures {
-    let (keys, library, mut figures) = (keys(10), Now::new(policy), Figures::new());
+    let keys = keys(10);
+    let library = Now::new(policy);
+    let mut figures = Figures::new();
     let (before, (max, window)) = (allocated(), only_limit(policy));
     keys.iter()
         .for_each(|key| library.append_past(key, max, window));

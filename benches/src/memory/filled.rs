@@ -20,7 +20,8 @@ impl Filled {
     /// Fills a limiter for a workload.
     #[must_use]
     pub fn new(library: Library, requests: &Requests) -> Self {
-        let (policy, requests) = (requests.policy(), requests.clone());
+        let policy = requests.policy();
+        let requests = requests.clone();
         let (limiter, (max, window)) = ((library.limiter)(&policy), only_limit(&policy));
         let Workload {
             denied, entries, ..
@@ -42,7 +43,8 @@ impl Filled {
 
     /// Makes `count` requests on all threads. Returns the longest duration of any thread.
     pub fn run(&mut self, count: u64) -> Duration {
-        let (count, threads) = (count as usize, self.requests.workload.threads);
+        let count = count as usize;
+        let threads = self.requests.workload.threads;
         self.from += count;
         let barrier = Barrier::new(threads);
         let this = &*self;

@@ -24,7 +24,8 @@ const KEYS: u32 = 10_000_000;
 /// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, and the bytes held at the
 /// end.
 pub(crate) fn measure() -> Figures {
-    let (mut figures, policy) = (Figures::new(), policy!("100/1h"));
+    let mut figures = Figures::new();
+    let policy = policy!("100/1h");
     for (who, max_keys) in [
         (BOUNDED, Some(100_000)),
         (LARGER, Some(1_000_000)),
@@ -40,7 +41,8 @@ pub(crate) fn measure() -> Figures {
                 .is_ok_and(|decision| decision.is_allowed())
         });
     }
-    let (before, governor) = (allocated(), (PEERS[1].limiter)(&policy));
+    let before = allocated();
+    let governor = (PEERS[1].limiter)(&policy);
     flood(&mut figures, GOVERNOR, before, |key| governor.allows(key));
     figures
 }

@@ -50,7 +50,8 @@ pub(crate) trait Limits: Send + Sync {
     /// Makes `count` requests, starting with number `from`. Returns the duration and the number of unexpected results. A
     /// provided method, so that each library has its own loop with its calls inlined.
     fn time(&self, requests: &Requests, from: usize, count: usize) -> (Duration, usize) {
-        let (order, denied) = (&requests.order[..], requests.workload.denied);
+        let order = &requests.order[..];
+        let denied = requests.workload.denied;
         let key = |i: usize| &order[(from + i) & (order.len() - 1)];
         let start = Instant::now();
         let unexpected = match requests.workload.cost {

@@ -84,11 +84,9 @@ pub(super) fn limitador(policy: &Policy) -> impl Limits + use<> {
 /// throttlecrab in a mutex, because its limiter needs `&mut self`.
 pub(super) fn throttlecrab(policy: &Policy) -> impl Limits + use<> {
     let ((max, seconds), store) = (in_seconds(policy), throttlecrab::PeriodicStore::new());
-    let (max, seconds, limiter) = (
-        max as i64,
-        seconds as i64,
-        Mutex::new(throttlecrab::RateLimiter::new(store)),
-    );
+    let max = max as i64;
+    let seconds = seconds as i64;
+    let limiter = Mutex::new(throttlecrab::RateLimiter::new(store));
     move |key: &String, cost| {
         let mut limiter = limiter.lock().expect("no thread panics");
         let answer = limiter.rate_limit(key, max, max, seconds, i64::from(cost), SystemTime::now());

@@ -151,7 +151,8 @@ fn compare(cell: &Cell) -> Result<Figures> {
     let mut all = LIBRARIES.map(|library| fill(&library, GUESS));
     // The window of a log follows from the speed: of the library alone if each turn starts with a whole window.
     for _ in 0..if cell.allowed { 2 } else { 0 } {
-        let (start, mut nanos) = (Instant::now(), Vec::new());
+        let start = Instant::now();
+        let mut nanos = Vec::new();
         for _ in 0..5 {
             let turns: Vec<f64> = all
                 .iter_mut()

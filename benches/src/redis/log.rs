@@ -55,7 +55,8 @@ impl Running<'_> {
     /// newer entry more.
     async fn settlement(&self, limiter: &Limiter<RedisStore>, newer: u64) -> Result<f64> {
         let key = &self.keys[0];
-        let (mut receipts, mut times) = (Vec::new(), Vec::new());
+        let mut receipts = Vec::new();
+        let mut times = Vec::new();
         for _ in 0..21 {
             receipts.push(
                 limiter

@@ -203,7 +203,8 @@ impl<'a> Running<'a> {
                 _ => TASKS,
             };
             self.offer(side, &self.keys, warm_up, !denied).await?;
-            let (script, processor) = (self.script().await?, self.processor().await?);
+            let script = self.script().await?;
+            let processor = self.processor().await?;
             self.offer(side, &self.keys, CALLS, !denied).await?;
             turn.push((
                 "processor",

@@ -101,12 +101,11 @@ pub(super) fn boundary(memory: &[Record]) -> String {
             .iter()
             .filter_map(|record| record.get("admitted", who, "boundary"))
             .fold(0.0, f64::max);
-        let (within, above) = (
-            admitted.min(LIMIT) * SCALE,
-            (admitted - LIMIT).max(0.0) * SCALE,
-        );
+        let within = admitted.min(LIMIT) * SCALE;
+        let above = (admitted - LIMIT).max(0.0) * SCALE;
         let class = if above > 0.0 { "peer" } else { "ours" };
-        let (y, base) = (88 + 48 * i, 108 + 48 * i);
+        let y = 88 + 48 * i;
+        let base = 108 + 48 * i;
         format!(
             "<text x=\"20\" y=\"{base}\">{label}</text>\n\
              <rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{within}\" height=\"30\"/>\n\

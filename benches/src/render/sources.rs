@@ -47,7 +47,8 @@ pub fn unsourced(workspace: &Path, others: &[&str], set: &[(&str, &str)]) -> Res
 
 /// Returns the lines outside rendered sections and blocks of code, without code in the line.
 fn prose(text: &str) -> Vec<String> {
-    let (mut is_code, mut is_rendered) = (false, false);
+    let mut is_code = false;
+    let mut is_rendered = false;
     let mut lines = Vec::new();
     for line in text.lines() {
         is_rendered |= line.contains(": rendered by");

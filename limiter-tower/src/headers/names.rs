@@ -69,10 +69,8 @@ impl FieldNames {
             |name: &String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
         let heads = names.iter().map(|name| quoted(name) + ";r=").collect();
         let quotas = names.iter().zip(limits).map(|(name, limit)| {
-            let (max, window) = (
-                limit.max().min(List::MAX_INTEGER),
-                ceil_secs(limit.stated_window().as_duration()),
-            );
+            let max = limit.max().min(List::MAX_INTEGER);
+            let window = ceil_secs(limit.stated_window().as_duration());
             format!("{};q={max};w={window}", quoted(name))
         });
         Self {

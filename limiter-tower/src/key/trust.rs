@@ -40,7 +40,8 @@ impl Trust {
             Self::Networks(networks) => {
                 let trusted =
                     |address: &IpAddr| networks.iter().any(|network| network.contains(address));
-                let (mut client, mut skipped) = (peer?, 0);
+                let mut client = peer?;
+                let mut skipped = 0;
                 while trusted(&client) {
                     if skipped > MAX_SKIPPED {
                         return None;

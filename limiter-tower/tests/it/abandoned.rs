@@ -50,7 +50,8 @@ async fn a_client_that_resets_its_streams_leaves_what_was_charged_by_then() {
     });
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..STREAMS {
-        let (first, last) = (first.clone(), last.clone());
+        let first = first.clone();
+        let last = last.clone();
         requests.spawn(async move { first.get().await });
         requests.spawn(async move { last.get().await });
     }

@@ -295,7 +295,8 @@ proptest! {
         (hops, by_hops) in (1..3_usize, any::<bool>()),
     ) {
         for (field, name) in FIELDS.into_iter().zip(["", "for="]) {
-            let (mut lines, mut end) = (evil.clone(), format!("{name}203.0.113.7"));
+            let mut lines = evil.clone();
+            let mut end = format!("{name}203.0.113.7");
             if hops == 2 {
                 end += &format!(", {name}10.0.0.2");
             }

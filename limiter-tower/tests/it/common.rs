@@ -91,7 +91,8 @@ impl Reply {
     ) -> Self {
         let (parts, body) = response.into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        let (status, headers) = (parts.status.as_u16(), parts.headers);
+        let status = parts.status.as_u16();
+        let headers = parts.headers;
         Self {
             status,
             headers,

@@ -129,7 +129,8 @@ async fn a_policy_by_request_has_its_own_name_and_quota() {
     let limits = r#""search-gold-10s";r=47;t=10, "search-gold-1m";r=67;t=60"#;
     let reply = get_with(&app, "/", &[("x-gold", "yes")]).await;
     check(&reply, 200, policy, limits, None);
-    let (policy, limits) = (r#""search";q=2;w=10"#, r#""search";r=0;t=10"#);
+    let policy = r#""search";q=2;w=10"#;
+    let limits = r#""search";r=0;t=10"#;
     check(&get(&app).await, 429, policy, limits, Some(10));
 }
 
@@ -176,7 +177,8 @@ async fn both(
 
 async fn compare(layer: &Router, handler: &Router, statuses: &[u16]) {
     for status in statuses {
-        let (expected, found) = (get(layer).await, get(handler).await);
+        let expected = get(layer).await;
+        let found = get(handler).await;
         assert_eq!((expected.status, found.status), (*status, *status));
         assert_eq!(
             (found.headers, found.body),
@@ -286,7 +288,8 @@ async fn redirects_and_large_remainders_are_options() {
         let elsewhere = on_get(|| async { Redirect::to("/other") });
         let reply = get(&Router::new().route("/", elsewhere).layer(layer)).await;
         if sent {
-            let (policy, limits) = (r#""search";q=100000;w=86400"#, r#""search";r=100;t=86400"#);
+            let policy = r#""search";q=100000;w=86400"#;
+            let limits = r#""search";r=100;t=86400"#;
             check(&reply, 303, policy, limits, None);
         }
         let fields = ["ratelimit", "ratelimit-policy"].map(|name| reply.field(name).is_some());
@@ -310,7 +313,8 @@ async fn fields_of_the_handler_are_kept_or_joined() {
         .build();
     let app = Router::new().route("/", on_get(own)).layer(layer);
     let reply = get(&app).await;
-    let (policy, limits) = (r#""search";q=1;w=10"#, r#""own";r=1, "search";r=0;t=10"#);
+    let policy = r#""search";q=1;w=10"#;
+    let limits = r#""own";r=1, "search";r=0;t=10"#;
     check(&reply, 503, policy, limits, Some(77));
     assert_eq!(reply.field("x-ratelimit-limit").unwrap(), "7");
     assert_eq!(reply.field("x-ratelimit-remaining").unwrap(), "0");

@@ -129,7 +129,8 @@ async fn a_kept_charge_stays_when_another_rule_denies() {
 #[tokio::test]
 async fn a_layer_waits_for_all_rules_within_its_time() {
     // Status and time in seconds. The third request waits 9 s for its second rule.
-    let (long, short) = (9_000_000, 8_999_999);
+    let long = 9_000_000;
+    let short = 8_999_999;
     for (within, expected) in [
         (long, [(200, 0), (200, 1), (200, 10), (200, 11), (200, 20)]),
         (short, [(200, 0), (200, 1), (429, 1), (429, 1), (429, 1)]),
@@ -205,7 +206,8 @@ async fn costs_and_policies_come_from_the_request() {
             .route("/", on_get(|| async {}))
             .route("/health", on_get(|| async {}))
             .layer(layer);
-        let (cost, gold) = (|units| ("x-cost", units), ("x-gold", "1"));
+        let cost = |units| ("x-cost", units);
+        let gold = ("x-gold", "1");
         // No wait makes 6 fit 5.
         let reply = get_with(&app, "/", &[cost("6")]).await;
         assert_eq!((reply.status, reply.retry_after()), (413, None));
@@ -321,7 +323,8 @@ async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
 #[tokio::test]
 async fn bodies_and_statuses_are_replaceable() {
     let respond = |rejection: &Rejection| {
-        let (names, wait) = (rejection.violated_policies(), rejection.retry_after());
+        let names = rejection.violated_policies();
+        let wait = rejection.retry_after();
         let text = format!("slow down: {names:?}, {wait:?}");
         let response = http::Response::builder()
             .status(420)

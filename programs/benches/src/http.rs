@@ -59,7 +59,8 @@ fn compare(
     }: &Scenario,
 ) -> Result<Figures> {
     // Short turns: a change of the machine's other load then falls into few of them.
-    let (rounds, turn) = (3000, Duration::from_millis(1));
+    let rounds = 3000;
+    let turn = Duration::from_millis(1);
     let expected = if denied {
         StatusCode::TOO_MANY_REQUESTS
     } else {
@@ -93,7 +94,8 @@ fn limiter(limit: Limit) -> LimitLayer {
 }
 
 fn governed(limit: Limit) -> Router {
-    let (max, mut config) = (limit.max() as u32, GovernorConfigBuilder::default());
+    let max = limit.max() as u32;
+    let mut config = GovernorConfigBuilder::default();
     config
         .period(limit.window().as_duration() / max)
         .burst_size(max);

@@ -120,7 +120,8 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
         let connections = (0..scenario.connections)
             .map(|_| connect(server))
             .collect::<Result<Vec<_>, _>>()?;
-        let (client, requests) = (&client, &requests);
+        let client = &client;
+        let requests = &requests;
         let turn = move || {
             let before = server.processor()?;
             let mut turn = client.block_on(offer(&connections, requests, scenario.in_flight))?;

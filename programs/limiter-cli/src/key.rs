@@ -58,7 +58,8 @@ async fn show(args: &ShowArgs) -> anyhow::Result<()> {
         ),
         None => None,
     };
-    let (name, key) = (escape(args.name.as_str().as_bytes()), escape(&key));
+    let name = escape(args.name.as_str().as_bytes());
+    let key = escape(&key);
     let mut out = io::stdout().lock();
     match args.shown.output {
         Output::Summary => write_page(&mut out, (&name, &key), log, decision.as_ref()),

@@ -76,7 +76,9 @@ impl Cluster {
 
     /// Moves a slot with all its keys to the node with the index `to`, one key at a time, as `redis-cli --cluster reshard` does.
     pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
-        let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
+        let number = slot.to_string();
+        let from = self.owner(slot)?;
+        let to = &self.nodes[to];
         let [from_id, to_id]: [String; 2] = [
             from.command(&["CLUSTER", "MYID"])?,
             to.command(&["CLUSTER", "MYID"])?,

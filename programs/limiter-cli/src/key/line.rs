@@ -75,7 +75,8 @@ impl Line {
         log: Option<LogInfo>,
         decision: Option<&Decision>,
     ) -> Self {
-        let (log, decided) = (log.map(LogFields::from), decision.map(DecisionFields::from));
+        let log = log.map(LogFields::from);
+        let decided = decision.map(DecisionFields::from);
         Self {
             name,
             key: Some(key),
@@ -98,7 +99,8 @@ impl Line {
 
     pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
         let number = |number: Option<u64>| number.map_or("-".to_owned(), text::grouped);
-        let (log, decided) = (self.log.as_ref(), self.decided.as_ref());
+        let log = self.log.as_ref();
+        let decided = self.decided.as_ref();
         let cells = [
             number(log.map(|log| log.entries)),
             number(log.map(|log| log.cost)),
@@ -164,10 +166,8 @@ pub(super) fn write_page(
         return Ok(());
     };
     for limit in decision.limits().iter() {
-        let (used, remaining) = (
-            text::grouped(limit.used()),
-            text::grouped(limit.remaining()),
-        );
+        let used = text::grouped(limit.used());
+        let remaining = text::grouped(limit.remaining());
         writeln!(
             out,
             "limit          {}: {used} used, {remaining} remaining",

@@ -27,7 +27,8 @@ pub(super) async fn list(
     let pattern = args.pattern.as_deref().map(WildMatch::new);
     let mut out = BufWriter::new(io::stdout().lock());
     // The numbers of keys on which no limit could be tried.
-    let (mut digests, mut damaged) = (0, 0);
+    let mut digests = 0;
+    let mut damaged = 0;
     if args.shown.output == Output::Summary {
         Line::write_head(&mut out, policy.is_some()).context(OUTPUT)?;
     }
@@ -38,7 +39,8 @@ pub(super) async fn list(
                 StoredKey::Digest(_) => false,
             })
         });
-        let (store, policy) = (&store, policy.as_ref());
+        let store = &store;
+        let policy = policy.as_ref();
         let lines = stream::iter(fitting)
             .map(|live| line(store, policy, live, args))
             .buffered(MAX_CONCURRENT_READS);

@@ -25,11 +25,9 @@ struct Line<'a> {
 
 /// Writes the result of a row. Replaces bytes of its key that are not UTF-8.
 pub(super) fn write(out: &mut impl Write, row: &Row<'_>, result: &RowResult) -> io::Result<()> {
-    let (at_us, key, op) = (
-        row.at.as_micros(),
-        String::from_utf8_lossy(row.key),
-        row.action,
-    );
+    let at_us = row.at.as_micros();
+    let key = String::from_utf8_lossy(row.key);
+    let op = row.action;
     let mut line = Line {
         at_us,
         key,

@@ -68,7 +68,8 @@ pub(super) fn draw(data: &Collector<'_>, policy: &Policy) -> anyhow::Result<Stri
 }
 
 fn title(view: &View<'_>, policy: &Policy) -> String {
-    let (key, requests) = (text::key(view.key, 40), text::requests(view.count.rows));
+    let key = text::key(view.key, 40);
+    let requests = text::requests(view.count.rows);
     match view.count.denied {
         0 => format!(
             "{key} stays within {policy}: at most {} used, {requests}",
@@ -162,7 +163,8 @@ fn draw_usage(
         } else {
             Palette99::pick(i + 3).to_rgba()
         };
-        let (is_only, text) = (policy.limits().len() == 1, format!("used of {limit}"));
+        let is_only = policy.limits().len() == 1;
+        let text = format!("used of {limit}");
         let fill = if is_only { color } else { TRANSPARENT };
         chart.draw_series(
             AreaSeries::new(line(shares), 0.0, fill).border_style(color.stroke_width(2)),
@@ -205,10 +207,8 @@ fn draw_usage(
 /// Draws the requests of all keys over the whole trace.
 fn draw_bars(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let (view, summary) = (&data.view, data.view.summary);
-    let (allowed, denied) = (
-        text::requests(summary.allowed + summary.recorded),
-        text::grouped(summary.denied),
-    );
+    let allowed = text::requests(summary.allowed + summary.recorded);
+    let denied = text::grouped(summary.denied);
     let caption = format!(
         "All keys, per {}: {allowed} allowed, {denied} denied",
         text::duration(view.bucket)

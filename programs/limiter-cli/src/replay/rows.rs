@@ -49,7 +49,8 @@ pub(super) fn replay<R: Read>(
     limiter: &Limiter<MemoryStore>,
     mut each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
 ) -> anyhow::Result<Skipped> {
-    let (mut number, mut skipped) = (0_u64, Skipped::default());
+    let mut number = 0_u64;
+    let mut skipped = Skipped::default();
     while let Some(row) = trace.next() {
         number += 1;
         match row {

@@ -98,7 +98,8 @@ impl Summary {
         rank: impl Fn(&KeyCount) -> (u64, f64),
     ) -> Vec<CountedKey<'_>> {
         let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| {
-            let (first, second) = (rank(&a.1), rank(&b.1));
+            let first = rank(&a.1);
+            let second = rank(&b.1);
             second
                 .0
                 .cmp(&first.0)

@@ -26,7 +26,8 @@ pub(super) fn print(
         Counting::Admitted => "admitted",
         Counting::Attempts => "attempts",
     };
-    let (decided, rows) = (summary.allowed + summary.denied, summary.rows);
+    let decided = summary.allowed + summary.denied;
+    let rows = summary.rows;
     writeln!(out, "limit     {policy}, counting {counting}")?;
     writeln!(out, "rows      {rows:>12}")?;
     writeln!(out, "keys      {:>12}", summary.keys.len())?;
@@ -54,10 +55,8 @@ pub(super) fn print(
     }
     if let Some((from, to)) = summary.span {
         let relative = text::is_relative(to);
-        let (from_text, to_text) = (
-            text::date_time(from, relative),
-            text::date_time(to, relative),
-        );
+        let from_text = text::date_time(from, relative);
+        let to_text = text::date_time(to, relative);
         writeln!(
             out,
             "time      {from_text} to {to_text} ({})",

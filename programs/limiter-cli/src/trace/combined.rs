@@ -110,7 +110,8 @@ fn client(head: &[u8]) -> Option<&[u8]> {
     if is_address(first) && !second.is_some_and(is_address) && third.is_some() && fourth.is_none() {
         return Some(first);
     }
-    let (mut word, mut is_first) = (first, true);
+    let mut word = first;
+    let mut is_first = true;
     for next in words {
         if next == b"-" {
             return (is_address(word) || is_first && is_host_name(word)).then_some(word);

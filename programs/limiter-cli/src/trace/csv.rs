@@ -66,7 +66,8 @@ impl CsvRows {
 
     #[inline]
     fn row(&self) -> anyhow::Result<Row<'_>> {
-        let (record, columns) = (&self.record, &self.columns);
+        let record = &self.record;
+        let columns = &self.columns;
         if record.len() != columns.count {
             let text = format!(
                 "expected {} columns as in the header, found {}",
@@ -171,7 +172,8 @@ enum RecordRead {
 
 impl Record {
     fn new() -> Self {
-        let (bytes, ends) = (vec![0; 1 << 10], vec![0; 16]);
+        let bytes = vec![0; 1 << 10];
+        let ends = vec![0; 16];
         Self {
             parser: csv_core::Reader::new(),
             bytes,
@@ -222,7 +224,9 @@ impl Record {
 
     /// Reads the next record, skipping empty lines.
     fn read(&mut self, input: &mut impl BufRead) -> io::Result<RecordRead> {
-        let (mut started, mut written, mut too_long) = (false, 0, false);
+        let mut started = false;
+        let mut written = 0;
+        let mut too_long = false;
         self.fields = 0;
         loop {
             let data = match input.fill_buf() {

@@ -42,7 +42,8 @@ pub(crate) fn limits(input: &[u8]) {
 /// and do not depend on the sizes of the reads.
 pub(crate) fn traces(input: &[u8]) {
     for format in [None, Some(Format::Csv), Some(Format::Combined)] {
-        let (mut whole, mut trickle) = (input, Trickle(input));
+        let mut whole = input;
+        let mut trickle = Trickle(input);
         assert_eq!(
             read(&mut whole, input.len(), format),
             read(&mut trickle, input.len(), format),

@@ -43,7 +43,8 @@ pub(crate) fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
 }
 
 fn output_in_time(child: Child, args: &[&str]) -> Output {
-    let (started, id) = (Instant::now(), child.id());
+    let started = Instant::now();
+    let id = child.id();
     let waiter = thread::spawn(move || child.wait_with_output().unwrap());
     while !waiter.is_finished() {
         assert!(

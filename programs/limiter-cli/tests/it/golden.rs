@@ -10,7 +10,8 @@ fn op(row: &Row) -> String {
 }
 
 fn csv(row: &Row) -> String {
-    let (seconds, micros) = (row.at / 1_000_000, row.at % 1_000_000);
+    let seconds = row.at / 1_000_000;
+    let micros = row.at % 1_000_000;
     format!("{seconds}.{micros:06},k,{},{}\n", row.cost, op(row))
 }
 

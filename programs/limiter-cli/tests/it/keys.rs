@@ -83,7 +83,8 @@ fn writes(server: &Server) -> u64 {
 
 /// Runs a test on Redis, with the server, and on Postgres.
 fn on_each(test: impl Fn(&str, Option<&Server>)) {
-    let (server, postgres) = (Server::start().unwrap(), Postgres::start().unwrap());
+    let server = Server::start().unwrap();
+    let postgres = Postgres::start().unwrap();
     test(&server.url(), Some(&server));
     test(&postgres.url(), None);
 }
@@ -333,9 +334,11 @@ fn assert_printed(url: &str, server: Option<&Server>) {
         "{lines:?}"
     );
     for line in &lines {
-        let (name, key) = (field(line, "name"), field(line, "key"));
+        let name = field(line, "name");
+        let key = field(line, "key");
         let table = run(url, &["list", "--name", name]);
-        let (name_cell, key_cell) = (format!("  {name} "), format!("  {key}"));
+        let name_cell = format!("  {name} ");
+        let key_cell = format!("  {key}");
         let is_row = |row: &str| row.contains(&name_cell) && row.ends_with(&key_cell);
         assert!(table.lines().any(is_row), "{table}");
         let key_command = |verb: &[&str]| {
@@ -400,7 +403,8 @@ fn assert_digests(url: &str, server: Option<&Server>) {
 
     let over = ["key", "list", "--over", "--limit", "2/10m", "--store", url];
     let over = limiter(&over, "");
-    let (out, messages) = (text(&over.stdout), text(&over.stderr));
+    let out = text(&over.stdout);
+    let messages = text(&over.stderr);
     assert!(
         out.ends_with("  fine\n") && out.lines().count() == 2,
         "{out}"
@@ -435,7 +439,8 @@ fn an_unreachable_server() {
         let silent = format!("{scheme}://user:secret@127.0.0.1:{port}");
         for (url, part) in [(nobody, "refused"), (silent, late)] {
             for command in [&["list"][..], &["show", "k"], &["reset", "k"]] {
-                let (started, args) = (Instant::now(), [command, &["--store", &url]].concat());
+                let started = Instant::now();
+                let args = [command, &["--store", &url]].concat();
                 let (code, message) = failure(&named(&args), "");
                 assert!(started.elapsed() < Duration::from_secs(6), "{url}");
                 let names = message.starts_with(start) && message.contains(part);

@@ -18,7 +18,8 @@ fn plot(args: &[&str], trace: impl AsRef<[u8]>) -> String {
     let svg = fs::read_to_string(file.path()).unwrap();
     let document = Document::parse(&svg).unwrap();
     let size = |name| number(document.root_element(), name);
-    let (width, height) = (size("width"), size("height"));
+    let width = size("width");
+    let height = size("height");
     for node in document.descendants().filter(Node::is_element) {
         for (name, most) in [("x", width), ("y", height)] {
             let fits = node.attribute(name).is_none() || (0.0..=most).contains(&number(node, name));
@@ -74,7 +75,8 @@ fn denied_at(svg: &str) -> Vec<u32> {
     let marks = nodes("polyline").filter(|node| node.attribute("stroke") == Some(RED));
     let second = |mark: Node<'_, '_>| {
         let (x, _) = mark.attribute("points").unwrap().split_once(',').unwrap();
-        let (one, two) = (label("1m").unwrap(), label("2m").unwrap());
+        let one = label("1m").unwrap();
+        let two = label("2m").unwrap();
         (60.0 + 60.0 * (x.parse::<f64>().unwrap() - one) / (two - one)).round() as u32
     };
     marks.map(second).collect()

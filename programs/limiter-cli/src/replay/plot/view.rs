@@ -63,7 +63,8 @@ impl<'a> View<'a> {
                 }
             },
         };
-        let (first, last) = (first.as_micros(), last.as_micros());
+        let first = first.as_micros();
+        let last = last.as_micros();
         let window = policy.longest_window().as_micros();
         // A trace with a single time still needs a span.
         let end = last.max(first.saturating_add(window.min(HOUR)));
