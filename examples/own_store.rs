@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use exact_limiter::log::{Change, Loaded, LogStore, New, Table, async_trait};
+use exact_limiter::log::{BoxFuture, Change, Loaded, LogStore, New, Table, async_trait};
 use exact_limiter::{Error, ErrorKind, Limiter, policy, time::Timestamp};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
@@ -80,6 +80,10 @@ impl Table for RedbTable {
         let database = Arc::clone(&self.0);
         let write = tokio::task::spawn_blocking(move || write(&database, &changes));
         write.await.map_err(failed)?.map_err(failed)
+    }
+
+    fn spawn(&self, worker: BoxFuture<'static, ()>) {
+        tokio::spawn(worker);
     }
 }
 

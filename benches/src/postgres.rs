@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use hdrhistogram::Histogram;
 use limiter_core::store::{Log, LogKey, Op};
-use limiter_core::{Error, Limiter, Name, Policy, SharedStore, policy};
+use limiter_core::{BoxFuture, Error, Limiter, Name, Policy, SharedStore, policy};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, stored_key};
 use limiter_postgres::PostgresTable;
 use limiter_postgres::deadpool_postgres::tokio_postgres::NoTls;
@@ -98,6 +98,14 @@ impl Table for Counted {
     async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
         self.1.fetch_add(1, Relaxed);
         self.0.swap(changes).await
+    }
+
+    fn spawn(&self, worker: BoxFuture<'static, ()>) {
+        self.0.spawn(worker);
+    }
+
+    fn workers(&self) -> usize {
+        self.0.workers()
     }
 
     fn takes_several(&self) -> bool {

@@ -1,8 +1,8 @@
-//! Calls of the store that wait for a batch.
+//! Calls of the store that wait in the queue.
 
 use std::mem;
-use std::sync::{Mutex, PoisonError};
 
+use futures_channel::oneshot::{Receiver, Sender, channel};
 use limiter_core::store::{Facts, JointOp, Log, LogKey, Op, Outcome};
 use limiter_core::{Error, ErrorKind, Policy, Timestamp};
 
@@ -27,6 +27,15 @@ impl Failed {
         }
     }
 
+    /// The worker was dropped, as when its runtime ends.
+    pub(crate) fn abandoned() -> Self {
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            "the worker of the table was dropped: Table::spawn must run it to its end",
+        );
+        Self::from(&error)
+    }
+
     /// Returns the error of a call on these logs.
     pub(crate) fn into_error(self, logs: &[LogKey<'_>]) -> Error {
         let error = Error::new(self.kind, self.text);
@@ -38,68 +47,81 @@ impl Failed {
     }
 }
 
-/// A call as its batch sees it.
-pub(crate) trait Call: Send + Sync {
+impl From<&Error> for Failed {
+    fn from(error: &Error) -> Self {
+        Self {
+            kind: error.kind(),
+            text: error.to_string(),
+            log: None,
+        }
+    }
+}
+
+/// A call as the queue sees it.
+pub(crate) trait Call: Send {
     fn keys(&self) -> &[Vec<u8>];
 
-    /// Changes the logs of its keys, and returns `true` if it did. It runs once for each attempt; the last one counts.
-    fn run(&self, logs: &mut [Held], now: Timestamp) -> bool;
+    /// Returns `false` if the caller has left.
+    fn is_wanted(&self) -> bool;
 
-    fn fail(&self, kind: ErrorKind, text: &str);
+    /// Changes the logs of its keys, and returns for each whether the result depends on it; empty if none changed. It runs once for
+    /// each attempt; the last one counts.
+    fn run(&mut self, logs: &mut [Held], now: Timestamp) -> Vec<bool>;
+
+    /// Sends the result to the caller.
+    fn finish(self: Box<Self>, error: Option<&Error>);
 }
 
 /// A call that returns an `R`.
 pub(crate) struct Pending<R, F> {
     keys: Vec<Vec<u8>>,
     work: F,
-    result: Mutex<Option<Result<R, Failed>>>,
+    result: Option<Result<R, Failed>>,
+    caller: Sender<Result<R, Failed>>,
 }
 
 impl<R, F> Pending<R, F> {
-    pub(crate) fn new(keys: Vec<Vec<u8>>, work: F) -> Self {
-        let result = Mutex::new(None);
-        Self { keys, work, result }
-    }
-
-    fn set(&self, result: Result<R, Failed>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-    }
-
-    /// Returns the result, after the batch has ended.
-    pub(crate) fn result(&self) -> Result<R, Failed> {
-        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        result.take().unwrap_or_else(|| {
-            Err(Failed {
-                kind: ErrorKind::Unavailable,
-                text: "the table abandoned the call".to_owned(),
-                log: None,
-            })
-        })
+    /// Returns a call, and where its result arrives.
+    pub(crate) fn new(keys: Vec<Vec<u8>>, work: F) -> (Self, Receiver<Result<R, Failed>>) {
+        let (caller, receiver) = channel();
+        let call = Self {
+            keys,
+            work,
+            result: None,
+            caller,
+        };
+        (call, receiver)
     }
 }
 
 impl<R, F> Call for Pending<R, F>
 where
     R: Send,
-    F: Fn(&mut [Held], Timestamp) -> Result<(R, bool), Failed> + Send + Sync,
+    F: Fn(&mut [Held], Timestamp) -> Result<(R, Vec<bool>), Failed> + Send,
 {
     fn keys(&self) -> &[Vec<u8>] {
         &self.keys
     }
 
-    fn run(&self, logs: &mut [Held], now: Timestamp) -> bool {
-        let (result, changed) = match (self.work)(logs, now) {
-            Ok((result, changed)) => (Ok(result), changed),
-            Err(failed) => (Err(failed), false),
-        };
-        self.set(result);
-        changed
+    fn is_wanted(&self) -> bool {
+        !self.caller.is_canceled()
     }
 
-    fn fail(&self, kind: ErrorKind, text: &str) {
-        let text = text.to_owned();
-        let log = None;
-        self.set(Err(Failed { kind, text, log }));
+    fn run(&mut self, logs: &mut [Held], now: Timestamp) -> Vec<bool> {
+        let (result, depends) = match (self.work)(logs, now) {
+            Ok((result, depends)) => (Ok(result), depends),
+            Err(failed) => (Err(failed), Vec::new()),
+        };
+        self.result = Some(result);
+        depends
+    }
+
+    fn finish(self: Box<Self>, error: Option<&Error>) {
+        let failed = error.map(|error| Err(Failed::from(error)));
+        if let Some(result) = failed.or(self.result) {
+            // The caller may have left.
+            let _ = self.caller.send(result);
+        }
     }
 }
 
@@ -149,12 +171,15 @@ pub(crate) fn appended(facts: &Facts) -> bool {
     matches!(facts.outcome, Outcome::Appended(_))
 }
 
+/// The results of a call's operations, and for each log whether they depend on it.
+type Applied = (Vec<Result<Facts, Failed>>, Vec<bool>);
+
 /// Applies operations as one. Advisory operations whose logs are damaged take no part, by item A7 of the contract.
 pub(crate) fn apply_all(
     ops: &[OwnedOp],
     held: &mut [Held],
     now: Timestamp,
-) -> Result<(Vec<Result<Facts, Failed>>, bool), Failed> {
+) -> Result<Applied, Failed> {
     // After an error, the batch goes on with these logs.
     for (i, (held, op)) in held.iter().zip(ops).enumerate() {
         if let Err(text) = held
@@ -171,15 +196,23 @@ pub(crate) fn apply_all(
         }
     }
     let facts = Log::apply_all(&mut logs, &joint, now);
-    let changed = facts.iter().any(appended);
+    let has_changed = facts.iter().any(appended);
     let mut applied = logs.into_iter().zip(facts);
-    let result = held.iter_mut().enumerate().map(|(i, held)| match held {
-        Err(text) => Err(Failed::damaged(i, text)),
-        Ok(log) => {
-            let (after, facts) = applied.next().ok_or_else(|| Failed::damaged(i, "lost"))?;
-            *log = after;
-            Ok(facts)
-        }
-    });
-    Ok((result.collect(), changed))
+    let (mut results, mut depends) = (Vec::new(), Vec::new());
+    for (i, (held, op)) in held.iter_mut().zip(ops).enumerate() {
+        let result = match held {
+            Err(text) => Err(Failed::damaged(i, text)),
+            Ok(log) => {
+                let applied = applied.next();
+                let (after, facts) = applied.ok_or_else(|| Failed::damaged(i, "lost"))?;
+                *log = after;
+                Ok(facts)
+            }
+        };
+        // No other operation depends on an advisory one that did not append.
+        let changes = result.as_ref().is_ok_and(appended);
+        depends.push(has_changed && (changes || !op.is_advisory));
+        results.push(result);
+    }
+    Ok((results, depends))
 }

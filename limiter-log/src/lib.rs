@@ -6,9 +6,11 @@
 mod batch;
 mod call;
 mod key;
+mod queue;
 mod store;
 mod table;
 
 pub use key::{read_key, stored_key};
+pub use limiter_core::BoxFuture;
 pub use store::LogStore;
 pub use table::{Change, Loaded, New, Table, async_trait};

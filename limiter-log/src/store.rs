@@ -9,9 +9,10 @@ use limiter_core::store::{
 };
 use limiter_core::{Error, Timestamp, WindowStore};
 
-use crate::batch::{Lanes, read};
+use crate::batch::read;
 use crate::call::{Failed, Held, OwnedOp, Pending, appended, apply_all};
 use crate::key::stored_key;
+use crate::queue::Queue;
 use crate::table::{Loaded, Table, async_trait};
 
 /// A store that loads a log from a [`Table`], applies calls to it, and saves it if it is unchanged.
@@ -28,22 +29,21 @@ use crate::table::{Loaded, Table, async_trait};
 /// If a future is dropped before it completes, its operation may or may not take effect. Operations of other callers that were
 /// combined with it are neither lost nor applied twice.
 pub struct LogStore<T> {
-    table: Arc<T>,
-    lanes: Lanes,
+    queue: Arc<Queue<T>>,
 }
 
 impl<T: Table> LogStore<T> {
     /// Returns a store over a table. Stores of other processes over the same table share its logs.
     #[must_use]
     pub fn new(table: T) -> Self {
-        let (table, lanes) = (Arc::new(table), Lanes::default());
-        Self { table, lanes }
+        let queue = Arc::new(Queue::new(table));
+        Self { queue }
     }
 
     /// Returns the table.
     #[must_use]
     pub fn table(&self) -> &T {
-        &self.table
+        &self.queue.table
     }
 
     /// Describes a log, for operators. `None` if there is none, or it has expired.
@@ -52,7 +52,7 @@ impl<T: Table> LogStore<T> {
     /// It only reads, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let key = stored_key(log);
-        let loaded = self.table.load(std::slice::from_ref(&key)).await;
+        let loaded = self.table().load(std::slice::from_ref(&key)).await;
         let Loaded { logs, now } = loaded.map_err(|error| error.with_log(log))?;
         let Some(bytes) = logs.into_iter().next().flatten() else {
             return Ok(None);
@@ -77,12 +77,16 @@ impl<T: Table> LogStore<T> {
     async fn call<R: Send + 'static>(
         &self,
         logs: &[LogKey<'_>],
-        work: impl Fn(&mut [Held], Timestamp) -> Result<(R, bool), Failed> + Send + Sync + 'static,
+        work: impl Fn(&mut [Held], Timestamp) -> Result<(R, Vec<bool>), Failed> + Send + 'static,
     ) -> Result<R, Error> {
         let keys = logs.iter().map(|log| stored_key(*log)).collect();
-        let call = Arc::new(Pending::new(keys, work));
-        self.lanes.join(call.clone(), &self.table).await;
-        call.result().map_err(|failed| failed.into_error(logs))
+        let (call, result) = Pending::new(keys, work);
+        let ticket = self.queue.join(Box::new(call));
+        let _ticket = ticket.map_err(|error| Failed::from(&error).into_error(logs))?;
+        let result = result.await;
+        result
+            .unwrap_or_else(|_| Err(Failed::abandoned()))
+            .map_err(|failed| failed.into_error(logs))
     }
 }
 
@@ -102,7 +106,7 @@ impl<T: Table> WindowStore for LogStore<T> {
         let work = move |held: &mut [Held], now| {
             let facts = only(held)?.apply(&owned.op(), now);
             let changed = appended(&facts);
-            Ok((facts, changed))
+            Ok((facts, vec![changed]))
         };
         self.call(&[op.log], work).await
     }
@@ -121,7 +125,7 @@ impl<T: Table> WindowStore for LogStore<T> {
             owned.at = at;
             let facts = only(held)?.settle(&owned, now);
             let changed = facts.applied;
-            Ok((facts, changed))
+            Ok((facts, vec![changed]))
         };
         self.call(&[log], work).await
     }
@@ -132,13 +136,13 @@ impl<T: Table> WindowStore for LogStore<T> {
                 .iter()
                 .any(|held| !held.as_ref().is_ok_and(Log::is_empty));
             held.fill_with(|| Ok(Log::new()));
-            Ok((removed, removed))
+            Ok((removed, vec![removed]))
         };
         self.call(&[log], work).await
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        if !self.table.takes_several() {
+        if !self.table().takes_several() {
             return Ok(None);
         }
         let logs: Vec<LogKey<'_>> = ops.iter().map(|joint| joint.op.log).collect();
@@ -154,7 +158,7 @@ impl<T: Table> WindowStore for LogStore<T> {
     }
 
     fn identity(&self) -> Option<usize> {
-        self.table
+        self.table()
             .takes_several()
             .then(|| std::ptr::from_ref(self).addr())
     }
@@ -164,7 +168,7 @@ impl<T: fmt::Debug> fmt::Debug for LogStore<T> {
     /// Takes no lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogStore")
-            .field("table", &self.table)
+            .field("table", &self.queue.table)
             .finish_non_exhaustive()
     }
 }

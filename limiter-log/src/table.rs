@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 pub use async_trait::async_trait;
-use limiter_core::{Error, Timestamp};
+use limiter_core::{BoxFuture, Error, Timestamp};
 
 /// A table of bytes by key that can replace bytes if they are still the old ones.
 ///
@@ -28,6 +28,17 @@ pub trait Table: Debug + Send + Sync + 'static {
     ///
     /// The keys are sorted, so transactions that lock rows in this order do not deadlock.
     async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error>;
+
+    /// Runs a worker, which serves waiting calls until none is ready. `tokio::spawn(worker);` does.
+    ///
+    /// It must run to its end even if no call is polled. A table whose futures never wait may run it in place with
+    /// `worker.now_or_never()` of the crate `futures`. If the worker is dropped, the calls that wait fail.
+    fn spawn(&self, worker: BoxFuture<'static, ()>);
+
+    /// Returns how many workers may run at a time. Each makes one request at a time. Default: 8.
+    fn workers(&self) -> usize {
+        8
+    }
 
     /// Returns `true` if `load` and `swap` accept several keys, as one transaction does. Otherwise they always get exactly one, and
     /// [`AllOf`](limiter_core::AllOf) decides over several limiters one by one. Default: `false`.

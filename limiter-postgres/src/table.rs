@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use deadpool_postgres::{GenericClient, Object, Pool};
 use futures_util::future::try_join_all;
 use limiter_core::store::LiveKey;
-use limiter_core::{Error, Timestamp};
+use limiter_core::{BoxFuture, Error, Timestamp};
 use limiter_log::{Change, Loaded, LogStore, New, Table, async_trait, read_key};
 use tokio_postgres::Row;
 
@@ -267,6 +267,17 @@ impl Table for PostgresTable {
             })
         };
         self.request(swap).await
+    }
+
+    fn spawn(&self, worker: BoxFuture<'static, ()>) {
+        // Without a runtime, dropping the worker fails its calls.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(worker);
+        }
+    }
+
+    fn workers(&self) -> usize {
+        self.pool.status().max_size
     }
 
     fn takes_several(&self) -> bool {

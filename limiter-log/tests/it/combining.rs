@@ -1,12 +1,11 @@
 //! Calls that wait for one log, dropped calls, and failures of the table.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use futures::FutureExt;
-use futures::executor::block_on;
 use futures::future::{FusedFuture, join_all};
 use limiter_core::store::{JointOp, LiveKey, LogKey, Op, StoredKey, WindowStore};
 use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, policy};
@@ -25,20 +24,6 @@ fn map() -> Map {
     }
 }
 
-/// Runs calls that all wait when the first one is served.
-fn together<C: Future>(map: &Map, calls: impl IntoIterator<Item = C>) -> Vec<C::Output> {
-    map.is_closed.store(true, Ordering::SeqCst);
-    let mut calls: Vec<_> = calls.into_iter().map(Box::pin).collect();
-    let context = &mut Context::from_waker(Waker::noop());
-    assert!(
-        calls
-            .iter_mut()
-            .all(|call| call.poll_unpin(context).is_pending())
-    );
-    map.is_closed.store(false, Ordering::SeqCst);
-    block_on(join_all(calls))
-}
-
 fn limiter(map: &Map) -> Limiter<LogStore<Map>> {
     Limiter::new("search", &POLICY, LogStore::new(map.clone()))
 }
@@ -48,34 +33,168 @@ fn calls_that_wait_for_one_log_are_saved_once_and_in_order() {
     let map = map();
     let search = limiter(&map);
     let calls = (0..500).map(|_| async { search.acquire("a").await.unwrap().remaining() });
-    let remaining = together(&map, calls);
+    let remaining = map.run(join_all(calls));
     assert_eq!(remaining, Vec::from_iter((500..1_000).rev()));
-    assert_eq!(map.counts(), (2, 2), "the first call did not wait");
-    let rest = block_on(search.acquire("a").cost(500).into_future()).unwrap();
+    assert_eq!(map.counts(), (1, 1));
+    let rest = map
+        .run(search.acquire("a").cost(500).into_future())
+        .unwrap();
     assert!(rest.is_allowed());
-    let denied = block_on(async { (search.acquire("a").await, search.peek("a").await) });
+    let denied = map.run(async { (search.acquire("a").await, search.peek("a").await) });
     assert!(!denied.0.unwrap().is_allowed() && !denied.1.unwrap().is_allowed());
-    assert_eq!(map.counts(), (5, 3), "a denial and a peek save nothing");
-    assert!(block_on(search.reset("a").into_future()).unwrap());
+    assert_eq!(map.counts(), (4, 2), "a denial and a peek save nothing");
+    assert!(map.run(search.reset("a").into_future()).unwrap());
     assert!(map.logs.lock().unwrap().is_empty());
 }
 
+/// Charges several logs as one, and returns the usage of the first.
+async fn joint(store: &LogStore<Map>, keys: [&str; 2], is_advisory: bool) -> Result<u64, Error> {
+    let [first, second] = keys.map(|key| JointOp::from(Op::acquire(key, &POLICY)));
+    let second = JointOp {
+        is_advisory,
+        ..second
+    };
+    let facts = store.apply_all(&[first, second]).await?.unwrap();
+    Ok(facts[0].as_ref().unwrap().log.usage[0].used)
+}
+
 #[test]
-fn calls_on_several_logs_are_combined_too() {
+fn calls_that_share_a_log_are_combined_and_others_are_not() {
+    let (map, keys) = (map(), Vec::from_iter((0..100).map(|i| i.to_string())));
+    let search = limiter(&map);
+    let calls = keys
+        .iter()
+        .map(|key| joint(search.store(), ["each", key], false));
+    let used: Result<Vec<u64>, Error> = map.run(join_all(calls)).into_iter().collect();
+    assert_eq!(used.unwrap(), Vec::from_iter(1..=100));
+    assert_eq!(map.counts(), (2, 2), "63 and 37 calls are batches");
+    let apart = keys[..40]
+        .chunks(2)
+        .map(|pair| joint(search.store(), [&pair[0], &pair[1]], false));
+    assert!(map.run(join_all(apart)).iter().all(Result::is_ok));
+    assert_eq!(map.counts(), (22, 22));
+}
+
+/// A busy key, calls on it and others, and calls on logs of their own, all of which are repeated.
+#[test]
+fn no_call_starves_beside_a_busy_key() {
     let map = map();
     let search = limiter(&map);
-    let keys = Vec::from_iter((0..40).map(|i| i.to_string()));
-    let pairs = keys.iter().map(|key| {
-        let [one, all] = ["each", key].map(|key| Op::acquire(key, &POLICY).into());
-        let store = search.store();
-        async move { store.apply_all(&[one, all]).await.unwrap().unwrap() }
-    });
-    let used: Vec<u64> = together(&map, pairs)
+    let (keys, counts) = (
+        Vec::from_iter((0..12).map(|i| i.to_string())),
+        [const { Cell::new(0) }; 28],
+    );
+    let call = async |caller: usize| {
+        loop {
+            match caller {
+                0..16 => drop(search.acquire("busy").await.unwrap()),
+                16..22 => {
+                    let keys = ["busy", &keys[caller - 16]];
+                    joint(search.store(), keys, false).await.unwrap();
+                }
+                _ => {
+                    let keys = [&keys[caller - 16], "own"];
+                    joint(search.store(), keys, true).await.unwrap();
+                }
+            }
+            counts[caller].set(counts[caller].get() + 1);
+        }
+    };
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut callers = Vec::from_iter((0..28).map(|caller| Box::pin(call(caller))));
+    for _ in 0..2_000 {
+        callers
+            .iter_mut()
+            .for_each(|caller| _ = caller.poll_unpin(context));
+        map.workers.poll();
+    }
+    drop(callers);
+    let counts = counts.map(Cell::into_inner);
+    let least = counts.iter().min().unwrap();
+    assert!(
+        *least > 50 && *least > counts.iter().max().unwrap() / 2,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn many_calls_wait_and_too_many_are_refused() {
+    let map = map();
+    let search = limiter(&map);
+    let keys = Vec::from_iter((0..100_001).map(|i| i.to_string()));
+    let calls = keys
         .iter()
-        .map(|facts| facts[0].as_ref().unwrap().log.usage[0].used)
-        .collect();
-    assert_eq!(used, Vec::from_iter(1..=40));
-    assert_eq!(map.counts(), (3, 3), "1, 32 and 7 calls are batches");
+        .map(|key| joint(search.store(), ["each", key], true));
+    let results = map.run(join_all(calls));
+    let errors = Vec::from_iter(
+        results
+            .iter()
+            .enumerate()
+            .filter_map(|(i, result)| Some((i, result.as_ref().err()?))),
+    );
+    let [(100_000, error)] = errors[..] else {
+        panic!("{errors:?}")
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        error.to_string(),
+        "100000 calls wait for the table: it is too slow for this load"
+    );
+    assert_eq!(map.counts().0, 100_000_usize.div_ceil(63));
+}
+
+#[test]
+fn an_advisory_operation_that_does_not_append_loses_no_comparison() {
+    for (is_advisory, loads) in [(true, 2), (false, 3)] {
+        let map = map();
+        let search = limiter(&map);
+        let decision = map.run(search.acquire("c").into_future());
+        assert!(decision.unwrap().is_allowed());
+        let [b, c] = ["b", "c"].map(|key| stored_key(LogKey::new(Name::new("search"), key)));
+        let ops = ["a", "b"].map(|key| Op::acquire(key, &POLICY).with_name(Name::new("search")));
+        let peek = JointOp {
+            is_advisory,
+            ..ops[1].to_peek().into()
+        };
+        let ops = [ops[0].into(), peek];
+        let mut call = search.store().apply_all(&ops);
+        assert!(
+            call.poll_unpin(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        (0..2).for_each(|_| map.workers.poll());
+        // Another process appends while the call runs.
+        let appended = map.logs.lock().unwrap()[&c].clone();
+        map.logs.lock().unwrap().insert(b, appended);
+        assert!(map.run(call).is_ok());
+        assert_eq!(map.counts().0, loads);
+    }
+}
+
+#[test]
+fn a_lost_worker_fails_its_calls_and_no_later_ones() {
+    let map = map();
+    let search = limiter(&map);
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut calls = join_all(["a", "a", "b", "c"].map(|key| search.acquire(key).into_future()));
+    for polls in 0..8 {
+        assert!(calls.poll_unpin(context).is_pending());
+        (0..polls).for_each(|_| map.workers.poll());
+        map.workers.lose();
+        let results = map.run(calls);
+        let is_lost = |error: &Error| {
+            error
+                .to_string()
+                .contains("the worker of the table was dropped")
+        };
+        let lost = results
+            .iter()
+            .filter(|result| result.as_ref().is_err_and(is_lost))
+            .count();
+        assert!(lost > 0 && results.len() == 4, "{polls}: {results:?}");
+        assert!(map.run(search.acquire("a").into_future()).is_ok());
+        calls = join_all(["a", "a", "b", "c"].map(|key| search.acquire(key).into_future()));
+    }
 }
 
 #[test]
@@ -94,10 +213,11 @@ fn a_dropped_call_loses_no_other_and_repeats_none() {
             for call in &mut calls {
                 let _ = call.poll_unpin(context);
             }
+            map.workers.poll();
         }
         let rest = calls.split_off(dropped);
         drop(calls);
-        let later = block_on(async {
+        let later = map.run(async {
             join_all(rest.into_iter().filter(|call| !call.is_terminated())).await;
             search.acquire("a").await.unwrap().used() as usize
         });
@@ -119,7 +239,9 @@ fn a_dropped_call_loses_no_other_and_repeats_none() {
 fn comparisons_may_be_lost_a_hundred_times() {
     let mut map = map();
     map.lost = 1;
-    let error = block_on(limiter(&map).acquire("a").into_future()).unwrap_err();
+    let error = map
+        .run(limiter(&map).acquire("a").into_future())
+        .unwrap_err();
     assert_eq!(
         (error.kind(), map.counts()),
         (ErrorKind::Unavailable, (100, 100))
@@ -136,7 +258,7 @@ fn every_waiting_call_has_the_error_of_the_table_and_its_own_log() {
         ErrorKind::Configuration,
     ] {
         *map.error.lock().unwrap() = Some(kind);
-        for error in together(&map, (0..3).map(|_| search.acquire("a").into_future())) {
+        for error in map.run(join_all((0..3).map(|_| search.acquire("a").into_future()))) {
             let error = error.unwrap_err();
             assert_eq!((error.kind(), error.key()), (kind, Some(&b"a"[..])));
             assert_eq!(error.to_string(), "limiter \"search\": the map is broken");
@@ -155,7 +277,7 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
         op.log = log;
         JointOp::from(op)
     };
-    let error = block_on(search.acquire("bad").into_future()).unwrap_err();
+    let error = map.run(search.acquire("bad").into_future()).unwrap_err();
     assert_eq!(
         (error.kind(), error.key()),
         (ErrorKind::Corrupt, Some(&b"bad"[..]))
@@ -167,7 +289,7 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
         "{error}"
     );
     let ops = [acquire(good), acquire(bad)];
-    let error = block_on(search.store().apply_all(&ops)).unwrap_err();
+    let error = map.run(search.store().apply_all(&ops)).unwrap_err();
     assert_eq!(
         (error.kind(), error.key()),
         (ErrorKind::Corrupt, Some(&b"bad"[..]))
@@ -179,7 +301,7 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
             ..acquire(bad)
         },
     ];
-    let facts = block_on(search.store().apply_all(&ops)).unwrap().unwrap();
+    let facts = map.run(search.store().apply_all(&ops)).unwrap().unwrap();
     let kinds = facts
         .iter()
         .map(|facts| facts.as_ref().map_err(Error::kind).err());
@@ -192,13 +314,11 @@ fn a_damaged_log_is_an_error_until_it_is_reset() {
             search.acquire("bad").into_future()
         )
     };
-    let (before, reset, after) = block_on(calls);
+    let (before, reset, after) = map.run(calls);
     assert_eq!(before.unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(reset.unwrap() && after.unwrap().used() == 1);
     assert_eq!(
-        block_on(search.status("good").into_future())
-            .unwrap()
-            .used(),
+        map.run(search.status("good").into_future()).unwrap().used(),
         1
     );
 }

@@ -1,19 +1,48 @@
 //! A table in memory.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
 
+use futures::FutureExt;
+use futures::executor::ThreadPool;
 use limiter_core::store::LogKey;
-use limiter_core::{Clock, Error, ErrorKind, Timestamp};
+use limiter_core::{BoxFuture, Clock, Error, ErrorKind, Timestamp};
 use limiter_log::{Change, Loaded, New, Table, async_trait, stored_key};
 use limiter_testkit::MockClock;
 
 /// The bytes and their expiry.
 type Logs = BTreeMap<Vec<u8>, (Vec<u8>, Timestamp)>;
+
+#[derive(Clone, Default)]
+pub(crate) struct Workers(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
+
+impl Workers {
+    /// Polls each worker once.
+    pub(crate) fn poll(&self) {
+        let mut workers = std::mem::take(&mut *self.0.lock().unwrap());
+        let context = &mut Context::from_waker(Waker::noop());
+        workers.retain_mut(|worker| worker.poll_unpin(context).is_pending());
+        self.0.lock().unwrap().extend(workers);
+    }
+
+    /// Drops all workers, as a runtime that ends.
+    pub(crate) fn lose(&self) {
+        let workers = std::mem::take(&mut *self.0.lock().unwrap());
+        drop(workers);
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Workers")
+    }
+}
 
 /// A table in memory. Clones share the logs.
 #[derive(Clone, Debug, Default)]
@@ -24,10 +53,12 @@ pub(crate) struct Map {
     pub(crate) takes_several: bool,
     /// One in this many comparisons is lost, at random. 0: none.
     pub(crate) lost: u64,
-    /// Nothing happens while it is closed.
-    pub(crate) is_closed: Arc<AtomicBool>,
+    /// The workers of a table with a clock, which [`run`](Self::run) polls. Others run in threads.
+    pub(crate) workers: Workers,
     pub(crate) error: Arc<Mutex<Option<ErrorKind>>>,
     pub(crate) loads: Arc<AtomicUsize>,
+    /// The most logs of one load.
+    pub(crate) most_logs: Arc<AtomicUsize>,
     pub(crate) swaps: Arc<AtomicU64>,
 }
 
@@ -64,11 +95,23 @@ impl Map {
         error.map_or(Ok(()), |kind| Err(Error::new(kind, "the map is broken")))
     }
 
-    /// Lets the other tasks run at least once, and waits until the map is open.
+    /// Runs calls, with the workers that serve them.
+    pub(crate) fn run<F: Future>(&self, calls: F) -> F::Output {
+        let mut calls = pin!(calls);
+        let context = &mut Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(results) = calls.as_mut().poll(context) {
+                return results;
+            }
+            self.workers.poll();
+        }
+    }
+
+    /// Lets the other tasks run once.
     async fn pause(&self) {
         let mut is_second = false;
         futures::future::poll_fn(|context| {
-            if std::mem::replace(&mut is_second, true) && !self.is_closed.load(Ordering::SeqCst) {
+            if std::mem::replace(&mut is_second, true) {
                 return Poll::Ready(());
             }
             context.waker().wake_by_ref();
@@ -85,6 +128,7 @@ impl Table for Map {
         assert!(keys.iter().all(|key| (1..=255).contains(&key.len())));
         self.pause().await;
         self.loads.fetch_add(1, Ordering::SeqCst);
+        self.most_logs.fetch_max(keys.len(), Ordering::SeqCst);
         self.check()?;
         let loaded = {
             let logs = self.logs.lock().unwrap();
@@ -125,6 +169,18 @@ impl Table for Map {
         };
         self.pause().await;
         Ok(is_equal)
+    }
+
+    fn spawn(&self, worker: BoxFuture<'static, ()>) {
+        static THREADS: LazyLock<ThreadPool> = LazyLock::new(|| ThreadPool::new().unwrap());
+        match self.clock {
+            Some(_) => self.workers.0.lock().unwrap().push(worker),
+            None => THREADS.spawn_ok(worker),
+        }
+    }
+
+    fn workers(&self) -> usize {
+        2
     }
 
     fn takes_several(&self) -> bool {
