@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::policy::limit::Limit;
 use crate::policy::time::{Timestamp, Window};
-use crate::status::{LimitStatus, Status, Verdict, ceil_secs};
+use crate::status::{EntryKind, LimitStatus, Status, Verdict, ceil_secs};
 use crate::store::facts::{Entry, Facts, LogFacts, Outcome, Usage};
-use crate::store::op::{Mode, Op};
+use crate::store::op::{EntryId, Mode, Op};
 use crate::store::per_limit::PerLimit;
 use crate::store::settlement::Receipt;
 
@@ -19,9 +19,11 @@ use crate::store::settlement::Receipt;
 #[must_use = "a decision may be a denial"]
 pub struct Decision {
     status: Status,
-    outcome: Outcome,
-    /// How long the receipt of the entry is valid, in microseconds. 0 if it has none.
-    receipt_micros: u64,
+    /// Meaningless unless there is one, by [`Verdict::entry`]. The same holds for its cost.
+    entry: Entry,
+    cost: u64,
+    /// How long the id of the entry is valid, and its receipt if it has one, in microseconds. 0 if neither ever is.
+    valid_micros: u64,
 }
 
 impl Decision {
@@ -50,12 +52,26 @@ impl Decision {
     /// Returns how long to wait until a denied acquire or peek fits, if nothing else is recorded in the meantime.
     ///
     /// Waiting exactly that long succeeds; one microsecond less does not. `None` if the operation was not denied.
+    ///
+    /// A repetition of a denied acquire is denied until its idempotency key is free again, even if it would fit by now. A new key need
+    /// not wait for that.
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        // A repeated denial may fit by now, but a denial never reports a wait of 0.
-        self.is_denied()
-            .then(|| Duration::from_micros(self.status.binding().retry_after.max(1)))
+        if !self.is_denied() {
+            return None;
+        }
+        // A denial never reports a wait of 0.
+        let wait = self.status.binding().retry_after.max(1);
+        let id_ends = || {
+            Some(
+                Window::from_micros(self.valid_micros)
+                    .ok()?
+                    .micros_left(self.entry.at, self.status.clock),
+            )
+        };
+        let id_ends = self.is_repeated().then(id_ends).flatten();
+        Some(Duration::from_micros(wait.max(id_ends.unwrap_or(0))))
     }
 
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
@@ -76,19 +92,27 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        let (entry, window) = (
-            self.entry()?,
-            Window::from_micros(self.receipt_micros).ok()?,
-        );
+        if !self.status.verdict.refundable {
+            return None;
+        }
+        let (entry, window) = (self.entry()?, Window::from_micros(self.valid_micros).ok()?);
         Some(Receipt::new(entry.id, entry.at, window))
+    }
+
+    /// Returns the cost of the operation's entry. For a repeated idempotency key, that is the cost of the original entry, or of its last
+    /// settlement, whatever cost the repetition has. `None` if the log holds no entry for the operation.
+    #[must_use]
+    pub fn cost(&self) -> Option<u64> {
+        self.appended().then_some(self.cost)
     }
 
     /// Returns the operation's entry, even if it has no receipt.
     #[inline]
     pub(crate) const fn entry(&self) -> Option<Entry> {
-        match self.outcome {
-            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
-            Outcome::Nothing => None,
+        if self.appended() {
+            Some(self.entry)
+        } else {
+            None
         }
     }
 
@@ -96,7 +120,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn appended(&self) -> bool {
-        !matches!(self.outcome, Outcome::Nothing)
+        !matches!(self.status.verdict.entry, EntryKind::Nothing)
     }
 
     /// Returns the time of the operation's entry; for a repeated idempotency key, that of the original one.
@@ -112,7 +136,7 @@ impl Decision {
 
     /// Returns `true` if the log held the operation's entry already.
     pub(crate) const fn is_repeated(&self) -> bool {
-        matches!(self.outcome, Outcome::Repeated(_))
+        matches!(self.status.verdict.entry, EntryKind::Repeated)
     }
 
     /// Returns the usage of every limit.
@@ -170,6 +194,8 @@ impl PartialEq for Decision {
                 decision.is_denied(),
                 decision.appended(),
                 decision.receipt(),
+                decision.cost(),
+                decision.retry_after(),
             )
         };
         verdict(self) == verdict(other) && self.status == other.status
@@ -185,6 +211,7 @@ impl fmt::Debug for Decision {
             .field("retry_after", &self.retry_after())
             .field("appended", &self.appended())
             .field("receipt", &self.receipt())
+            .field("cost", &self.cost())
             .field("status", &self.status)
             .finish()
     }
@@ -201,11 +228,14 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
         outcome,
         log,
     } = facts;
-    let verdict = verdict(op, admitted, op.policy.limits(), &log.usage);
+    let (kind, entry, cost) = parts(op, outcome);
+    let mut verdict = verdict(op, [admitted, refundable], op.policy.limits(), &log.usage);
+    verdict.entry = kind;
     Decision {
         status: Status::new(op.policy, log, verdict),
-        outcome,
-        receipt_micros: receipt_micros(op, refundable),
+        entry,
+        cost,
+        valid_micros: valid_micros(op),
     }
 }
 
@@ -226,11 +256,14 @@ pub fn decide_sized<const N: usize>(
         newest,
         usage,
     } = facts;
-    let verdict = verdict(op, admitted, limits, &usage);
+    let (kind, entry, cost) = parts(op, outcome);
+    let mut verdict = verdict(op, [admitted; 2], limits, &usage);
+    verdict.entry = kind;
     Decision {
         status: Status::sized(limits, usage, [now, clock], newest, verdict),
-        outcome,
-        receipt_micros: receipt_micros(op, admitted),
+        entry,
+        cost,
+        valid_micros: valid_micros(op),
     }
 }
 
@@ -276,20 +309,37 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
     }
 }
 
+/// Returns the kind of an outcome, the entry and its cost.
 #[inline(always)]
-fn receipt_micros(op: &Op<'_>, is_refundable: bool) -> u64 {
-    match op.receipt_window() {
-        Some(window) if is_refundable => window.as_micros(),
-        _ => 0,
+fn parts(op: &Op<'_>, outcome: Outcome) -> (EntryKind, Entry, u64) {
+    const NONE: Entry = Entry {
+        id: EntryId::from_u128(0),
+        at: Timestamp::EPOCH,
+    };
+    match outcome {
+        Outcome::Nothing => (EntryKind::Nothing, NONE, 0),
+        Outcome::Appended(entry) => (EntryKind::Appended, entry, op.cost),
+        Outcome::Repeated { entry, cost } => (EntryKind::Repeated, entry, cost),
     }
+}
+
+#[inline(always)]
+fn valid_micros(op: &Op<'_>) -> u64 {
+    op.receipt_window().map_or(0, Window::as_micros)
 }
 
 /// Returns the verdict: whether the operation is denied, and by which limits.
 #[inline(always)]
-fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Verdict {
+fn verdict(
+    op: &Op<'_>,
+    [admitted, refundable]: [bool; 2],
+    limits: &[Limit],
+    usage: &[Usage],
+) -> Verdict {
     if admitted || op.mode == Mode::Record {
         return Verdict {
             fits: admitted,
+            refundable,
             ..Verdict::default()
         };
     }
@@ -302,9 +352,9 @@ fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Ve
         .map(|(i, pair)| u8::from(blocks(pair)) << i)
         .sum();
     Verdict {
-        fits: false,
         denied: true,
         blocking,
+        ..Verdict::default()
     }
 }
 

@@ -16,11 +16,11 @@ use crate::policy::Policy;
 use crate::policy::bounds::MAX_COST;
 use crate::policy::limit::Limit;
 use crate::policy::time::Timestamp;
-use crate::store::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+use crate::store::facts::{Changed, Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 use crate::store::joint::JointOp;
 use crate::store::op::{At, EntryId, Op};
 use crate::store::per_limit::PerLimit;
-use crate::store::settlement::Settlement;
+use crate::store::settlement::{Change, Settlement};
 
 /// The entries of one log, with all operations of the [store contract](crate::WindowStore).
 ///
@@ -42,7 +42,7 @@ use crate::store::settlement::Settlement;
 ///
 /// # Performance
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
-/// that are newer than the one it changes. Loading and saving take linear time.
+/// that are newer than the one it changes; a renewal in a log with idempotency keys, linear time. Loading and saving take linear time.
 ///
 /// With a resolution, merging adds amortised logarithmic time to an append.
 #[derive(Clone)]
@@ -153,7 +153,7 @@ impl Log {
     /// `now` is the store's clock, read inside the transaction. An operation with a caller-supplied time uses `now` only to
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        let (time, retention) = (self.clamped(op.at, now), op.retention());
+        let time = self.clamped(op.at, now);
         let clock = op.at.waits_from(time, now);
         if let Some(facts) = self.repeated(op, now) {
             return facts;
@@ -173,24 +173,18 @@ impl Log {
                 log,
             };
         }
-        let before = self.newest();
-        let appended = self.append(time, op.cost);
+        let number = self.next;
         if let Some(id) = op.id {
             self.ids.insert(
                 id,
                 Original {
-                    number: appended.number(),
+                    number,
                     admitted,
                     refundable,
                 },
             );
         }
-        self.drop_front(self.first_from(retention.window.edge(time)));
-        self.drop_beyond(retention.max);
-        self.merge(op, before.unwrap_or(time), time);
-        self.forget_ids();
-        self.expire_after(op, time, now);
-        let outcome = Outcome::Appended(self.entry(&appended));
+        let outcome = Outcome::Appended(self.append_for(op, time, now));
         Facts {
             admitted,
             refundable,
@@ -199,9 +193,22 @@ impl Log {
         }
     }
 
+    /// Appends an operation's entry at `time`, drops and merges. `now` is the store's clock.
+    fn append_for(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) -> Entry {
+        let (before, retention) = (self.newest(), op.retention());
+        let appended = self.append(time, op.cost);
+        self.drop_front(self.first_from(retention.window.edge(time)));
+        self.drop_beyond(retention.max);
+        self.merge(op, before.unwrap_or(time), time);
+        self.forget_ids();
+        self.expire_after(op, time, now);
+        self.entry(&appended)
+    }
+
     /// Returns an operation's facts if it repeats another.
     pub(crate) fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
-        let (entry, original) = self.original(op.id?)?;
+        let (i, original) = self.original(op.id?)?;
+        let entry = self.entries[i];
         let time = self.clamped(op.at, now);
         if !op.receipt_window()?.counts(entry.at, time) {
             return None;
@@ -210,7 +217,10 @@ impl Log {
         Some(Facts {
             admitted: original.admitted,
             refundable: original.refundable,
-            outcome: Outcome::Repeated(self.entry(&entry)),
+            outcome: Outcome::Repeated {
+                entry: self.entry(&entry),
+                cost: self.cost_of(i),
+            },
             log: self.facts(op.policy, op.cost, time, clock),
         })
     }
@@ -250,35 +260,64 @@ impl Log {
         self.expires_at = Timestamp::from_micros_saturating(expires_at);
     }
 
-    /// Replaces the cost of one entry, or removes the entry. `now` is the store's clock.
+    /// Replaces the cost of one entry, removes the entry, or renews it. `now` is the store's clock.
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
-        let (time, receipt) = (self.clamped(settlement.at, now), settlement.receipt);
-        let found = position(&self.entries, receipt.entry().as_u128() as u64).filter(|&i| {
-            self.entry(&self.entries[i])
-                == Entry {
-                    id: receipt.entry(),
-                    at: receipt.at(),
+        let time = self.clamped(settlement.at, now);
+        let changed = self.find(settlement, time).map(|i| {
+            let (entry, cost_before) = (self.entry(&self.entries[i]), self.cost_of(i));
+            let entry = match settlement.change {
+                Change::Cost(cost) => {
+                    self.set_cost(i, cost);
+                    entry
                 }
-                && !receipt.has_expired(time)
+                Change::Renew { .. } => {
+                    let (old, new) = (self.entries[i].number(), self.next);
+                    self.set_cost(i, 0);
+                    let mut originals = self.ids.values_mut();
+                    if let Some(original) = originals.find(|original| original.number == old) {
+                        original.number = new;
+                    }
+                    self.append_for(&settlement.to_record(cost_before), time, now)
+                }
+            };
+            Changed { cost_before, entry }
         });
-        if let Some(i) = found {
-            let change = settlement.cost.wrapping_sub(self.cost_of(i));
-            self.entries
-                .range_mut(i..)
-                .for_each(|entry| entry.total = entry.total.wrapping_add(change));
-            if settlement.cost == 0 {
-                self.entries.remove(i);
-            }
-            self.drop_beyond(MAX_COST);
-        }
+        let clock = settlement.at.waits_from(time, now);
         SettlementFacts {
-            applied: found.is_some(),
-            log: self.facts(
-                settlement.policy,
-                0,
-                time,
-                settlement.at.waits_from(time, now),
-            ),
+            changed,
+            log: self.facts(settlement.policy, 0, time, clock),
+        }
+    }
+
+    /// The index of the entry that a settlement at `time` changes.
+    fn find(&self, settlement: &Settlement<'_>, time: Timestamp) -> Option<usize> {
+        let receipt = settlement.receipt;
+        let named = Entry {
+            id: receipt.entry(),
+            at: receipt.at(),
+        };
+        let found = position(&self.entries, receipt.entry().as_u128() as u64)
+            .filter(|&i| self.entry(&self.entries[i]) == named);
+        let moved = || match settlement.change {
+            Change::Renew { id } => Some(self.original(id?)?.0),
+            Change::Cost(_) => None,
+        };
+        found.or_else(moved).filter(|&i| {
+            let at = self.entries[i].at;
+            receipt.at() <= at && receipt.window().counts(at, time)
+        })
+    }
+
+    /// Sets the cost of an entry, but raises it only until the log holds [`MAX_COST`]. A cost of 0 removes the entry.
+    fn set_cost(&mut self, i: usize, cost: u64) {
+        let before = self.cost_of(i);
+        let most = MAX_COST.saturating_sub(self.cost() - before);
+        let change = cost.min(most.max(before)).wrapping_sub(before);
+        self.entries
+            .range_mut(i..)
+            .for_each(|entry| entry.total = entry.total.wrapping_add(change));
+        if cost == 0 {
+            self.entries.remove(i);
         }
     }
 
@@ -343,13 +382,10 @@ impl Log {
         appended
     }
 
-    /// The entry with this idempotency key.
-    fn original(&self, id: EntryId) -> Option<(StoredEntry, Original)> {
+    /// The index of the entry with this idempotency key.
+    fn original(&self, id: EntryId) -> Option<(usize, Original)> {
         let original = *self.ids.get(&id)?;
-        Some((
-            self.entries[position(&self.entries, original.number)?],
-            original,
-        ))
+        Some((position(&self.entries, original.number)?, original))
     }
 
     /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.
@@ -522,7 +558,7 @@ mod tests {
             if id > 0 {
                 let receipt = Receipt::new(entry.id, entry.at, policy.longest_window());
                 let refund = Settlement::new(LogKey::new("".into(), ""), &policy, receipt, 0);
-                assert!(log.settle(&refund, now).applied);
+                assert!(log.settle(&refund, now).applied());
             }
             assert!(
                 log.ids.len() <= 5,

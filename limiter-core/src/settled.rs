@@ -2,14 +2,15 @@
 
 use crate::decision::Decision;
 use crate::status::{Status, Verdict};
-use crate::store::facts::SettlementFacts;
-use crate::store::settlement::Settlement;
+use crate::store::facts::{Changed, SettlementFacts};
+use crate::store::settlement::{Receipt, Settlement};
 
-/// The result of a settlement or a refund.
+/// The result of a settlement, a refund or a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a settlement has no effect if its entry has expired: see `applied`"]
 pub struct Settled {
-    applied: bool,
+    /// The receipt of the entry, if it took effect.
+    receipt: Option<Receipt>,
     recorded: bool,
     status: Status,
 }
@@ -19,8 +20,10 @@ impl Settled {
     ///
     /// Pure. The result is unspecified if `facts` do not belong to `settlement`; [`SettlementFacts::verify`] checks that.
     pub fn new(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
+        let window = settlement.receipt.window();
+        let receipt = |Changed { entry, .. }| Receipt::new(entry.id, entry.at, window);
         Self {
-            applied: facts.applied,
+            receipt: facts.changed.map(receipt),
             recorded: false,
             status: Status::new(settlement.policy, facts.log, Verdict::default()),
         }
@@ -29,7 +32,7 @@ impl Settled {
     /// Returns the result of a settlement that came too late, after the cost was recorded.
     pub(crate) fn recorded_as(record: Decision) -> Self {
         Self {
-            applied: false,
+            receipt: None,
             recorded: true,
             status: record.into_status(),
         }
@@ -38,7 +41,14 @@ impl Settled {
     /// Returns `true` if it took effect. Otherwise the log no longer held the entry, and did not change.
     #[must_use]
     pub const fn applied(&self) -> bool {
-        self.applied
+        self.receipt.is_some()
+    }
+
+    /// Returns the entry's receipt afterwards: of a renewal a new one, which replaces the old one. `None` unless it
+    /// [took effect](Self::applied). After a refund, it names no entry.
+    #[must_use]
+    pub const fn receipt(&self) -> Option<Receipt> {
+        self.receipt
     }
 
     /// Returns `true` if the cost was recorded as a new entry, because the old one had expired.

@@ -30,13 +30,26 @@ pub struct Status {
     pub(crate) verdict: Verdict,
 }
 
-/// Whether an operation fitted, and which limits deny it.
+/// Whether an operation fitted and has an entry, and which limits deny it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Verdict {
+    /// Of a decision. Here, it takes no memory.
+    pub(crate) entry: EntryKind,
     pub(crate) fits: bool,
+    /// Whether its entry has a receipt, as [`Facts::refundable`](crate::store::Facts::refundable).
+    pub(crate) refundable: bool,
     pub(crate) denied: bool,
     /// Bit `i` is set if limit `i` denies it.
     pub(crate) blocking: u8,
+}
+
+/// The kind of an [`Outcome`](crate::store::Outcome).
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    #[default]
+    Nothing,
+    Appended,
+    Repeated,
 }
 
 /// The values of one limit in a [`Status`] or a [`Decision`](crate::Decision).

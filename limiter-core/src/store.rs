@@ -36,17 +36,18 @@ use std::sync::Arc;
 pub use async_trait::async_trait;
 
 use self::clock::Clock;
-pub use self::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+pub use self::facts::{Changed, Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use self::joint::JointOp;
 pub use self::live::{LiveKey, LogInfo, StoredKey};
 pub use self::log_key::LogKey;
 pub use self::op::{At, EntryId, Hints, Mode, Op, Retention};
-pub use self::settlement::Settlement;
+pub use self::settlement::{Change, Settlement};
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
 pub use crate::log::Log;
 pub use crate::log::merging::Merging;
+use crate::policy::time::Timestamp;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.
 pub type JointFacts = Vec<Result<Facts, Error>>;
@@ -68,7 +69,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// If the store fails. A denial is never an error.
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error>;
 
-    /// Replaces the cost of one entry, or removes the entry if the cost is 0.
+    /// Replaces the cost of one entry, removes the entry, or renews it.
     ///
     /// # Errors
     /// If the store fails. A missing or expired entry is not an error.
@@ -228,11 +229,14 @@ pub trait SyncStore: WindowStore {
     /// Calls of others may come between its operations. A caller that shares the store needs a lock.
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts>;
 
-    /// Replaces the cost of one entry, or removes the entry. See [`WindowStore::settle`].
+    /// Replaces the cost of one entry, removes the entry, or renews it. See [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts;
 
     /// Removes a whole log. Returns `false` if there was none. See [`WindowStore::reset`].
     fn reset_now(&self, log: LogKey<'_>) -> bool;
+
+    /// Returns the time of the store's clock.
+    fn read_clock(&self) -> Timestamp;
 }
 
 impl<S: SyncStore> SyncStore for Arc<S> {
@@ -258,5 +262,9 @@ impl<S: SyncStore> SyncStore for Arc<S> {
     #[inline]
     fn reset_now(&self, log: LogKey<'_>) -> bool {
         (**self).reset_now(log)
+    }
+
+    fn read_clock(&self) -> Timestamp {
+        (**self).read_clock()
     }
 }

@@ -112,19 +112,20 @@ impl<T: Table> WindowStore for LogStore<T> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let (log, policy) = (settlement.log, settlement.policy.clone());
+        let limiter_policy = settlement.limiter_policy.cloned();
         let Settlement {
-            log,
             receipt,
-            cost,
+            change,
             at,
             ..
         } = settlement;
-        let policy = settlement.policy.clone();
         let work = move |held: &mut [Held], now| {
-            let mut owned = Settlement::new(LogKey::new(log.name, ""), &policy, receipt, cost);
-            owned.at = at;
+            let mut owned = Settlement::renewal(LogKey::new(log.name, ""), &policy, receipt);
+            (owned.change, owned.at) = (change, at);
+            owned.limiter_policy = limiter_policy.as_ref();
             let facts = only(held)?.settle(&owned, now);
-            let changed = facts.applied;
+            let changed = facts.applied();
             Ok((facts, vec![changed]))
         };
         self.call(&[log], work).await

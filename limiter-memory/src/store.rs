@@ -38,7 +38,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// | a longer key | its length plus 16, in addition to the slot |
 /// | an entry after the fourth | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both apply |
 /// | a policy of several limits | 32 for each log of more than four entries |
-/// | an entry of a log that has seen an idempotency key, a refund, a settlement or a resolution | 24 |
+/// | an entry of a log that has seen an idempotency key, a refund, a settlement, a renewal or a resolution | 24 |
 ///
 /// A log's capacity is one to four times its number of entries. A hash table that has only grown is between half and three quarters full.
 ///
@@ -54,8 +54,9 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 ///
 /// # Performance
 /// Operations are amortised O(1), independent of the limit, the cost and the number of windows. On a log that has seen an
-/// idempotency key, a refund, a settlement or a resolution, they are logarithmic in its length. A settlement or a refund takes
-/// time proportional to the number of entries that are newer than the one it changes.
+/// idempotency key, a refund, a settlement, a renewal or a resolution, they are logarithmic in its length. A settlement, a refund or a
+/// renewal takes time proportional to the number of entries that are newer than the one it changes; a renewal in a log with
+/// idempotency keys, linear time.
 ///
 /// Some inserts take longer: inserts that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
 /// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
@@ -306,6 +307,10 @@ impl SyncStore for MemoryStore {
         self.placement
             .remove(log.name.id(), log.key)
             .is_some_and(|log| log.newest().is_some())
+    }
+
+    fn read_clock(&self) -> Timestamp {
+        clock::now()
     }
 }
 

@@ -51,6 +51,7 @@ numbers! {
     OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN - 2;
     CALLER_HEAD_LEN: usize = OP_HEAD_LEN + CALLER_ID_LEN;
     SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
+    RENEW_HEAD_LEN: usize = CALLER_ID_LEN + 2 * 7 + 4;
 
     // Times and expiries.
     /// The first time that is out of range.

@@ -1,7 +1,8 @@
 //! The scripts' replies as facts.
 
 use limiter_core::store::{
-    Entry, EntryId, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage,
+    Change, Changed, Entry, EntryId, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts,
+    Usage,
 };
 use limiter_core::{Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::{FromRedisValue, Value};
@@ -27,6 +28,13 @@ impl<'a> Numbers<'a> {
         self.0 = rest;
         let [a, b, c, d, e, f, g] = *bytes;
         Some(u64::from_be_bytes([0, a, b, c, d, e, f, g]))
+    }
+
+    /// Reads an id of 16 bytes.
+    fn id(&mut self) -> Option<EntryId> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(EntryId::from_u128(u128::from_be_bytes(*bytes)))
     }
 
     fn time(&mut self) -> Option<Timestamp> {
@@ -84,13 +92,16 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
             blocker: rest.time()?,
         };
     }
-    let repeated = has(REPEATED).then(|| rest.time());
+    let repeated = has(REPEATED).then(|| (rest.time(), rest.number()));
     let (clock, before) = (rest.time()?, rest.time()?);
     let now = clock.max(before);
     let outcome = match (has(APPENDED), repeated) {
         (false, None) => Outcome::Nothing,
         (true, None) => Outcome::Appended(Entry { id, at: now }),
-        (false, Some(at)) => Outcome::Repeated(Entry { id, at: at? }),
+        (false, Some((at, cost))) => Outcome::Repeated {
+            entry: Entry { id, at: at? },
+            cost: cost?,
+        },
         (true, Some(_)) => return None,
     };
     let newest = if has(APPENDED) {
@@ -125,7 +136,21 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
             blocker: oldest,
         };
     }
+    let receipt = settlement.receipt;
+    let mut entry = Entry {
+        id: receipt.entry(),
+        at: receipt.at(),
+    };
+    let is_renewal = matches!(settlement.change, Change::Renew { .. });
+    if is_renewal {
+        entry.id = rest.id()?;
+    }
+    let cost_before = rest.number()?;
     let (clock, now, newest) = (rest.time()?, rest.time()?, rest.time()?);
+    if is_renewal {
+        entry.at = now;
+    }
+    let changed = Changed { cost_before, entry };
     let log = LogFacts {
         now,
         clock: settlement.at.waits_from(now, clock),
@@ -133,7 +158,7 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
         usage: PerLimit::from_slice(usage)?,
     };
     rest.is_empty().then_some(SettlementFacts {
-        applied: code & APPLIED != 0,
+        changed: (code & APPLIED != 0).then_some(changed),
         log,
     })
 }

@@ -1,11 +1,11 @@
 //! Operations and settlements as bytes, in the form that the scripts read.
 
-use limiter_core::store::{At, Mode, Op, Settlement};
-use limiter_core::{Counting, Limit, Policy};
+use limiter_core::store::{At, EntryId, Merging, Mode, Op, Settlement};
+use limiter_core::{Counting, Limit, Policy, Receipt};
 
 use crate::format::{
-    ACQUIRE, ATTEMPT, CALLER_ID, DEADLINE_PLACE, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RESOLUTION,
-    SETTLE_HEAD_LEN, TIME_END,
+    ACQUIRE, ATTEMPT, CALLER_ID, DEADLINE_PLACE, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD,
+    RENEW_HEAD_LEN, RESOLUTION, SETTLE_HEAD_LEN, TIME_END,
 };
 
 /// Returns an operation without a deadline as `lua/README.md` describes it. `id` is the ttl code (2 bytes), and a caller's
@@ -30,10 +30,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     request.extend_from_slice(id);
     push_limits(&mut request, default);
     push_limits(&mut request, own);
-    if let Some(merging) = merging {
-        let exact = merging.exact.map_or(0, limiter_core::Window::as_micros);
-        request.extend([merging.resolution, exact].into_iter().flat_map(u56));
-    }
+    push_merging(&mut request, merging);
     request
 }
 
@@ -52,21 +49,45 @@ fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
     default.map_or(&[], Policy::limits)
 }
 
-/// Returns a settlement as `lua/README.md` describes it.
-pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
-    let Settlement {
-        policy,
-        receipt,
-        cost,
-        ..
-    } = *settlement;
-    let mut request = Vec::with_capacity(SETTLE_HEAD_LEN + LIMIT_LEN * policy.limits().len());
+/// Returns a settlement to a cost, as `lua/README.md` describes it.
+pub(crate) fn settle(settlement: &Settlement<'_>, cost: u64) -> Vec<u8> {
+    let limits = settlement.policy.limits();
+    let mut request = Vec::with_capacity(SETTLE_HEAD_LEN + LIMIT_LEN * limits.len());
+    push_receipt(&mut request, settlement.receipt);
+    request.extend_from_slice(&u56(cost));
+    push_limits(&mut request, limits);
+    request
+}
+
+/// Returns a renewal as `lua/README.md` describes it. `id` is the caller's id of the entry, if there is one.
+pub(crate) fn renew(settlement: &Settlement<'_>, id: Option<EntryId>, ttl: u16) -> Vec<u8> {
+    let (op, receipt) = (settlement.to_record(1), settlement.receipt);
+    let (default, own, merging) = (default_limits(&op), op.policy.limits(), op.merging());
+    let mut request = Vec::with_capacity(RENEW_HEAD_LEN + LIMIT_LEN * (own.len() + 2));
+    push_receipt(&mut request, receipt);
+    let may_have_moved = id.is_some_and(|id| id == receipt.entry());
+    let form = |is_set, form| if is_set { form } else { 0 };
+    request.push(default.len() as u8);
+    request.push(form(merging.is_some(), RESOLUTION) + form(may_have_moved, CALLER_ID));
+    request.extend_from_slice(&ttl.to_be_bytes());
+    push_limits(&mut request, default);
+    push_limits(&mut request, own);
+    push_merging(&mut request, merging);
+    request
+}
+
+fn push_receipt(request: &mut Vec<u8>, receipt: Receipt) {
     request.extend_from_slice(&receipt.entry().as_u128().to_be_bytes());
-    for number in [receipt.at().as_micros(), receipt.window().as_micros(), cost] {
+    for number in [receipt.at().as_micros(), receipt.window().as_micros()] {
         request.extend_from_slice(&u56(number));
     }
-    push_limits(&mut request, policy.limits());
-    request
+}
+
+fn push_merging(request: &mut Vec<u8>, merging: Option<Merging>) {
+    if let Some(merging) = merging {
+        let exact = merging.exact.map_or(0, limiter_core::Window::as_micros);
+        request.extend([merging.resolution, exact].into_iter().flat_map(u56));
+    }
 }
 
 /// Returns the time that the operation carries in decimal, and nothing for the server's clock.

@@ -15,7 +15,9 @@ const EVALUATE: &str = include_str!("lua/evaluate.lua");
 const MERGE: &str = include_str!("lua/merge.lua");
 const APPEND: &str = include_str!("lua/append.lua");
 const APPLY_END: &str = include_str!("lua/apply.lua");
+const CHANGE: &str = include_str!("lua/change.lua");
 const SETTLE_END: &str = include_str!("lua/settle.lua");
+const RENEW_END: &str = include_str!("lua/renew.lua");
 const INSPECT_END: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the files of the general one: making their functions takes as long as a command or two.
@@ -25,7 +27,9 @@ pub(crate) static APPLY: LazyLock<LuaScript> = LazyLock::new(|| {
     ])
 });
 pub(crate) static SETTLE: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, SETTLE_END]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, CHANGE, SETTLE_END]));
+pub(crate) static RENEW: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, MERGE, APPEND, CHANGE, RENEW_END]));
 pub(crate) static INSPECT: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, INSPECT_END]));
 
@@ -70,7 +74,7 @@ pub(crate) fn commands_at(error: &str) -> Option<String> {
     let (_, after) = error.split_once("@user_script:")?;
     let digits = after.split(|c: char| !c.is_ascii_digit()).next()?;
     let before: usize = digits.parse::<usize>().ok()?.checked_sub(1)?;
-    let script = [&*APPLY, &*SETTLE, &*INSPECT]
+    let script = [&*APPLY, &*SETTLE, &*RENEW, &*INSPECT]
         .into_iter()
         .find(|script| error.contains(&script.sha1))?;
     let line = script.text.lines().nth(before)?;
@@ -109,7 +113,7 @@ fn in_name(c: char) -> bool {
 mod tests {
     use super::*;
 
-    const FILES: [&str; 11] = [
+    const FILES: [&str; 13] = [
         HEAD,
         ENTRY,
         FAST,
@@ -119,7 +123,9 @@ mod tests {
         MERGE,
         APPEND,
         APPLY_END,
+        CHANGE,
         SETTLE_END,
+        RENEW_END,
         INSPECT_END,
     ];
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, EntryId, Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts,
+    At, Change, EntryId, Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts,
 };
 use limiter_core::{Error, ErrorKind, WindowStore};
 use redis::{Cmd, Value};
@@ -17,7 +17,7 @@ use crate::format::{ADVISORY, KEPT, OWN_ID_LEN, ttl_code};
 use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
-use crate::script::SETTLE;
+use crate::script::{RENEW, SETTLE};
 use crate::{reply, request};
 
 /// Keeps each log in a sorted set in Redis and decides in one round trip.
@@ -76,10 +76,7 @@ impl RedisStore {
 
     /// Returns an operation as the scripts read it, and the id of its entry.
     fn encode(&self, op: &Op<'_>) -> (EntryId, EncodedOp) {
-        let ttl = match op.at {
-            At::StoreClock => ttl_code(op.retention().window),
-            At::Given(_) => 0,
-        };
+        let ttl = ttl_of(op);
         let own = self.ids.next(ttl);
         let (id, bytes) = match op.id {
             Some(id) => (
@@ -120,6 +117,14 @@ impl RedisStore {
             .run(connection, None, repeatable, command)
             .await;
         reply.map_err(|failure| failure.into_error(&[stored]).with_log(log))
+    }
+}
+
+/// Returns the ttl code of an append, 0 at a given time.
+fn ttl_of(op: &Op<'_>) -> u16 {
+    match op.at {
+        At::StoreClock => ttl_code(op.retention().window),
+        At::Given(_) => 0,
     }
 }
 
@@ -202,16 +207,26 @@ impl WindowStore for RedisStore {
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
-        let (request, at) = (request::settle(&settlement), given_time(settlement.at));
-        let args = [&*request, at.as_bytes()];
+        let (script, request) = match settlement.change {
+            Change::Cost(cost) => (&SETTLE, request::settle(&settlement, cost)),
+            Change::Renew { id } => {
+                let ttl = ttl_of(&settlement.to_record(1));
+                (&RENEW, request::renew(&settlement, id, ttl))
+            }
+        };
+        let at = given_time(settlement.at);
         let reply = self
             .run(log, &stored, true, |attempt| {
-                SETTLE.call(attempt.load, &[&stored], &args)
+                let since = attempt
+                    .since_first
+                    .map_or_else(String::new, |since| since.as_micros().to_string());
+                let args = [&*request, at.as_bytes(), since.as_bytes()];
+                script.call(attempt.load, &[&stored], &args)
             })
             .await?;
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
-        if !facts.applied && reply.repeated && settlement.cost == 0 {
+        if !facts.applied() && reply.repeated && settlement.change == Change::Cost(0) {
             let text = "the entry is gone; an earlier attempt of this refund may have removed it";
             return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }

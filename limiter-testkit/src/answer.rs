@@ -13,6 +13,8 @@ pub struct Answer {
     pub appended: bool,
     /// When the entry was appended, and how long its receipt is valid.
     pub receipt: Option<(Timestamp, Window)>,
+    /// The cost of the entry.
+    pub cost: Option<u64>,
     /// The usage. In a denial, the binding limit is the one with the longest wait.
     pub status: Status,
 }
@@ -26,6 +28,7 @@ impl From<&Decision> for Answer {
             receipt: decision
                 .receipt()
                 .map(|receipt| (receipt.at(), receipt.window())),
+            cost: decision.cost(),
             status: decision.status().clone(),
         }
     }

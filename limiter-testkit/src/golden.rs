@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use limiter_core::store::Mode;
-use limiter_core::{Counting, Decision, Error, Policy};
+use limiter_core::{Counting, Decision, Error, Policy, Status};
 
 use crate::answer::Answer;
 
@@ -34,13 +34,17 @@ pub struct Row {
     pub own_limits: &'static str,
     /// The limiter: 0, or 1 for one with another name on the same store.
     pub limiter: usize,
+    /// The idempotency key, a small number.
+    pub id: Option<u8>,
+    /// The row whose entry it renews, counted from 0. It is then no other operation.
+    pub renews: Option<usize>,
     /// The usage of each limit. Empty if the trace does not state it.
     pub used_each: &'static [u64],
     /// The result. `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
 
-/// The decision on a [`Row`], for the binding limit. Times are in microseconds after the operation.
+/// The decision on a [`Row`], for the binding limit. A renewal is allowed if it takes effect. Times are in microseconds after the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the decision's")]
 pub struct RowAnswer {
@@ -83,14 +87,19 @@ impl From<&Decision> for RowAnswer {
 
 impl From<&Answer> for RowAnswer {
     fn from(answer: &Answer) -> Self {
+        Self::new(answer.allowed, answer.retry_after, &answer.status)
+    }
+}
+
+impl RowAnswer {
+    pub(crate) fn new(allowed: bool, retry_after: Option<Duration>, status: &Status) -> Self {
         let micros = |duration: Duration| duration.as_micros() as u64;
-        let status = &answer.status;
         Self {
-            allowed: answer.allowed,
+            allowed,
             limit: status.limit().max(),
             used: status.used(),
             remaining: status.remaining(),
-            retry_after: answer.retry_after.map(micros),
+            retry_after: retry_after.map(micros),
             refill_after: micros(status.refill_after()),
             reset_after: micros(status.reset_after()),
         }
@@ -142,6 +151,8 @@ fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
         cost: 1,
         own_limits: "",
         limiter: 0,
+        id: None,
+        renews: None,
         used_each: used.leak(),
         answer,
     };
@@ -153,6 +164,8 @@ fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
             "cost" => row.cost = words.next()?.parse().ok()?,
             "under" => row.own_limits = words.next()?,
             "elsewhere" => row.limiter = 1,
+            "id" => row.id = Some(words.next()?.parse().ok()?),
+            "renew" => row.renews = Some(words.next()?.parse().ok()?),
             "x" => times = words.next()?.parse().ok()?,
             _ => return None,
         }
@@ -169,16 +182,16 @@ fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
 
 fn answer(text: &str) -> Option<RowAnswer> {
     let mut words = text.split(' ');
-    let allowed = words.next()? == "A";
+    let verdict = words.next()?;
     let (used, limit) = words.next()?.split_once('/')?;
     let (used, limit) = (used.parse().ok()?, limit.parse::<u64>().ok()?);
     let mut time = || micros(words.next()?);
     Some(RowAnswer {
-        allowed,
+        allowed: verdict == "A",
         limit,
         used,
         remaining: limit.checked_sub(used)?,
-        retry_after: if allowed { None } else { Some(time()?) },
+        retry_after: if verdict == "D" { Some(time()?) } else { None },
         refill_after: time()?,
         reset_after: time()?,
     })

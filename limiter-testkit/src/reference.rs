@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome,
-    Settlement, SettlementFacts, Usage,
+    At, Change, Changed, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op,
+    Outcome, Settlement, SettlementFacts, Usage,
 };
 use limiter_core::{
     Counting, Decision, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp,
@@ -46,6 +46,15 @@ pub struct ReferenceEntry {
     pub admitted: bool,
     /// Whether it also fitted the limiter's default policy.
     pub refundable: bool,
+}
+
+impl ReferenceEntry {
+    fn named(&self) -> Entry {
+        Entry {
+            id: self.name,
+            at: self.at,
+        }
+    }
 }
 
 impl ReferenceStore {
@@ -185,6 +194,29 @@ fn merge(
     *log = merged;
 }
 
+/// Returns every limit that a log is kept for: of an operation's policy and of the limiter's.
+fn limits_of(own: &Policy, limiter: Option<&Policy>) -> Vec<Limit> {
+    let policies = [Some(own), limiter].into_iter().flatten();
+    policies.flat_map(Policy::limits).copied().collect()
+}
+
+/// Appends an entry, drops what no limit can see, and merges. `name` returns a new id.
+fn append(
+    log: &mut Vec<ReferenceEntry>,
+    limits: &[Limit],
+    entry: ReferenceEntry,
+    name: impl FnMut() -> EntryId,
+) {
+    let now = entry.at;
+    let windows = limits.iter().map(|limit| limit.window().as_micros());
+    let (longest, largest) = (windows.max(), limits.iter().map(Limit::max).max());
+    let newest = log.last().map_or(now, |newest| newest.at);
+    log.push(entry);
+    log.retain(|entry| age(entry, now) < longest.unwrap_or(0));
+    cap(log, largest.unwrap_or(0));
+    merge(log, limits, (newest, now), entry.name, name);
+}
+
 /// Returns the time of an operation, and the time from which its waits count.
 fn times(at: At, log: &[ReferenceEntry], clock: Timestamp) -> [Timestamp; 2] {
     let clamped = |time| log.iter().map(|entry| entry.at).fold(time, Timestamp::max);
@@ -206,13 +238,7 @@ impl Logs {
         let log = self.by_key.entry(owned(op.log)).or_default();
         let times = times(op.at, log, clock);
         let now = times[0];
-        // Every limit that the log is kept for: of the operation's policy and of the limiter's.
-        let policies = [Some(op.policy), op.limiter_policy].into_iter().flatten();
-        let limits: Vec<Limit> = policies.flat_map(Policy::limits).copied().collect();
-        let windows = limits.iter().map(|limit| limit.window().as_micros());
-        let longest = windows.max().unwrap_or(0);
-        let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
-
+        let limits = limits_of(op.policy, op.limiter_policy);
         let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
         let repeats =
             |entry: &&ReferenceEntry| has_id(entry) && age(entry, now) < longest_exact(&limits);
@@ -232,10 +258,10 @@ impl Logs {
         };
         let mut outcome = Outcome::Nothing;
         if let Some(entry) = repeated {
-            outcome = Outcome::Repeated(Entry {
-                id: entry.name,
-                at: entry.at,
-            });
+            outcome = Outcome::Repeated {
+                entry: entry.named(),
+                cost: entry.cost,
+            };
         }
         let mut name = || {
             named += 1;
@@ -254,15 +280,8 @@ impl Logs {
                 admitted,
                 refundable,
             };
-            let newest = log.last().map_or(now, |newest| newest.at);
-            log.push(entry);
-            log.retain(|entry| age(entry, now) < longest);
-            cap(log, largest);
-            merge(log, &limits, (newest, now), entry.name, name);
-            outcome = Outcome::Appended(Entry {
-                id: entry.name,
-                at: entry.at,
-            });
+            append(log, &limits, entry, name);
+            outcome = Outcome::Appended(entry.named());
         }
         let facts = Facts {
             admitted,
@@ -304,7 +323,7 @@ impl SyncStore for ReferenceStore {
             (facts, copy)
         };
         let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
-        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
+        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated { .. });
         let denying: Vec<_> = (0..ops.len())
             .filter(|&i| ops[i].denies(alone[i].admitted))
             .collect();
@@ -329,35 +348,63 @@ impl SyncStore for ReferenceStore {
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut logs = self.logs();
         let clock = logs.clock();
+        let mut named = logs.named;
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let times = times(settlement.at, log, clock);
         let (now, receipt) = (times[0], settlement.receipt);
         let is_named =
             |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
-        let found = log
-            .iter()
-            .position(is_named)
-            .filter(|&i| age(&log[i], now) < receipt.window().as_micros());
-        if let Some(i) = found {
-            if settlement.cost == 0 {
-                log.remove(i);
-            } else {
-                log[i].cost = settlement.cost;
+        // An earlier attempt of a renewal may have moved the entry.
+        let is_moved = |entry: &ReferenceEntry| match settlement.change {
+            Change::Renew { id } => id.is_some() && entry.id == id && entry.at >= receipt.at(),
+            Change::Cost(_) => false,
+        };
+        let found = log.iter().position(is_named);
+        let found = found.or_else(|| log.iter().position(is_moved));
+        let found = found.filter(|&i| age(&log[i], now) < receipt.window().as_micros());
+        let changed = found.map(|i| {
+            let mut entry = log[i];
+            let others = sum(log.iter()) - entry.cost;
+            let cost_before = entry.cost;
+            match settlement.change {
+                Change::Cost(0) => _ = log.remove(i),
+                Change::Cost(cost) => {
+                    let most = MAX_COST.saturating_sub(others).max(cost_before);
+                    log[i].cost = cost.min(most);
+                }
+                Change::Renew { .. } => {
+                    log.remove(i);
+                    entry.at = now;
+                    let limits = limits_of(settlement.policy, settlement.limiter_policy);
+                    let name = || {
+                        named += 1;
+                        EntryId::from_u128(named.into())
+                    };
+                    append(log, &limits, entry, name);
+                }
             }
-            cap(log, MAX_COST);
-        }
+            Changed {
+                cost_before,
+                entry: entry.named(),
+            }
+        });
         let facts = SettlementFacts {
-            applied: found.is_some(),
+            changed,
             log: log_facts(log, settlement.policy, 0, times),
         };
         if log.is_empty() {
             logs.by_key.remove(&owned(settlement.log));
         }
+        logs.named = named;
         facts
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {
         self.logs().by_key.remove(&owned(log)).is_some()
+    }
+
+    fn read_clock(&self) -> Timestamp {
+        self.logs().clock()
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts,
+    Change, Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts,
 };
-use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timestamp, WindowStore};
 use tokio::time::sleep;
 
 /// The behaviour of a [`Faulty`] store on a call.
@@ -182,7 +182,10 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let call = ("settle", settlement.log, settlement.cost);
+        let call = match settlement.change {
+            Change::Cost(cost) => ("settle", settlement.log, cost),
+            Change::Renew { .. } => ("renew", settlement.log, 0),
+        };
         Ok(self.call(call, self.store().settle(settlement)).await?.0)
     }
 
@@ -250,5 +253,9 @@ impl<S: SyncStore> SyncStore for Faulty<S> {
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {
         self.store().reset_now(log)
+    }
+
+    fn read_clock(&self) -> Timestamp {
+        self.store().read_clock()
     }
 }

@@ -1,4 +1,4 @@
-//! The builder for settlements and refunds.
+//! The builder for settlements, refunds and renewals.
 
 use std::fmt;
 
@@ -11,17 +11,18 @@ use crate::policy::time::Timestamp;
 use crate::settled::Settled;
 use crate::store::clock::BoxFuture;
 use crate::store::facts::SettlementFacts;
-use crate::store::op::{At, Mode, Op};
-use crate::store::settlement::{Receipt, Settlement};
+use crate::store::op::{At, EntryId, IdempotencyKey, Mode, Op};
+use crate::store::settlement::{Change, Receipt, Settlement};
 use crate::store::{SyncStore, WindowStore};
 
-/// A settlement or a refund with its options.
+/// A settlement, a refund or a renewal with its options.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. The output reports whether it took effect, and the
 /// usage afterwards. Both take a single round trip.
 ///
 /// # Errors
-/// If the store fails, which a synchronous store cannot.
+/// If the store fails, which a synchronous store cannot. A renewal also fails with
+/// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if every limit has a [resolution](crate::Limit::resolution).
 ///
 /// # Cancel safety
 /// See [`Limiter`].
@@ -34,6 +35,8 @@ pub struct Settle<'a, S, B> {
     pub(super) is_valid: bool,
     /// Whether the cost is recorded as a new entry if the old one has expired.
     pub(super) or_record: bool,
+    /// Whether it renews the entry instead. The call's id is the entry's.
+    pub(super) renews: bool,
 }
 
 impl<S> Limiter<S> {
@@ -42,17 +45,34 @@ impl<S> Limiter<S> {
     /// Any cost is accepted: if usage then exceeds a limit, acquires are denied until enough has expired. A cost of 0
     /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
     ///
-    /// A cost that exceeds a limit may displace older entries. If it is lowered afterwards, a window may admit more than its
-    /// maximum, by the displaced cost.
+    /// A log holds [`MAX_COST`](crate::MAX_COST) at most: a cost that would exceed it with the other entries is reduced.
+    ///
+    /// After a cost that exceeds a limit, a record or a denied attempt may displace older entries. If the cost is lowered afterwards, a
+    /// window may admit more than its maximum, by the displaced cost.
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)
     }
 
     /// Removes the entry that `receipt` names, as if it had never been appended.
+    ///
+    /// A refund also frees what a record above the maximum, or a denied attempt, has displaced since the entry was appended. Where a
+    /// limiter makes refunds and such records, a window may admit more than its maximum by that cost.
     #[inline]
     pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
         self.settle(key, receipt, 0)
+    }
+
+    /// Moves the entry that `receipt` names to now, with its cost: it then counts for another window.
+    ///
+    /// It checks no limit, because the entry counts already. [`Settled::receipt`] returns the new receipt; the old one names nothing any
+    /// more. If the log no longer holds the entry, nothing changes, and [`Settled::applied`] returns `false`. If the acquire had its own
+    /// policy, [set](Settle::policy) it.
+    ///
+    /// [`Permit::hold`](crate::Permit::hold) renews a permit while work runs.
+    #[inline]
+    pub fn renew<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
+        Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, 1).renewing(None)
     }
 }
 
@@ -63,7 +83,21 @@ impl<'a, S, B> Settle<'a, S, B> {
             receipt,
             is_valid: true,
             or_record: false,
+            renews: false,
         }
+    }
+
+    /// Returns a renewal instead. `id` is that of the entry.
+    pub(super) fn renewing(mut self, id: Option<EntryId>) -> Self {
+        (self.renews, self.call.id) = (true, id);
+        self
+    }
+
+    /// Sets the idempotency key of the acquire, so that a renewal can be repeated: it then also finds the entry where an earlier attempt
+    /// has moved it. Without it, a renewal whose reply was lost reports that the entry is gone. Default: none. A settlement ignores it.
+    pub fn idempotency_key(mut self, key: impl Into<IdempotencyKey>) -> Self {
+        self.call.id = Some(key.into().0).filter(|_| self.renews);
+        self
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -83,17 +117,17 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     /// Settles on a synchronous store, without a future.
     ///
     /// # Errors
-    /// Never fails. All verbs return a `Result`.
+    /// Those of the [type](Self), apart from the store's.
     pub fn now(self) -> Result<Settled, Error>
     where
         S: SyncStore,
     {
-        let (settlement, store) = (self.settlement(), &self.call.limiter.store);
+        let (settlement, store) = (self.settlement()?, &self.call.limiter.store);
         let facts = if self.is_valid {
             store.settle_now(&settlement)
         } else {
             SettlementFacts {
-                applied: false,
+                changed: None,
                 log: store.apply_now(&peek(&settlement)).log,
             }
         };
@@ -110,12 +144,12 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     where
         S: WindowStore,
     {
-        let (settlement, store) = (self.settlement(), &self.call.limiter.store);
+        let (settlement, store) = (self.settlement()?, &self.call.limiter.store);
         let facts = if self.is_valid {
             store.settle(settlement).await?
         } else {
             SettlementFacts {
-                applied: false,
+                changed: None,
                 log: store.apply(peek(&settlement)).await?.log,
             }
         };
@@ -128,12 +162,15 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
         }
     }
 
-    fn settlement(&self) -> Settlement<'_> {
+    fn settlement(&self) -> Result<Settlement<'_>, Error> {
         let op = self.call.op();
-        Settlement {
-            at: op.at,
-            ..Settlement::new(op.log, op.policy, self.receipt, op.cost)
+        let mut settlement = Settlement::new(op.log, op.policy, self.receipt, op.cost);
+        (settlement.at, settlement.limiter_policy) = (op.at, op.limiter_policy);
+        if self.renews {
+            op.check_receipts()?;
+            settlement.change = Change::Renew { id: op.id };
         }
+        Ok(settlement)
     }
 
     /// Returns `true` if the entry no longer counts, and a new entry should replace it.

@@ -6,7 +6,7 @@ use crate::policy::time::Timestamp;
 use crate::store::log_key::LogKey;
 use crate::store::op::{EntryId, Op};
 use crate::store::per_limit::PerLimit;
-use crate::store::settlement::Settlement;
+use crate::store::settlement::{Change, Settlement};
 
 /// The result of an operation on a log. [`decide`](crate::store::decide) derives the decision from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +28,19 @@ pub struct Facts {
 /// The result of a [`Settlement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettlementFacts {
-    /// Whether the log held the entry. If it did not, nothing changed.
-    pub applied: bool,
+    /// The entry that the settlement changed. `None` if the log did not hold it. Then nothing changed.
+    pub changed: Option<Changed>,
     /// The log after the settlement.
     pub log: LogFacts,
+}
+
+/// The entry that a [`Settlement`] changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The entry's cost before. If the store has repeated the settlement after a lost reply, it may be the cost afterwards.
+    pub cost_before: u64,
+    /// The entry's id and time afterwards. A refunded entry had them.
+    pub entry: Entry,
 }
 
 /// A log's state at one time, with one policy's limits.
@@ -56,7 +65,12 @@ pub enum Outcome {
     /// The entry was appended.
     Appended(Entry),
     /// The log already held the operation's entry: the caller repeated its id, or the store retried a lost call.
-    Repeated(Entry),
+    Repeated {
+        /// The entry.
+        entry: Entry,
+        /// The entry's cost, whatever cost the repetition has.
+        cost: u64,
+    },
 }
 
 /// An entry's identity in its log.
@@ -124,7 +138,7 @@ impl Facts {
             Outcome::Appended(_) if !appends => {
                 "an entry was appended, although the verdict forbids it"
             }
-            Outcome::Appended(_) | Outcome::Repeated(_) if self.refundable && !admitted => {
+            Outcome::Appended(_) | Outcome::Repeated { .. } if self.refundable && !admitted => {
                 "an entry that did not fit is refundable"
             }
             Outcome::Appended(entry) if entry.at != log.now => {
@@ -147,21 +161,28 @@ impl Facts {
 }
 
 impl SettlementFacts {
-    /// Checks that the facts describe the limits of the settlement's policy.
+    /// Returns `true` if the settlement took effect.
+    #[must_use]
+    pub const fn applied(&self) -> bool {
+        self.changed.is_some()
+    }
+
+    /// Checks that the facts describe the limits of the settlement's policy, and that a renewed entry is the newest.
     ///
     /// # Errors
     /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug.
     pub fn verify(&self, settlement: &Settlement<'_>) -> Result<(), Error> {
-        let Self { applied, log } = self;
+        let Self { changed, log } = self;
         let is_ordered = log.newest.is_none_or(|newest| newest <= log.now) && log.clock <= log.now;
-        if is_ordered && log.usage.len() == settlement.policy.limits().len() {
+        let is_newest = changed
+            .is_none_or(|changed| (changed.entry.at, log.newest) == (log.now, Some(log.now)));
+        if is_ordered
+            && (is_newest || matches!(settlement.change, Change::Cost(_)))
+            && log.usage.len() == settlement.policy.limits().len()
+        {
             return Ok(());
         }
-        Err(log.contradiction(
-            settlement.log,
-            settlement.policy,
-            &format!("applied {applied}"),
-        ))
+        Err(log.contradiction(settlement.log, settlement.policy, &format!("{changed:?}")))
     }
 }
 

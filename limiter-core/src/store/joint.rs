@@ -28,7 +28,7 @@ impl<'a> JointOp<'a> {
     /// that denies.
     pub fn held(ops: &[Self], alone: &[Facts]) -> impl Iterator<Item = bool> {
         let pairs = ops.iter().zip(alone);
-        let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated(_));
+        let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated { .. });
         let denies = |joint: &Self, facts: &Facts| joint.denies(facts.admitted);
         let first = pairs
             .clone()

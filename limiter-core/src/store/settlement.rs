@@ -4,7 +4,7 @@ use crate::policy::Policy;
 use crate::policy::bounds::MAX_COST;
 use crate::policy::time::{Timestamp, Window};
 use crate::store::log_key::LogKey;
-use crate::store::op::{At, EntryId};
+use crate::store::op::{At, EntryId, Op};
 
 /// A handle to one entry of a log, for settling or refunding it.
 ///
@@ -54,20 +54,35 @@ impl Receipt {
     }
 }
 
-/// A request to replace the cost of one entry, or to remove the entry.
+/// A request to change one entry: to replace its cost, to remove it, or to renew it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Settlement<'a> {
     /// The log that holds the entry.
     pub log: LogKey<'a>,
-    /// The policy whose usage is reported.
+    /// The policy whose usage is reported. A renewal appends with it.
     pub policy: &'a Policy,
+    /// The default policy of the limiter. Only a renewal needs it. `None` if it is `policy`.
+    pub limiter_policy: Option<&'a Policy>,
     /// The receipt of the entry.
     pub receipt: Receipt,
-    /// The entry's new cost, 0 to [`MAX_COST`]. 0 removes the entry.
-    pub cost: u64,
+    /// The change of the entry.
+    pub change: Change,
     /// The source of the settlement's time. Default: the store's clock.
     pub at: At,
+}
+
+/// The change that a [`Settlement`] makes to its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Replaces the cost with this one, 0 to [`MAX_COST`]. 0 removes the entry.
+    Cost(u64),
+    /// Moves the entry to the settlement's time.
+    Renew {
+        /// The caller's id of the entry. With it, a renewal may be repeated: it also finds the entry at a later time than the receipt's,
+        /// where an earlier attempt has moved it.
+        id: Option<EntryId>,
+    },
 }
 
 impl<'a> Settlement<'a> {
@@ -79,10 +94,28 @@ impl<'a> Settlement<'a> {
         Self {
             log,
             policy,
+            limiter_policy: None,
             receipt,
-            cost: cost.min(MAX_COST),
+            change: Change::Cost(cost.min(MAX_COST)),
             at: At::StoreClock,
         }
+    }
+
+    /// Returns a renewal of the entry, at the store's time.
+    #[must_use]
+    pub fn renewal(log: LogKey<'a>, policy: &'a Policy, receipt: Receipt) -> Self {
+        Self {
+            change: Change::Renew { id: None },
+            ..Self::new(log, policy, receipt, 0)
+        }
+    }
+
+    /// Returns the record by which a renewal appends its entry, of this cost, again.
+    #[must_use]
+    pub fn to_record(&self, cost: u64) -> Op<'a> {
+        let mut op = Op::record(self.log.key, self.policy).with_cost(cost);
+        (op.log, op.limiter_policy, op.at) = (self.log, self.limiter_policy, self.at);
+        op
     }
 
     /// Sets a caller-supplied time. Default: the store's clock.

@@ -146,4 +146,8 @@ impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
     fn reset_now(&self, log: LogKey<'_>) -> bool {
         self.store.reset_now(log)
     }
+
+    fn read_clock(&self) -> Timestamp {
+        self.clock.now()
+    }
 }

@@ -1,7 +1,8 @@
 //! The general version: every operation, on every form of a log.
 
 use limiter_core::store::{
-    Entry, EntryId, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+    Change, Changed, Entry, EntryId, Facts, LogFacts, Mode, Op, Outcome, Settlement,
+    SettlementFacts, Usage,
 };
 use limiter_core::{MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
 
@@ -37,12 +38,16 @@ pub(crate) fn settle(
         let (receipt, time) = (&settlement.receipt, entries.clamp(now));
         let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(time));
         let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
+        let changed = found.map(|i| Changed {
+            cost_before: entries.cost_from(i) - entries.cost_from(i + 1),
+            entry: Entry { id: receipt.entry(), at: receipt.at() },
+        });
         // A receipt without an entry must not cost memory.
-        found.is_none_or(|i| entries.cost_from(i) - entries.cost_from(i + 1) == settlement.cost).then(|| {
+        changed.is_none_or(|changed| settlement.change == Change::Cost(changed.cost_before)).then(|| {
             let mut op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
             op.at = settlement.at;
             let log = General::of(entries, &op, now).log_facts(entries, 0);
-            SettlementFacts { applied: found.is_some(), log }
+            SettlementFacts { changed, log }
         })
     }, _ => None);
     unchanged.unwrap_or_else(|| log.make_sparse().settle(settlement, now))
@@ -187,7 +192,7 @@ mod tests {
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);
             assert_eq!(
-                [at(len); 2].map(|now| settle(&mut log, &refund, now).applied),
+                [at(len); 2].map(|now| settle(&mut log, &refund, now).applied()),
                 [true, false],
                 "entry {i}"
             );

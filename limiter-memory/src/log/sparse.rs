@@ -2,7 +2,7 @@
 //! numbers.
 
 use limiter_core::internal::SizedFacts;
-use limiter_core::store::{self, EntryId, Facts, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::store::{self, Change, EntryId, Facts, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Receipt, Timestamp, internal};
 
 use super::encoding::Encoding;
@@ -63,14 +63,18 @@ impl Sparse {
         settlement: &Settlement<'_>,
         now: Timestamp,
     ) -> SettlementFacts {
-        let facts = self.log.settle(settlement, now);
-        if facts.applied {
-            return facts;
+        let mut facts = self.log.settle(settlement, now);
+        if !facts.applied() {
+            // A receipt of the log when it was a ring has the number modulo 2^32.
+            let (mut settlement, receipt) = (*settlement, settlement.receipt);
+            let entry = EntryId::from_u128(receipt.entry().as_u128() | 1 << 32);
+            settlement.receipt = Receipt::new(entry, receipt.at(), receipt.window());
+            facts = self.log.settle(&settlement, now);
         }
-        // A receipt of the log when it was a ring has the number modulo 2^32.
-        let (mut settlement, receipt) = (*settlement, settlement.receipt);
-        let entry = EntryId::from_u128(receipt.entry().as_u128() | 1 << 32);
-        settlement.receipt = Receipt::new(entry, receipt.at(), receipt.window());
-        self.log.settle(&settlement, now)
+        if let (Change::Renew { .. }, Some(changed)) = (settlement.change, facts.changed) {
+            let record = settlement.to_record(changed.cost_before);
+            self.lifetime = Lifetime::after_append(&record);
+        }
+        facts
     }
 }

@@ -133,7 +133,7 @@ local function finish(op, appends)
   if appends then
     code = code + APPENDED
   elseif op.earlier then
-    code, reply = code + REPEATED, reply .. pack('>I7', op.earlier)
+    code, reply = code + REPEATED, reply .. pack('>I7I7', op.earlier, op.earlier_cost)
   end
   return reply .. pack('>I7I7B', now, log.last or 0, code)
 end

@@ -47,14 +47,16 @@ local function evaluate(key, request, newest)
       to = '(' .. members[BATCH]
     end
   end
+  local earlier, earlier_cost, _
   if entry then
+    earlier, _, earlier_cost = read(entry)
     local flags = flags_of(entry)
     fits, fits_default = not has(flags, DENIED), not has(flags, FINAL)
   end
   return {
     log = log, kind = kind, cost = cost, ttl = ttl, number = number, id = id, is_own = is_own, resolution = resolution, exact = exact,
     limits = limits, first_own = defaults + 1, longest = longest, cap = cap,
-    fits = fits, is_refundable = fits and fits_default, earlier = entry and read(entry),
+    fits = fits, is_refundable = fits and fits_default, earlier = earlier, earlier_cost = earlier_cost,
     appends = not entry and (kind == ATTEMPT or kind == RECORD or fits and kind == ACQUIRE), denies = kind ~= RECORD and not fits,
   }
 end

@@ -1,99 +1,21 @@
--- Sets the cost of one entry, or removes the entry. The script is head.lua, entry.lua, log.lua and this file.
-local key, request = keys[1], args[1]
-
-local function read_newest()
-  local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
-  -- Callers' ids whose entries are gone are no log.
-  if newest and #newest == ID_MEMBER_LEN then
-    call('UNLINK', key)
-    return
+-- Sets the cost of one entry, or removes the entry. The last file of the script, after head.lua, entry.lua, log.lua and change.lua.
+local log, before = open(key, read_newest()), 0
+local target, t = find_receipt(log), log.t
+if target then
+  local cost, _ = parse('>I7', request, SETTLE_HEAD_LEN - 6)
+  _, _, before = read(target)
+  if cost > before then
+    -- A log that holds 2^52 with the other entries takes no more.
+    local _, total, first_cost = read(head(log)[1])
+    local sum = (log.total - total) % TOTAL_END + first_cost
+    cost = math.min(cost, math.max(before, MAX_COST - (sum - before)))
   end
-  return newest
-end
-
--- An entry whose running total changes becomes a long one: a short one also implies the log's total.
-local function moved(member, by, flags, new_cost)
-  local at, total, cost = read(member)
-  local lap = byte(member, 8) < LONG_BYTE and LAP_START or parse('>I2', member, 8)
-  if by > 0 and total >= TOTAL_END - by then
-    total, lap = total - (TOTAL_END - by), lap + 1
-  elseif total + by < 0 then
-    total, lap = total + by + TOTAL_END, lap - 1
-  else
-    total = total + by
-  end
-  if lap < LONG_BIT or lap >= LAP_END then error('OVERFLOW more units at one time than a log can count', 0) end
-  local id = byte(member, 8) < LONG_BYTE and id_of(member) or sub(member, LONG_TTL_PLACE, #member - (cost > 1 and 7 or 0))
-  cost = new_cost or cost
-  return pack('>i7I2I7B', at - TIME_BIAS, lap, total, flags) .. id .. (cost > 1 and pack('>I7', cost) or '')
-end
-
--- Settles the entry. Returns `true` if the log held it.
-local function settle(log)
-  local id = sub(request, 1, CALLER_ID_LEN)
-  local at, window, cost = parse('>I7I7I7', request, CALLER_ID_LEN + 1)
-  if not log.newest or log.t - at >= window then return false end
-  -- The entry has a caller's id, or the store's, which comes behind zeros.
-  local zeros = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN)
-  local own_id = sub(id, 1, #zeros) == zeros and sub(id, #zeros + 1) or nil
-  local target = find_entry(log, at, id, own_id)
-  if not target then return false end
-  local _, _, before = read(target)
-  if cost == before then return true end
-
-  -- The entry and all newer ones, and what they become. Everything is read before anything is written.
-  local rank, size, old, new = call('ZRANK', key, target), call('ZCARD', key), {}, {}
-  for first = rank, size - 1, READ_BATCH do
-    for _, member in ipairs(call('ZRANGE', key, first, first + READ_BATCH - 1)) do
-      old[#old + 1], new[#new + 1] = member, moved(member, cost - before, flags_of(member))
-    end
-  end
-  new[1] = cost > 0 and moved(target, cost - before, flags_of(target), cost)
-  -- Appends trust the newest entry to describe the log and the key's expiry. If it goes, the one before it does neither.
-  local second = cost == 0 and #old == 1 and rank > 0 and call('ZRANGE', key, rank - 1, rank - 1)[1]
-  if second and #second ~= ID_MEMBER_LEN and not has(flags_of(second), NO_EXPIRY) then
-    old[2], new[2] = second, moved(second, 0, flags_of(second) + NO_EXPIRY)
-  end
-
-  -- New members come before old ones go, so that the key is never empty and keeps its time to live.
-  for from = cost > 0 and 1 or 2, #new, REWRITE_BATCH do
-    local add, remove = { key }, { key }
-    for i = from, math.min(from + REWRITE_BATCH - 1, #new) do
-      add[#add + 1], add[#add + 2] = '0', new[i]
-      remove[#remove + 1] = old[i]
-    end
-    call('ZADD', unpack(add))
-    call('ZREM', unpack(remove))
-  end
-  if cost == 0 then
-    call('ZREM', key, target)
-    local name = 'i' .. id_of(target)
-    local score = #name == ID_MEMBER_LEN and call('ZSCORE', key, name)
-    if score and score + TIME_BIAS == at then call('ZREM', key, name) end
-  end
-  return true
-end
-
-local clock, log = now, open(key, read_newest())
-local applied = settle(log)
-now = log.t
-if applied then
-  log = open(key, read_newest())
-  -- No limit sees further back than the newest entries that hold 2^52. Usually that is the whole log.
-  local _, total = nil, 0
-  if log.newest then _, total = read(head(log)[1]) end
-  if log.newest and (log.total - total) % TOTAL_END >= MAX_COST then
-    local _, _, first = find(log, 0, MAX_COST)
-    call('ZREMRANGEBYLEX', key, '[\224', '(' .. first)
-    log = open(key, log.newest)
+  local oldest, new = log.head, set_cost(target, cost)
+  log = reopened(t)
+  -- The two oldest entries have been read already, unless it is a refund.
+  if oldest and new then
+    log.head = oldest[1] == target and new or { oldest[1], oldest[2] == target and new[1] or oldest[2] }
   end
 end
-
-local reply = ''
-for place = SETTLE_HEAD_LEN + 1, #request, LIMIT_LEN do
-  local window, max = parse('>I7I7', request, place)
-  local used, oldest, rest = count_in(log, window, max)
-  if used > max and rest >= max then oldest = find(log, now - window + 1, max) or now end
-  reply = reply .. pack('>I7I7', used, oldest)
-end
-return reply .. pack('>I7I7I7B', clock, now, log.last or 0, (applied and APPLIED or 0) + (log.newest and 0 or EMPTY))
+return usage_in(log, SETTLE_HEAD_LEN + 1, #request + 1)
+  .. pack('>I7I7I7I7B', before, now, t, log.last or 0, (target and APPLIED or 0) + (log.newest and 0 or EMPTY))

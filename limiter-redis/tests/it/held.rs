@@ -3,9 +3,9 @@
 
 use fastrand::Rng;
 use futures::future::join_all;
-use limiter_core::store::{LogKey, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Change, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Counting, Decision, MAX_COST, Name, Policy, Receipt, Timestamp, WindowStore, policy,
+    Counting, Decision, MAX_COST, Name, Policy, Receipt, Settled, Timestamp, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
 use limiter_testkit::{Answer, ReferenceStore};
@@ -174,6 +174,7 @@ fn move_totals(server: &Server, simulated: &Direct, key: &[u8], left: u64) {
 struct Seen {
     removed: [u64; 4],
     repeated: u64,
+    renewed: u64,
 }
 
 /// Returns a random operation on the key `k` with these policies, for a time.
@@ -288,18 +289,37 @@ async fn compare(
             let latest = random.usize(receipts.len().saturating_sub(12)..receipts.len());
             let (of_redis, of_reference) = receipts.remove(latest);
             let cost = random.choice([0, 0, 1, 2, op.cost]).unwrap();
-            let settle = |receipt| Settlement::new(log, policies[0], receipt, cost).at(time);
+            let renews = random.u8(..3) == 0 && op.receipt_window().is_some();
+            let settle = |receipt| {
+                let mut settlement = Settlement::new(log, policies[0], receipt, cost).at(time);
+                if renews {
+                    (settlement.policy, settlement.limiter_policy) = (op.policy, op.limiter_policy);
+                    settlement.change = Change::Renew { id: None };
+                }
+                settlement
+            };
             let got = redis.settle(settle(of_redis)).await.unwrap();
             let expected = reference.settle(settle(of_reference)).await.unwrap();
             let told = |facts: &SettlementFacts| {
                 let used: Vec<u64> = facts.log.usage.iter().map(|usage| usage.used).collect();
-                (facts.applied, facts.log.newest, used)
+                let changed = facts
+                    .changed
+                    .map(|changed| (changed.cost_before, changed.entry.at));
+                (changed, facts.log.newest, used)
             };
+            let what = if renews { "renewed" } else { "settled" };
             assert_eq!(
                 told(&got),
                 told(&expected),
-                "settled to {cost} after {context}"
+                "{what} to {cost} after {context}"
             );
+            let receipt = |facts, of| Settled::new(&settle(of), facts).receipt();
+            let renewed = (receipt(got, of_redis), receipt(expected, of_reference));
+            if let (true, (Some(of_redis), Some(of_reference))) = (renews, renewed) {
+                receipts.retain(|(mine, _)| mine != &of_redis);
+                receipts.push((of_redis, of_reference));
+                seen.renewed += 1;
+            }
             expect("settled after");
         }
     }
@@ -323,6 +343,7 @@ async fn redis_holds_exactly_what_the_reference_holds() {
     }
     println!("{seen:?}");
     let often = seen.removed.iter().all(|times| *times > 200) && seen.repeated > 30;
+    let often = often && seen.renewed > 200;
     assert!(often, "{seen:?}");
     assert_eq!(db_size(&server), 0);
 }
@@ -351,7 +372,7 @@ impl Log {
     /// Settles at the time of the entry.
     async fn settle(&self, receipt: Receipt, cost: u64) {
         let settlement = Settlement::new(self.key(), &self.meter, receipt, cost).at(receipt.at());
-        assert!(self.store.settle(settlement).await.unwrap().applied);
+        assert!(self.store.settle(settlement).await.unwrap().applied());
     }
 
     /// The length of each entry, oldest first.

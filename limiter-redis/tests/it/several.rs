@@ -113,7 +113,7 @@ async fn a_repetition_after_a_lost_reply_finds_all_and_counts_no_second_attempt(
     );
     let loses = Arc::new(AtomicBool::new(false));
     let (store, keys) = (losing(&server, &loses, &full).await, keys("k"));
-    let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated(_));
+    let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated { .. });
     apply_all(&store, &acquires(&keys, &roomy)).await;
     loses.store(true, Ordering::Relaxed);
     let facts = apply_all(&store, &acquires(&keys, &roomy)).await;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
+use limiter_core::store::{At, LogKey, Mode, Op, decide};
 use limiter_core::{
-    Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _,
+    Decision, Error, ErrorKind, Limiter, Name, Receipt, Settled, SharedStore, WindowStore as _,
 };
 
 use super::case::{Case, Verb};
@@ -112,7 +112,7 @@ impl Caller {
             }
             return Ok(CallResult::decided(&decision, raw_facts));
         }
-        let Verb::Settle(issuer) = call.step.verb else {
+        let Some(issuer) = call.issuer() else {
             let there_was_a_log = store.reset(log).await?;
             return Ok(CallResult::Reset { there_was_a_log });
         };
@@ -120,11 +120,13 @@ impl Caller {
             let text = format!("step {issuer} returned no receipt to settle");
             return Err(Error::new(ErrorKind::Inconsistent, text));
         };
-        let policy = &model.policies[call.policy];
-        let mut settlement = Settlement::new(log, policy, *receipt, call.step.cost);
-        settlement.at = call.at;
+        let settlement = call.settlement(&model.policies, log, *receipt, self.salt);
         let facts = store.settle(settlement).await?;
         facts.verify(&settlement)?;
+        let renewed = Settled::new(&settlement, facts.clone()).receipt();
+        if let (Verb::Renew(_), Some(receipt)) = (call.step.verb, renewed) {
+            self.receipts.insert(step, receipt);
+        }
         Ok(CallResult::settled(&settlement, facts))
     }
 }

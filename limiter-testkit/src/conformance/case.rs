@@ -38,7 +38,7 @@ pub struct Step {
     pub policy: u8,
     /// The cost, which may be refused. A settlement to 0 is a refund.
     pub cost: u64,
-    /// The idempotency key.
+    /// The idempotency key. For a renewal, that of the entry.
     pub id: Option<CaseId>,
 }
 
@@ -49,6 +49,8 @@ pub enum Verb {
     Run(Mode),
     /// Settles the receipt of the step with this number, counted from 0. Skipped if that step returned no receipt.
     Settle(usize),
+    /// Renews the receipt of the step with this number. Skipped if that step returned no receipt.
+    Renew(usize),
     /// Removes a log.
     Reset,
 }
@@ -106,7 +108,9 @@ impl Step {
     /// Returns the step that this one refers to.
     fn refers_to(&mut self) -> Option<&mut usize> {
         match (&mut self.verb, &mut self.id) {
-            (Verb::Settle(step), _) | (_, Some(CaseId::EntryOf(step))) => Some(step),
+            (Verb::Settle(step) | Verb::Renew(step), _) | (_, Some(CaseId::EntryOf(step))) => {
+                Some(step)
+            }
             _ => None,
         }
     }

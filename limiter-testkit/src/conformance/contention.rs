@@ -117,8 +117,12 @@ impl Turn {
             }
             let first = LogId { name: 0, key: 0 };
             let call = match step.verb {
-                Verb::Settle(issuer) if !caller.receipts.contains_key(&issuer) => continue,
-                Verb::Settle(_) => {
+                Verb::Settle(issuer) | Verb::Renew(issuer)
+                    if !caller.receipts.contains_key(&issuer) =>
+                {
+                    continue;
+                }
+                Verb::Settle(_) | Verb::Renew(_) => {
                     step.cost += if step.cost == 0 { 0 } else { task as u64 };
                     Some(Call {
                         step: Step { on: None, ..step },

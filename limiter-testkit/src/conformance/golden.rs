@@ -2,7 +2,7 @@
 
 use limiter_core::Error;
 
-use super::case::{Case, CaseLimiter, Place, Step, Verb};
+use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
 use super::mismatch::Mismatch;
 use super::session::Session;
 use super::suite::run::Run;
@@ -37,6 +37,8 @@ fn case(trace: &Trace) -> Result<Case, Error> {
             step.policy = case.policies.len() as u8;
             case.policies.push(own);
         }
+        step.verb = row.renews.map_or(step.verb, Verb::Renew);
+        step.id = row.id.map(CaseId::Fresh);
         let limiter = row.limiter as u8;
         step.on = Some(Place { limiter, key: 0 });
         step.after = row.at as i64 - before;
@@ -67,6 +69,10 @@ mod tests {
                     let used = limits.iter().map(LimitStatus::used);
                     expected = (Some(RowAnswer::from(&decided.answer)), used.collect());
                 }
+                if let CallResult::Settled(settled) = &planned.expected {
+                    let answer = RowAnswer::new(settled.changed.is_some(), None, &settled.status);
+                    expected.0 = Some(answer);
+                }
                 if row.used_each.is_empty() {
                     expected.1.clear();
                 }
@@ -75,6 +81,6 @@ mod tests {
                 rows += 1;
             }
         }
-        assert_eq!((traces().len(), rows), (16, 144));
+        assert_eq!((traces().len(), rows), (18, 159));
     }
 }

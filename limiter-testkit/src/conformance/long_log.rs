@@ -140,7 +140,10 @@ impl LongLog {
         let got = self.store.settle(own).await;
         let got = got.map_err(|error| format!("the store returned the error {error:?}"))?;
         let expected = self.log.settle(&expected, expected.receipt.at());
-        let [expected, got] = [expected, got].map(|facts| Settled::new(&own, facts));
+        let [expected, got] = [expected, got].map(|facts| {
+            let settled = Settled::new(&own, facts);
+            (settled.applied(), settled.status().clone())
+        });
         let text = || format!("a settlement to {cost}: expected {expected:?}, got {got:?}");
         (expected == got).then_some(()).ok_or_else(text)
     }

@@ -107,6 +107,7 @@ pub(crate) fn describe(model: &Model, call: &Call) -> String {
         Verb::Run(mode) => format!("{mode:?} {}", step.cost).to_lowercase(),
         Verb::Settle(other) if step.cost == 0 => format!("refund the entry of step {other}"),
         Verb::Settle(other) => format!("settle the entry of step {other} to {}", step.cost),
+        Verb::Renew(other) => format!("renew the entry of step {other}"),
         Verb::Reset => "reset".to_owned(),
     };
     if model.logs.len() > 1 {

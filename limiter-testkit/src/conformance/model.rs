@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use limiter_core::store::{At, EntryId, LogKey, Mode, Op, Retention, Settlement, decide};
+use limiter_core::store::{At, Change, EntryId, LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{
     ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore, Timestamp, Window,
 };
@@ -97,6 +97,33 @@ impl Call {
         op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
         Some(op)
     }
+
+    /// Returns the step whose receipt the call changes.
+    pub(crate) fn issuer(&self) -> Option<usize> {
+        match self.step.verb {
+            Verb::Settle(issuer) | Verb::Renew(issuer) => Some(issuer),
+            _ => None,
+        }
+    }
+
+    /// Returns the settlement or the renewal of a receipt.
+    pub(crate) fn settlement<'a>(
+        &self,
+        policies: &'a [Policy],
+        log: LogKey<'a>,
+        receipt: Receipt,
+        salt: u128,
+    ) -> Settlement<'a> {
+        let policy = &policies[self.policy];
+        let mut settlement = Settlement::new(log, policy, receipt, self.step.cost);
+        settlement.at = self.at;
+        settlement.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
+        if let Verb::Renew(_) = self.step.verb {
+            let id = self.step.id.and_then(|id| id.entry_id(salt, |_| None));
+            settlement.change = Change::Renew { id };
+        }
+        settlement
+    }
 }
 
 /// A call and its expected result.
@@ -114,6 +141,8 @@ struct Issued {
     log: LogId,
     id: Option<EntryId>,
     receipt: Receipt,
+    /// Whether the entry was renewed at the receipt's time. By S9, the receipt may then still name it.
+    is_stale: bool,
 }
 
 /// The calls on a store so far, and what the store should hold after them.
@@ -193,22 +222,33 @@ impl Model {
         if let Some(CaseId::EntryOf(step)) = step.id {
             self.issued.get(&step)?;
         }
-        if let Verb::Settle(issuer) = step.verb {
+        if let Verb::Settle(issuer) | Verb::Renew(issuer) = step.verb {
             let issued = self.issued.get(&issuer)?;
             log = step.on.map_or(issued.log, |_| log);
             // A store may use an idempotency key as the entry id. The receipt then also matches another entry with that id and
             // time, which S1 and L13 leave open.
+            // A renewal with an id finds it at any later time.
             let is_namesake = |entry: &ReferenceEntry| {
                 entry.id.is_some()
                     && entry.id == issued.id
-                    && entry.at == issued.receipt.at()
+                    && (entry.at == issued.receipt.at() || step.id.is_some())
                     && entry.name != issued.receipt.entry()
             };
             if self.entries(log).iter().any(is_namesake) {
                 return None;
             }
+            // Only the id of the entry repeats a renewal.
+            if issued.is_stale && step.id.is_none() {
+                return None;
+            }
+            if step
+                .id
+                .is_some_and(|id| id.entry_id(SALT, |_| None) != issued.id)
+            {
+                return None;
+            }
         }
-        let runs = matches!(step.verb, Verb::Run(_));
+        let runs = matches!(step.verb, Verb::Run(_) | Verb::Renew(_));
         let default = limiter(place).policy.filter(|_| runs).map(policy);
         Some(Call {
             step,
@@ -281,6 +321,7 @@ impl Model {
         let is_it = |(other, issued): &(&usize, &Issued)| {
             let holds = |entry: &ReferenceEntry| entry.name == issued.receipt.entry();
             **other != step
+                && !issued.is_stale
                 && issued.log == call.log
                 && entry(**other) == Some(own)
                 && self.entries(issued.log).iter().any(holds)
@@ -304,36 +345,58 @@ impl Model {
                 Err(error) => CallResult::Failed(error.kind(), String::new()),
             };
         }
-        let Verb::Settle(issuer) = call.step.verb else {
+        let Some(issuer) = call.issuer() else {
             return CallResult::Reset {
                 there_was_a_log: self.reference.reset_now(log),
             };
         };
-        let Some(issued) = self.issued.get(&issuer) else {
+        let Some(issued) = self.issued.get(&issuer).cloned() else {
             return CallResult::Failed(ErrorKind::Inconsistent, String::new());
         };
-        let policy = &policies[call.policy];
-        let mut settlement = Settlement::new(log, policy, issued.receipt, call.step.cost);
-        settlement.at = call.at;
-        CallResult::settled(&settlement, self.reference.settle_now(&settlement))
+        let settlement = call.settlement(&policies, log, issued.receipt, SALT);
+        let facts = self.reference.settle_now(&settlement);
+        let renewed = limiter_core::Settled::new(&settlement, facts.clone()).receipt();
+        if let (Verb::Renew(_), Some(receipt)) = (call.step.verb, renewed) {
+            self.keep(&call, &settlement.to_record(1));
+            let name = |receipt: Receipt| (receipt.entry(), receipt.at());
+            let is_old = |other: &&mut Issued| {
+                other.log == issued.log && name(other.receipt) == name(receipt)
+            };
+            for issued in self.issued.values_mut().filter(is_old) {
+                issued.is_stale = true;
+            }
+            let issued = Issued {
+                receipt,
+                is_stale: false,
+                ..issued
+            };
+            self.issued.insert(step, issued);
+        }
+        CallResult::settled(&settlement, facts)
+    }
+
+    /// Notes how long the log is kept after an append by this operation.
+    fn keep(&mut self, call: &Call, op: &Op<'_>) {
+        let window = Some(op.retention().window).filter(|_| call.at == At::StoreClock);
+        self.kept.insert(call.log, window);
     }
 
     fn run(&mut self, step: usize, call: &Call, op: &Op<'_>) -> CallResult {
         let facts = self.reference.apply_now(op);
         let raw_facts = RawFacts::from(&facts);
         if raw_facts.outcome == RawFacts::APPENDED {
-            let window = [Some(op.policy), op.limiter_policy]
-                .into_iter()
-                .flatten()
-                .map(|policy| Retention::of(policy).window)
-                .max();
-            let window = window.filter(|_| call.at == At::StoreClock);
-            self.kept.insert(call.log, window);
+            self.keep(call, op);
         }
         let decision = decide(op, facts);
         if let Some(receipt) = decision.receipt() {
             let (log, id) = (call.log, op.id);
-            self.issued.insert(step, Issued { log, id, receipt });
+            let issued = Issued {
+                log,
+                id,
+                receipt,
+                is_stale: false,
+            };
+            self.issued.insert(step, issued);
         }
         CallResult::decided(&decision, Some(raw_facts))
     }

@@ -131,6 +131,11 @@ pub(crate) fn case(random: &mut Random, steps: RangeInclusive<u64>) -> Case {
                 // Rarely on a log that did not issue the receipt.
                 step.on = step.on.filter(|_| id == 0);
                 step.cost = if kind < 16 { 0 } else { cost };
+                if kind == 18 {
+                    step.verb = Verb::Renew(random.pick(&appends));
+                    // So that renewals are renewed.
+                    appends.push(number);
+                }
             }
             19 => step.verb = Verb::Reset,
             _ => {}
@@ -206,6 +211,9 @@ pub(crate) fn traffic(random: &mut Random) -> Case {
             7..=10 if number > 0 => {
                 step.verb = Verb::Settle(number - 1 - random.below(number.min(12)));
                 step.cost = (step.cost - 1) / 2;
+                if kind == 10 {
+                    step.verb = Verb::Renew(number - 1 - random.below(number.min(12)));
+                }
             }
             _ => {}
         }

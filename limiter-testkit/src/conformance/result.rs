@@ -35,7 +35,8 @@ pub(crate) struct Decided {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
-    pub(crate) applied: bool,
+    /// The entry's cost before, and its time afterwards. `None` unless it took effect.
+    pub(crate) changed: Option<(u64, Timestamp)>,
     pub(crate) status: Status,
     pub(crate) clock: Timestamp,
     pub(crate) newest: Option<Timestamp>,
@@ -58,7 +59,7 @@ impl From<&Facts> for RawFacts {
         let outcome = match facts.outcome {
             Outcome::Nothing => "Nothing",
             Outcome::Appended(_) => Self::APPENDED,
-            Outcome::Repeated(_) => "Repeated",
+            Outcome::Repeated { .. } => "Repeated",
         };
         Self {
             outcome,
@@ -85,9 +86,12 @@ impl CallResult {
 
     pub(crate) fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
         let newest = facts.log.newest;
+        let changed = facts
+            .changed
+            .map(|changed| (changed.cost_before, changed.entry.at));
         let settled = limiter_core::Settled::new(settlement, facts);
         Self::Settled(Box::new(Settled {
-            applied: settled.applied(),
+            changed,
             status: settled.status().clone(),
             clock: clock(settled.status()),
             newest,
@@ -142,7 +146,7 @@ impl CallResult {
     pub(crate) fn may_have_changed(&self) -> bool {
         match self {
             Self::Decided(decided) => decided.answer.appended,
-            Self::Settled(settled) => settled.applied,
+            Self::Settled(settled) => settled.changed.is_some(),
             Self::Reset { there_was_a_log } => *there_was_a_log,
             _ => false,
         }
@@ -163,7 +167,10 @@ impl fmt::Display for CallResult {
                     write!(f, ", appended by step {step}")?;
                 }
             }
-            Self::Settled(settled) => write!(f, "applied {}", settled.applied)?,
+            Self::Settled(settled) => match settled.changed {
+                Some((before, _)) => write!(f, "applied to a cost of {before}")?,
+                None => f.write_str("not applied")?,
+            },
             Self::Reset { there_was_a_log } => write!(f, "there was a log: {there_was_a_log}")?,
             Self::Failed(kind, text) if text.is_empty() => write!(f, "error {kind:?}")?,
             Self::Failed(_, text) => write!(f, "error {text}")?,

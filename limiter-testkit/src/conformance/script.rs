@@ -210,9 +210,10 @@ fn add_step(
         "peek" => step.verb = Verb::Run(Mode::Peek),
         "reset" => {}
         "settle" | "refund" => step.verb = Verb::Settle(*called.get(words.next()?)?),
+        "renew" => step.verb = Verb::Renew(*called.get(words.next()?)?),
         _ => return None,
     }
-    if step.verb != Verb::Reset && !text.starts_with("refund") {
+    if step.verb != Verb::Reset && !text.starts_with("refund") && !text.starts_with("renew") {
         step.cost = cost(words.next()?)?;
     }
     while let Some(word) = words.next() {

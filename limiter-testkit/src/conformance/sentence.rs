@@ -30,7 +30,7 @@ sentences! {
     L1 L2 L3 L4 L5 L6 L7 L8 L9 L10 L11 L12 L13 L14 L15
     M1 M2 M3 M4
     A1 A2 A3 A4 A5 A6 A7 A8
-    S1 S2 S3 S4 S5 S6 S7 S8
+    S1 S2 S3 S4 S5 S6 S7 S8 S9
     F1 F2
     E1 E2
     C1 C2

@@ -178,7 +178,7 @@ async fn compare(
     for (number, ((joint, got), expected)) in ops.iter().zip(got).zip(expected).enumerate() {
         let citation = match expected.outcome {
             _ if (got.log.now, got.log.clock) != (expected.log.now, expected.log.clock) => A2,
-            Outcome::Repeated(_) => A6,
+            Outcome::Repeated { .. } => A6,
             _ if denies => A5,
             _ => A4,
         };
@@ -197,7 +197,7 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
         return error.to_string();
     }
     let raw_facts = RawFacts::from(&facts);
-    let repeats = matches!(facts.outcome, Outcome::Repeated(_));
+    let repeats = matches!(facts.outcome, Outcome::Repeated { .. });
     let decision = decide(&op, facts);
     if joint.op.mode == Mode::Record && !decision.appended() {
         // It may be above the maximum, so that no wait helps: which limit binds is unspecified.

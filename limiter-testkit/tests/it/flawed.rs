@@ -63,6 +63,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Forgetting, F1, "SweepsInTwoSteps"),
     (Forgetting, L1, "SweepsAllNames"),
     (Forgetting, F2, "GivenTimesAsItsOwn"),
+    (Forgetting, F1, "KeepsTheExpiryOfRenewals"),
     (Cancel, C1, "LeavesHalfASettlement"),
     (Cancel, C1, "LeavesAnEntryWithoutItsId"),
     (Cancel, C1, "LeavesAnAppendWithoutItsExpiry"),
@@ -227,10 +228,19 @@ impl Flawed {
         let mut id = self.id(settlement.log);
         if self.is("SettlesOnAnyKey") {
             let ids: Vec<Id> = self.shared.logs.lock().unwrap().keys().cloned().collect();
-            let applies = |id: &Id| self.settle_copy(id, &settlement).applied;
+            let applies = |id: &Id| self.settle_copy(id, &settlement).applied();
             id = ids.into_iter().find(applies).unwrap_or(id);
         }
-        self.with(&id, |kept, clock| kept.log.settle(&settlement, clock))
+        self.with(&id, |kept, clock| {
+            let facts = kept.log.settle(&settlement, clock);
+            if let Change::Renew { .. } = settlement.change
+                && !self.is("KeepsTheExpiryOfRenewals")
+            {
+                let renewed = kept.log.expires_at().filter(|_| facts.applied());
+                kept.until = renewed.map_or(kept.until, Timestamp::as_micros);
+            }
+            facts
+        })
     }
 
     fn settle_copy(&self, id: &Id, settlement: &Settlement<'_>) -> SettlementFacts {
@@ -369,7 +379,7 @@ impl WindowStore for Flawed {
             "LeavesAnEntryWithoutItsId" => {
                 let half = |before: &Kept| {
                     let outcome = before.log.clone().apply(&op, now()).outcome;
-                    if op.id.is_some() && !matches!(outcome, Outcome::Repeated(_)) {
+                    if op.id.is_some() && !matches!(outcome, Outcome::Repeated { .. }) {
                         let mut without = op;
                         without.id = None;
                         _ = self.apply_step(without);
@@ -395,13 +405,13 @@ impl WindowStore for Flawed {
         let (id, whole) = (self.id(settlement.log), || self.settle_step(settlement));
         Ok(match self.flaw {
             "FindsThenSettles" => {
-                let applied = self.settle_copy(&id, &settlement).applied;
+                let changed = self.settle_copy(&id, &settlement).changed;
                 std::thread::yield_now();
-                SettlementFacts { applied, ..whole() }
+                SettlementFacts { changed, ..whole() }
             }
-            "LeavesHalfASettlement" if settlement.cost > 0 => {
+            "LeavesHalfASettlement" if settlement.change != Change::Cost(0) => {
                 let mut refund = settlement;
-                refund.cost = 0;
+                refund.change = Change::Cost(0);
                 let half = |_: &Kept| drop(self.settle_step(refund));
                 self.in_halves(id, half, whole).await
             }

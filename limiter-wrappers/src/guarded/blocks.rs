@@ -125,7 +125,7 @@ impl Block {
     }
 
     /// Returns the facts of a spent acquire: the log as it was granted, at the time that has passed since.
-    fn facts(&self, now: Instant) -> Facts {
+    fn facts(&self, op: &Op<'_>, now: Instant) -> Facts {
         let log = &self.log;
         let passed = now.duration_since(self.received);
         let clock = log.clock.saturating_add(passed);
@@ -133,10 +133,13 @@ impl Block {
             admitted: true,
             refundable: false,
             // The log holds the entry already: the one of the block.
-            outcome: Outcome::Repeated(Entry {
-                id: EntryId::from_u128(0),
-                at: log.now,
-            }),
+            outcome: Outcome::Repeated {
+                entry: Entry {
+                    id: EntryId::from_u128(0),
+                    at: log.now,
+                },
+                cost: op.cost,
+            },
             log: LogFacts {
                 now: log.now.max(clock),
                 clock,
@@ -234,7 +237,7 @@ impl Blocks {
         }
         block.left -= op.cost;
         self.spent.fetch_add(1, Ordering::Relaxed);
-        Some((block.facts(now.monotonic), block.request))
+        Some((block.facts(op, now.monotonic), block.request))
     }
 
     /// Returns units to the block that they were spent from, if it is still there.

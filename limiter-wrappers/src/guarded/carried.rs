@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-use limiter_core::store::{At, EntryId, LogKey, Retention, Settlement};
+use limiter_core::store::{At, Change, EntryId, LogKey, Retention, Settlement};
 use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -182,48 +182,60 @@ impl Carried {
         }
     }
 
-    /// Adjusts the cost of an entry that the local store has settled. `before` and `after` are the total costs of the local log.
-    pub(super) fn settle(
+    /// Follows a settlement that the local store has applied at `clock` to an entry of this cost.
+    pub(super) fn settle(&mut self, settlement: &Settlement<'_>, before: u64, clock: Timestamp) {
+        let is_given = settlement.at != At::StoreClock;
+        match settlement.change {
+            Change::Cost(cost) => {
+                let at = settlement.receipt.at();
+                if !self.replace(settlement, before, cost, clock) && cost > before {
+                    // Settlements of its neighbours must not find the added cost, because their own cells are sent.
+                    let cell = Cell {
+                        oldest: Timestamp::from_micros_saturating(u64::MAX),
+                        newest: at,
+                        is_given,
+                        cost: cost - before,
+                    };
+                    self.add(settlement.log, None, clock, cell);
+                }
+            }
+            Change::Renew { .. } => {
+                self.replace(settlement, before, 0, clock);
+                let retention = settlement.to_record(before).retention();
+                let cell = Cell {
+                    oldest: clock,
+                    newest: clock,
+                    is_given,
+                    cost: before,
+                };
+                self.add(settlement.log, Some(retention), clock, cell);
+            }
+        }
+    }
+
+    /// Replaces the cost of an entry in its cell. Returns `false` if that is sent, or about to be.
+    fn replace(
         &mut self,
         settlement: &Settlement<'_>,
-        before: u64,
-        after: u64,
+        old: u64,
+        new: u64,
         clock: Timestamp,
-    ) {
+    ) -> bool {
         let at = settlement.receipt.at();
-        let number = self
-            .numbers
-            .get(&id_of(settlement.log))
-            .copied()
-            .unwrap_or_default();
+        let number = self.numbers.get(&id_of(settlement.log)).copied();
+        let number = number.unwrap_or_default();
         let log = self.logs.get_mut(&number);
         let mut unsent = log.into_iter().flat_map(|log| {
             let first = log.first_open();
             log.cells.iter_mut().skip(first)
         });
-        if let Some(cell) = unsent.find(|cell| cell.oldest <= at && at <= cell.newest) {
-            cell.cost = cell
-                .cost
-                .saturating_add(after)
-                .saturating_sub(before)
-                .min(MAX_COST);
-            self.trim(number, clock);
-        } else if after > before {
-            // Settlements of its neighbours must not find the added cost, because their own cells are sent.
-            let oldest = Timestamp::from_micros_saturating(u64::MAX);
-            let is_given = settlement.at != At::StoreClock;
-            self.add(
-                settlement.log,
-                None,
-                clock,
-                Cell {
-                    oldest,
-                    newest: at,
-                    is_given,
-                    cost: after - before,
-                },
-            );
-        }
+        let Some(cell) = unsent.find(|cell| cell.oldest <= at && at <= cell.newest) else {
+            return false;
+        };
+        let cost = cell.cost.saturating_add(new).saturating_sub(old);
+        cell.cost = cost.min(MAX_COST);
+        self.trim(number, clock);
+        true
     }
 
     /// Removes the cells of a log.

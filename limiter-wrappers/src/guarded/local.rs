@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use limiter_core::SyncStore;
 use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Policy, SyncStore, policy};
 
 use super::carried::{Carried, Cell};
 
@@ -15,9 +15,6 @@ pub(crate) struct Local {
     /// The number of carried logs, so that a healthy call takes no lock.
     waiting: AtomicUsize,
 }
-
-/// Counts everything that a log holds.
-static TOTAL: Policy = policy!("4503599627370496/104249d");
 
 impl Local {
     pub(crate) fn new(store: impl SyncStore, seed: Option<u64>) -> Self {
@@ -61,21 +58,17 @@ impl Local {
 
     /// Settles an entry that the local log holds.
     pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
-        let mut peek = Op::peek(settlement.log.key, &TOTAL).with_name(settlement.log.name);
-        peek.at = settlement.at;
-        let peek = || self.store.apply_now(&peek).log;
-        let total = || peek().usage.first().map_or(0, |usage| usage.used);
+        let peek = settlement.to_record(1).to_peek();
         // Most entries are the primary store's: they take no lock.
-        peek().newest?;
+        self.store.apply_now(&peek).log.newest?;
         let settled = self.locked(|carried| {
-            let before = total();
             let facts = self.store.settle_now(settlement);
-            if facts.applied {
-                carried.settle(settlement, before, total(), facts.log.now);
+            if let Some(changed) = facts.changed {
+                carried.settle(settlement, changed.cost_before, facts.log.now);
             }
             facts
         });
-        settled.applied.then_some(settled)
+        settled.applied().then_some(settled)
     }
 }
 

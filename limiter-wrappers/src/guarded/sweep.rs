@@ -18,7 +18,7 @@ use super::local::Local;
 const LOGS_AT_A_TIME: usize = 64;
 /// How long a node rests after an error, and how soon the sweep looks at others.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A peek with it reads a store's clock, past the denials.
+/// A peek with it reads the primary store's clock, past the denials.
 static CLOCK: Policy = policy!("1/1us");
 
 impl<S: WindowStore> Inner<S> {
@@ -94,7 +94,7 @@ impl<S: WindowStore> Inner<S> {
         log: LogKey<'_>,
     ) -> Result<bool, Error> {
         // Before the primary store's clock is read: an entry may count for longer than it should, but not shorter.
-        let clock = local.store.apply_now(&Op::peek("", &CLOCK)).log.clock;
+        let clock = local.store.read_clock();
         let Some(cell) = local.locked(|carried| carried.oldest(number, clock)) else {
             return Ok(false);
         };

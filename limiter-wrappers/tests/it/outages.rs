@@ -192,7 +192,7 @@ fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
             .poll(&mut Context::from_waker(Waker::noop()))
         {
             Poll::Ready(answer) => answer
-                .map(|facts| facts.applied)
+                .map(|facts| facts.applied())
                 .map_err(|error| error.kind()),
             Poll::Pending => panic!("it would wait forever"),
         }

@@ -1,0 +1,76 @@
+-- Moves one entry to now. The last file of the script, after head.lua, entry.lua, log.lua, merge.lua, append.lua and change.lua.
+local defaults, form, ttl = parse('>BBI2', request, RENEW_HEAD_LEN - 3)
+local has_resolution = form % CALLER_ID == RESOLUTION
+local limits_end = #request - (has_resolution and LIMIT_LEN or 0)
+
+-- The entry where an earlier attempt has moved it. The store's id may then have another ttl code.
+local function find_moved(log)
+  local at, window = parse('>I7I7', request, CALLER_ID_LEN + 1)
+  local id = sub(request, 1, CALLER_ID_LEN)
+  local number = sub(id, 2 - OWN_ID_LEN)
+  local is_own = since and sub(id, 1, CALLER_ID_LEN - OWN_ID_LEN) == string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN)
+  local from = '[' .. from_time(math.max(at, log.t - window + 1))
+  repeat
+    local members = range(log, from, '+', READ_BATCH)
+    for _, member in ipairs(members) do
+      local found = id_of(member)
+      if found == id or is_own and #found == OWN_ID_LEN and sub(found, 3) == number then return member end
+    end
+    from = '(' .. (members[#members] or '')
+  until #members < READ_BATCH
+end
+
+-- Takes an entry out. Only differences of running totals count: either the newer entries lose its cost, or the older ones gain it.
+local function take_out(log, target, cost)
+  local newer, older = call('ZLEXCOUNT', key, '(' .. target, '+'), call('ZLEXCOUNT', key, '[\224', '(' .. target)
+  if newer == 0 or newer < older then return set_cost(target, 0) end
+  local old, new = older > 0 and call('ZRANGEBYLEX', key, '[\224', '(' .. target) or {}, {}
+  for i, member in ipairs(old) do
+    local _, total = read(member)
+    if byte(member, 8) >= LONG_BYTE then
+      new[i] = moved(member, cost, flags_of(member))
+    elseif total + cost < SHORT_TOTAL_END then
+      new[i] = sub(member, 1, 7) .. pack('>I5', total + cost) .. sub(member, SHORT_AGE_PLACE)
+    else
+      return set_cost(target, 0)
+    end
+  end
+  rewrite(old, new, 1)
+  call('ZREM', key, target)
+end
+
+local log, before, id = open(key, read_newest()), 0, string.rep('\0', CALLER_ID_LEN)
+local target, t = find_receipt(log), log.t
+if not target and log.newest and (since or form >= CALLER_ID) then target = find_moved(log) end
+if target then
+  local flags, _ = flags_of(target)
+  _, _, before = read(target)
+  id = id_of(target)
+  take_out(log, target, before)
+  -- The newest entry no longer describes the log.
+  log = reopened(t)
+  log.first, log.sum = nil, nil
+
+  local is_own = #id == OWN_ID_LEN
+  if is_own then id = pack('>I2', ttl) .. sub(id, 3) end
+  local limits, longest, cap, resolution, exact = {}, nil, 0, nil, nil
+  for place = RENEW_HEAD_LEN + 1, limits_end, LIMIT_LEN do
+    local window, max = parse('>I7I7', request, place)
+    local used, oldest, rest, first = count_in(log, window, max)
+    limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
+    if not longest or window > longest.window then longest = limits[#limits] end
+    if max > cap then cap = max end
+  end
+  if has_resolution then resolution, exact = parse('>I7I7', request, limits_end + 1) end
+  local fits = not has(flags, DENIED)
+  -- No limit is reported here.
+  finish({
+    log = log, cost = before, ttl = ttl, number = is_own and parse('>I4', id, 3), id = id, is_own = is_own, resolution = resolution,
+    exact = exact, limits = limits, first_own = #limits + 1, longest = longest, cap = cap, fits = fits,
+    is_refundable = fits and not has(flags, FINAL),
+  }, true)
+  if is_own then id = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id end
+  log = reopened(t)
+end
+return usage_in(log, RENEW_HEAD_LEN + 1 + defaults * LIMIT_LEN, limits_end + 1) .. id
+  .. pack('>I7I7I7I7B', before, now, t, log.last or 0, (target and APPLIED or 0) + (log.newest and 0 or EMPTY))
