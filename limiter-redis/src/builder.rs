@@ -170,7 +170,7 @@ impl RedisStoreBuilder {
     /// |---|---|
     /// | `redis://[[user]:password@]host[:port][/database]` | one server |
     /// | `rediss://…` | one server over TLS (feature `tls`) |
-    /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket |
+    /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket, on Unix |
     /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a Cluster, by one or more of its nodes (feature `cluster`) |
     /// | `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/name[/database]` | the master that sentinels call `name` (feature `sentinel`). Sentinels that require a login get the server's, or `?sentinel_user=…&sentinel_pass=…` |
     /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |

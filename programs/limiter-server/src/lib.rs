@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(not(unix))]
+compile_error!("limiter-server needs signals and sockets of Unix");
+
 mod admin;
 pub mod check;
 pub mod config;
