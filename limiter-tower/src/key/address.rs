@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 use http::header::FORWARDED;
 use http::{HeaderName, HeaderValue};
 use limiter_core::{IpBlock, Key, KeyBuf};
@@ -25,7 +27,13 @@ fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     let address = address.or_else(|| {
         extensions
-            .get::<axum::extract::ConnectInfo<SocketAddr>>()
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|info| info.0)
+    });
+    #[cfg(feature = "axum")]
+    let address = address.or_else(|| {
+        extensions
+            .get::<MockConnectInfo<SocketAddr>>()
             .map(|info| info.0)
     });
     #[cfg(feature = "tonic")]
@@ -40,8 +48,8 @@ fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address: that of the connection, or behind proxies that are [trusted](Trust), from `X-Forwarded-For` or `Forwarded`
-/// (RFC 7239).
+/// The client's address: that of the connection, or behind proxies that are [trusted](Trust), from `X-Forwarded-For`, `Forwarded`
+/// (RFC 7239) or a [field with one address](Self::header).
 ///
 /// Several lines of the field are one list, in their order. Each line is read from the right, so a client cannot change how the
 /// proxies' entries are read. Empty entries do not count. An entry may have a port, brackets, quotes and a zone, which are
@@ -70,18 +78,20 @@ pub struct ClientAddress {
     ipv6_prefix: u8,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Field {
     XForwardedFor,
     Forwarded,
+    /// A field with a single address, which the nearest proxy sets.
+    Single(HeaderName),
 }
 
 impl ClientAddress {
     /// Returns the extractor of the connection's address: the client's, if no proxy is in front.
     ///
     /// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
-    /// `into_make_service_with_connect_info::<SocketAddr>()`), else in tonic's `TcpConnectInfo` (feature `tonic`), else in
-    /// [`Peer`]. A request with none of them has no key.
+    /// `into_make_service_with_connect_info::<SocketAddr>()`; in tests, axum's layer `MockConnectInfo` outside this one), else in
+    /// tonic's `TcpConnectInfo` (feature `tonic`), else in [`Peer`]. A request with none of them has no key.
     #[must_use]
     pub const fn peer() -> Self {
         Self::x_forwarded_for(Trust::Hops(0))
@@ -107,6 +117,39 @@ impl ClientAddress {
         }
     }
 
+    /// Returns the extractor that reads a field with a single address, such as `X-Real-IP` or `CF-Connecting-IP`.
+    ///
+    /// With [`Trust::Networks`], the field counts only if the peer is in them; any other peer is the client itself. With
+    /// [`Trust::Hops`] of 1 or more, the field of every peer counts, so nobody may reach the server without the proxy.
+    ///
+    /// The trusted proxy must set the field, or remove a client's. A field on several lines, or with anything but one address, is no key.
+    ///
+    /// ```
+    /// use limiter_tower::RequestHead;
+    /// use limiter_tower::key::{ClientAddress, KeyExtractor, Peer, Trust};
+    ///
+    /// let proxies = Trust::Networks(["173.245.48.0/20".parse()?].into());
+    /// let key = ClientAddress::header(http::HeaderName::from_static("cf-connecting-ip"), proxies);
+    /// let mut request = http::Request::get("/").header("cf-connecting-ip", "2001:db8::7").body(())?;
+    /// request.extensions_mut().insert(Peer("173.245.48.9:4711".parse()?));
+    /// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"2001:db8::/64");
+    ///
+    /// request.extensions_mut().insert(Peer("203.0.113.7:4711".parse()?)); // It bypasses the proxy.
+    /// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"203.0.113.7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn header(name: HeaderName, trust: Trust) -> Self {
+        Self {
+            field: Field::Single(name),
+            trust: match trust {
+                Trust::Hops(hops) => Trust::Hops(hops.min(1)),
+                networks @ Trust::Networks(_) => networks,
+            },
+            ipv6_prefix: IPV6_PREFIX,
+        }
+    }
+
     /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
     #[must_use]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
@@ -117,7 +160,7 @@ impl ClientAddress {
     /// Returns the client's address.
     #[must_use]
     pub fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
-        match self.field {
+        match &self.field {
             Field::XForwardedFor => {
                 let lines = head.headers().get_all(X_FORWARDED_FOR).iter().rev();
                 self.trust.client(peer(head), lines.flat_map(entries))
@@ -127,6 +170,13 @@ impl ClientAddress {
                 let elements = lines.flat_map(|line| forwarded::elements(line.as_bytes()));
                 self.trust
                     .client(peer(head), elements.map(forwarded::address))
+            }
+            Field::Single(name) => {
+                let mut lines = head.headers().get_all(name).iter();
+                let line = lines.next();
+                let is_single = lines.next().is_none();
+                let entry = line.map(|line| node::address(line.as_bytes()).filter(|_| is_single));
+                self.trust.client(peer(head), entry.into_iter())
             }
         }
     }

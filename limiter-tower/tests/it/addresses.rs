@@ -29,6 +29,7 @@ fn key(extractor: &impl KeyExtractor, request: &Request<()>) -> Option<String> {
 fn extractor(field: &str, trust: Trust) -> ClientAddress {
     match field {
         "forwarded" => ClientAddress::forwarded(trust),
+        "x-real-ip" => ClientAddress::header(HeaderName::from_static("x-real-ip"), trust),
         _ => ClientAddress::x_forwarded_for(trust),
     }
 }
@@ -105,9 +106,33 @@ const FORWARDED: &str = r#"
     net | 10.0.0.1:80 | for=_hidden | none
 "#;
 
+/// A field with one address. The first peer that is no trusted proxy is the client.
+const X_REAL_IP: &str = "
+    net | 10.0.0.1:80 | 203.0.113.7 | 203.0.113.7
+    net | 10.0.0.1:80 | [2001:db8::1]:443 | 2001:db8::/64
+    net | 10.0.0.1:80 | ::ffff:203.0.113.7 | 203.0.113.7
+    net | 10.0.0.1:80 | 10.9.9.9 | 10.9.9.9
+    net | 10.0.0.1:80 | 10.0.0.1
+    net | 203.0.113.9:80 | 1.1.1.1 | 203.0.113.9
+    net | [2001:db8::9]:80 | 1.1.1.1 | 2001:db8::/64
+    net | 10.0.0.1:80 | 1.1.1.1, 203.0.113.7 | none
+    net | 10.0.0.1:80 | 1.1.1.1 | 203.0.113.7 | none
+    net | 10.0.0.1:80 | | 203.0.113.7 | none
+    net | 10.0.0.1:80 | unknown | none
+    0   | 10.0.0.1:80 | 203.0.113.7 | 10.0.0.1
+    1   | 10.0.0.1:80 | 203.0.113.7 | 203.0.113.7
+    2   | 10.0.0.1:80 | 203.0.113.7 | 203.0.113.7
+    1   | 10.0.0.1:80 | 1.1.1.1 | 203.0.113.7 | none
+    1   | 10.0.0.1:80 | none
+";
+
 #[test]
 fn trust_takes_hops_from_the_right() {
-    for (field, rows) in FIELDS.into_iter().zip([X_FORWARDED_FOR, FORWARDED]) {
+    for (field, rows) in [
+        ("x-forwarded-for", X_FORWARDED_FOR),
+        ("forwarded", FORWARDED),
+        ("x-real-ip", X_REAL_IP),
+    ] {
         for row in rows.lines().skip(1) {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let [trust, peer, lines @ .., expected] = &cells[..] else {
@@ -311,7 +336,7 @@ proptest! {
     /// No header makes an extractor panic or find an address that is not canonical.
     #[test]
     fn no_header_panics(lines in prop::collection::vec(header_value(), 0..4), trust in trust()) {
-        for field in ["x-forwarded-for", "forwarded", "x-api-key", "host"] {
+        for field in ["x-forwarded-for", "forwarded", "x-real-ip", "x-api-key", "host"] {
             let request = request(PEER, field, &lines);
             let head = RequestHead::from(&request);
             let found = extractor(field, trust.clone()).address(&head);
