@@ -5,3 +5,5 @@ mod known_bugs;
 mod open_store;
 #[cfg(feature = "log")]
 mod own_store;
+#[cfg(feature = "memory")]
+mod shares;
