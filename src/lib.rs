@@ -118,6 +118,10 @@ struct Recipes;
 #[doc = include_str!("../docs/leases.md")]
 struct Leases;
 
+#[cfg(all(doctest, feature = "wrappers"))]
+#[doc = include_str!("../docs/regions.md")]
+struct Regions;
+
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/from-governor.md")]
 struct FromGovernor;

@@ -11,3 +11,4 @@ mod metrics;
 mod outages;
 mod script;
 mod several;
+mod ways;
