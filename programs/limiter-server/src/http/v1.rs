@@ -211,6 +211,12 @@ async fn ask(
             out
         }
         (Op::Status, _) => json!(limiter.status(key).await?),
+        // No work was done.
+        (Op::Record, _) if cost == 0 => {
+            let mut out = json!(limiter.status(key).await?);
+            out["allowed"] = json!(true);
+            out
+        }
         _ => match decide(service, op, limiter, key, request, cost).await {
             Ok(decision) => {
                 if op == Op::Acquire && decision.is_allowed() {

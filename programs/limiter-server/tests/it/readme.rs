@@ -275,6 +275,27 @@ fn a_budget_of_tokens_is_charged_after_the_response() {
 }
 
 #[test]
+fn a_gateway_limits_requests_and_tokens_in_one_call() {
+    let section = README.split("### Limit an LLM gateway's").nth(1).unwrap();
+    let [limits, body] = ["yaml", "json"].map(|language| blocks(section, language)[0]);
+    let server = Server::start(limits, &[]);
+    let used = |key: &str| {
+        let body = format!(r#"{{"domain":"gateway","descriptor":[["{key}","7"]]}}"#);
+        server.post("/v1/status", &body).1["used"].clone()
+    };
+    // The tokens of each response, and the status of the request after it.
+    for (tokens, status, requests) in [(0, 200, 1), (600, 200, 2), (600, 429, 2)] {
+        let record =
+            format!(r#"{{"domain":"gateway","descriptor":[["tokens","7"]],"cost":{tokens}}}"#);
+        let (recorded, answer) = server.post("/v1/record", &record);
+        assert_eq!(recorded, 200, "{answer}");
+        assert_eq!(server.post("/json", body).0, status, "{tokens}");
+        assert_eq!(used("requests"), requests, "{tokens}");
+    }
+    assert_eq!(used("tokens"), 1_000);
+}
+
+#[test]
 fn the_example_with_envoy_limits_as_written() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy");
     let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
