@@ -23,6 +23,7 @@ use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+pub use self::blocks::can_lease;
 use self::blocks::{Asking, Blocks, lease_of};
 pub use self::builder::GuardedBuilder;
 use self::denials::{Denials, Watch};

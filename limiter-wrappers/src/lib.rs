@@ -14,4 +14,4 @@ mod guarded;
 pub mod observe;
 
 #[cfg(feature = "outages")]
-pub use guarded::{Guarded, GuardedBuilder, Outage};
+pub use guarded::{Guarded, GuardedBuilder, Outage, can_lease};

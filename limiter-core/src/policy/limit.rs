@@ -103,7 +103,8 @@ impl Limit {
     /// [idempotency key](crate::request::Acquire::idempotency_key).
     ///
     /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The longest one that is at
-    /// most a sixtieth of the window is a good start. Default: no lease.
+    /// most a sixtieth of the window is a good start. Default: no lease. A lease that cannot be used still has its price, as with a
+    /// maximum below 17, beside a limit without a lease, or without a `Guarded` store: `limiter_wrappers::can_lease` checks a policy.
     ///
     /// ```
     /// use std::time::Duration;

@@ -92,6 +92,28 @@ pub(super) struct Asking<'a> {
     units: u64,
 }
 
+/// Returns `true` if acquires with this policy can be decided without calling the store.
+///
+/// That needs a [lease](limiter_core::Limit::with_lease) of every limit, a policy that counts admitted requests, and maxima of at
+/// least 17: a process takes at most half of what remains, and no fewer units than eight acquires cost. Otherwise a lease only has
+/// its price: a key at its limit admits less of its rate. Even if it can be used, it is worth its price only for windows of
+/// at least 60 leases, and for keys with more than some ten acquires within a lease.
+///
+/// ```
+/// use limiter_core::policy;
+/// use limiter_wrappers::can_lease;
+///
+/// assert!(can_lease(&policy!("100000/1m+1s")));
+/// assert!(!can_lease(&policy!("10/1m+1s")));
+/// assert!(!can_lease(&policy!("100000/1m+1s, 500/1s")));
+/// ```
+#[must_use]
+pub fn can_lease(policy: &Policy) -> bool {
+    policy.lease().is_some()
+        && policy.counting() == Counting::Admitted
+        && policy.smallest_max() > 2 * SMALLEST
+}
+
 /// Returns the lease of a plain acquire: the shortest of the limits that it counts in. `None` for any other operation.
 pub(super) fn lease_of(op: &Op<'_>) -> Option<Duration> {
     let lease = op.policy.lease()?;
