@@ -187,7 +187,8 @@ impl Rule {
     }
 
     /// Refunds the charge if the client disconnects before the response's head is known. Default: the charge stays, because
-    /// the work may have been done.
+    /// the work may have been done. Use it only for requests whose work stops with them: with it, a client that always disconnects
+    /// in time is never charged. A body that breaks off after the head keeps its charge.
     ///
     /// The refund runs as a task of the tokio runtime. It is lost if the process ends or the store fails; the charge then stays
     /// until it expires.

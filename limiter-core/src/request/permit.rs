@@ -20,7 +20,8 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// An admitted acquire, which can be settled or refunded later.
 ///
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
-/// [`on_drop`](Self::on_drop) changes that.
+/// [`on_drop`](Self::on_drop) changes that. Work that breaks off should be charged for what it has done so far, as in the example
+/// there: with a refund instead, a client could break off each stream on purpose, and streams would be free.
 ///
 /// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
 /// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
