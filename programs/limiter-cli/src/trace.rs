@@ -14,6 +14,7 @@ use std::io::{BufReader, Chain, Cursor, Read};
 use combined::CombinedRows;
 use csv::CsvRows;
 
+pub(crate) use row::shown;
 pub use row::{Action, Format, Malformed, Row};
 pub use time::{parse_access_log_time, parse_at};
 
@@ -50,6 +51,14 @@ impl<R: Read> Trace<R> {
             Format::Combined => Rows::Combined(CombinedRows::default()),
         };
         Ok(Self { input, rows })
+    }
+
+    /// Returns the line in which the latest row starts, counted from 1.
+    pub const fn line(&self) -> u64 {
+        match &self.rows {
+            Rows::Csv(rows) => rows.line(),
+            Rows::Combined(rows) => rows.line(),
+        }
     }
 
     /// Returns the next row, in the order of the input; `None` at its end. After a skippable [`Malformed`] row,

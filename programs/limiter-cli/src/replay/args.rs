@@ -28,8 +28,8 @@ pub struct Replay {
     /// The format of the trace [default: detected from its content]
     #[arg(long, value_enum)]
     pub(super) format: Option<Format>,
-    /// Count the IPv6 addresses of a network together, by this length of its prefix in bits; limiter-tower's default is 64. Other
-    /// keys stay as they are
+    /// Count the IPv6 addresses of a network together, by this length of its prefix in bits; limiter-tower's default is 64. A key
+    /// that is no address is malformed
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=128))]
     pub(super) client_prefix: Option<u8>,
     /// A text summary, or one JSON object per row. JSON replaces bytes that are not UTF-8

@@ -8,7 +8,7 @@ use limiter_memory::MemoryStore;
 
 use super::Replay;
 use crate::json::DecisionFields;
-use crate::trace::{Action, Malformed, Row, Trace};
+use crate::trace::{Action, Malformed, Row, Trace, shown};
 
 /// The result of a row.
 #[derive(Debug)]
@@ -53,32 +53,44 @@ pub(super) fn replay<R: Read>(
     let mut skipped = Skipped::default();
     while let Some(row) = trace.next() {
         number += 1;
-        match row {
-            Ok(row) => {
-                let network = args.client_prefix.and_then(|bits| network(row.key, bits));
-                let key = network.as_ref().map_or(row.key, AsRef::as_ref);
-                let row = Row { key, ..row };
-                let result = run_row(&row, limiter)
-                    .with_context(|| format!("deciding on row {number} of the trace"))?;
-                each(&row, &result)?;
-            }
-            Err(error) => {
-                let malformed: Malformed = error.downcast()?;
-                if !(args.skip_invalid && malformed.skippable) {
-                    return Err(malformed.into());
+        let malformed = match row {
+            Ok(row) => match args.client_prefix.map(|bits| network(row.key, bits)) {
+                Some(Err(message)) => Malformed {
+                    line: trace.line(),
+                    message,
+                    skippable: true,
+                },
+                network => {
+                    let network = network.and_then(Result::ok);
+                    let key = network.as_ref().map_or(row.key, AsRef::as_ref);
+                    let row = Row { key, ..row };
+                    let result = run_row(&row, limiter)
+                        .with_context(|| format!("deciding on row {number} of the trace"))?;
+                    each(&row, &result)?;
+                    continue;
                 }
-                skipped.count += 1;
-                skipped.first.get_or_insert(malformed);
-            }
+            },
+            Err(error) => error.downcast()?,
+        };
+        if !(args.skip_invalid && malformed.skippable) {
+            return Err(malformed.into());
         }
+        skipped.count += 1;
+        skipped.first.get_or_insert(malformed);
     }
     Ok(skipped)
 }
 
-/// Returns the key of an address's network. `None` if the key is not an address.
-fn network(key: &[u8], bits: u8) -> Option<KeyBuf> {
-    let address = std::str::from_utf8(key).ok()?.parse().ok()?;
-    Some(IpBlock::with_prefix(address, bits).to_key())
+/// Returns the key of an address's network, or what was expected.
+fn network(key: &[u8], bits: u8) -> Result<KeyBuf, String> {
+    let text = std::str::from_utf8(key).ok();
+    match text.and_then(|text| text.parse().ok()) {
+        Some(address) => Ok(IpBlock::with_prefix(address, bits).to_key()),
+        None => Err(format!(
+            "--client-prefix: expected an IP address without a port, found {}",
+            shown(key)
+        )),
+    }
 }
 
 #[inline]

@@ -31,6 +31,11 @@ impl CombinedRows {
         }
     }
 
+    /// Returns the line of the latest row.
+    pub(super) const fn line(&self) -> u64 {
+        self.number
+    }
+
     /// Reads the next line that is not empty. Returns `false` at the end, and if the line is too long.
     fn read(&mut self, input: &mut impl BufRead) -> io::Result<bool> {
         loop {
@@ -102,7 +107,8 @@ pub(super) fn split(line: &[u8]) -> Option<(&[u8], &[u8; ACCESS_LOG_TIME])> {
 /// after a word.
 ///
 /// Other words may precede an IP address: a virtual host, a container's name, or the time and host of syslog or docker.
-/// A list of forwarded addresses has no client, because the number of trusted proxies is unknown.
+/// A list of forwarded addresses has no client, because the number of trusted proxies is unknown. Nor have two addresses in a row: one
+/// may be a balancer's.
 fn client(head: &[u8]) -> Option<&[u8]> {
     let mut words = head.split(|b| *b == b' ').filter(|word| !word.is_empty());
     let first = words.next()?;
@@ -116,7 +122,7 @@ fn client(head: &[u8]) -> Option<&[u8]> {
         if next == b"-" {
             return (is_address(word) || is_first && is_host_name(word)).then_some(word);
         }
-        if word.contains(&b',') {
+        if word.contains(&b',') || is_address(word) && is_address(next) {
             return None;
         }
         (word, is_first) = (next, false);

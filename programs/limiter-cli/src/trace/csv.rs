@@ -64,6 +64,11 @@ impl CsvRows {
         }
     }
 
+    /// Returns the line in which the latest row starts.
+    pub(super) const fn line(&self) -> u64 {
+        self.record.line
+    }
+
     #[inline]
     fn row(&self) -> anyhow::Result<Row<'_>> {
         let record = &self.record;
@@ -78,6 +83,11 @@ impl CsvRows {
         }
         let at = record.get(columns.at);
         let at: Timestamp = parse_at(at).map_err(|expected| self.wrong("at", expected, at))?;
+        let key = record.get(columns.key);
+        // Such keys come from a field that is missing, or from a column that was not split.
+        if key.is_empty() || memchr::memchr2(b'\r', b'\n', key).is_some() {
+            return Err(self.wrong("key", "expected a key of one line", key));
+        }
         let cost = match columns.cost.map(|i| record.get(i).trim_ascii()) {
             None | Some(b"") => 1,
             Some(text) => parse_cost(text)
@@ -94,7 +104,7 @@ impl CsvRows {
         };
         Ok(Row {
             at,
-            key: record.get(columns.key),
+            key,
             action,
             cost,
         })

@@ -86,7 +86,7 @@ pub(super) fn read_failed(error: &io::Error) -> anyhow::Error {
 }
 
 /// Returns bytes of the input for an error message: printable, and at most the first 60.
-pub(super) fn shown(bytes: &[u8]) -> String {
+pub(crate) fn shown(bytes: &[u8]) -> String {
     const MAX_SHOWN: usize = 60;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN)]);
     let dots = if bytes.len() > MAX_SHOWN { "…" } else { "" };

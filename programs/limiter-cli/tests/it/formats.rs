@@ -1,6 +1,8 @@
 //! Real-world variants of the trace formats.
 
-use std::process::Command;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use limiter_cli::escape::unescape;
 use serde_json::Value;
@@ -68,11 +70,10 @@ fn times_are_rounded_down_to_microseconds() {
 #[test]
 fn keys_are_any_bytes() {
     let long = "x".repeat(1 << 20);
-    let trace = format!(
-        "at,key\n0,\n1,\"a,b\"\n2,\"say \"\"hi\"\"\"\n3,\"two\nlines\"\n4, k \n5,ключ\n6,{long}\n"
-    );
+    let trace =
+        format!("at,key\n1,\"a,b\"\n2,\"say \"\"hi\"\"\"\n3,two lines\n4, k \n5,ключ\n6,{long}\n");
     let keys: Vec<String> = rows(trace).into_iter().map(|(_, key)| key).collect();
-    let expected = ["", "a,b", "say \"hi\"", "two\nlines", " k ", "ключ", &long];
+    let expected = ["a,b", "say \"hi\"", "two lines", " k ", "ключ", &long];
     assert_eq!(keys, expected);
 
     // Keys that are not UTF-8 stay distinct, although they print alike.
@@ -154,8 +155,8 @@ fn a_generated_trace_can_be_replayed() {
     assert!(of("client-1") > 4 * of("client-10") && of("client-10") > 0);
 }
 
-#[test]
-fn the_commands_of_the_readme_read_other_formats() {
+/// Returns the commands of the README that read other formats.
+fn commands() -> Vec<&'static str> {
     let readme = include_str!("../../README.md");
     let (_, section) = readme.split_once("### Other formats").unwrap();
     let commands: Vec<_> = section
@@ -165,12 +166,45 @@ fn the_commands_of_the_readme_read_other_formats() {
         .filter(|command| command.contains("| limiter replay"))
         .collect();
     assert_eq!(commands.len(), 5, "{commands:?}");
+    commands
+}
+
+const FORMATS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/formats");
+
+fn run(command: &str, folder: &Path) -> Output {
+    let program = concat!("| ", env!("CARGO_BIN_EXE_limiter"), " ");
+    let command = command.replace("| limiter ", program);
+    let mut shell = Command::new("sh");
+    let shell = shell.current_dir(folder).args(["-c", &command]);
+    shell.output().unwrap()
+}
+
+/// The same logs as other programs write them: with other line ends, empty lines, and ports.
+fn rewritten(folder: &Path) {
+    for file in fs::read_dir(FORMATS).unwrap() {
+        let file = file.unwrap();
+        let text = fs::read_to_string(file.path()).unwrap();
+        let text = match file.file_name().to_str().unwrap() {
+            "iis.log" | "cloudfront.log" => text.replace("203.0.113.7", "203.0.113.7:4711"),
+            _ => text,
+        };
+        let text = format!("{}\r\n", text.replace('\n', "\r\n"));
+        fs::write(folder.join(file.file_name()), text).unwrap();
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_read_other_formats() {
+    let folder = tempfile::tempdir().unwrap();
+    rewritten(folder.path());
+    for folder in [Path::new(FORMATS), folder.path()] {
+        commands_read(folder);
+    }
+}
+
+fn commands_read(folder: &Path) {
     let run = |command: &str| {
-        let program = concat!("| ", env!("CARGO_BIN_EXE_limiter"), " ");
-        let command = command.replace("| limiter ", program);
-        let mut shell = Command::new("sh");
-        shell.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/data/formats"));
-        let output = shell.args(["-c", &command]).output().unwrap();
+        let output = run(command, folder);
         assert!(output.status.success(), "{command}: {output:?}");
         text(&output.stdout)
     };
@@ -180,7 +214,7 @@ fn the_commands_of_the_readme_read_other_formats() {
         8 => "2001:db8::c",
         _ => "203.0.113.7",
     };
-    for command in commands {
+    for command in commands() {
         let rows = |options: &str| {
             let printed = run(&format!("{command} --output jsonl {options}"));
             let row = |line: &str| {
@@ -197,5 +231,49 @@ fn the_commands_of_the_readme_read_other_formats() {
         let networks = rows("--client-prefix 64");
         let of_network = networks.iter().filter(|(_, key, _)| key == "2001:db8::/64");
         assert_eq!(of_network.count(), 3, "{command}");
+    }
+}
+
+#[test]
+fn a_field_that_is_not_logged_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(FORMATS).unwrap() {
+        let file = file.unwrap();
+        let text = fs::read_to_string(file.path()).unwrap();
+        let text = text
+            .replace("remote_addr", "client")
+            .replace(" c-ip", " x-ip");
+        fs::write(folder.path().join(file.file_name()), text).unwrap();
+    }
+    let without = commands().into_iter().filter(|command| {
+        ["access.json", "cloudfront.log", "iis.log"]
+            .iter()
+            .any(|file| command.contains(file))
+    });
+    for command in without {
+        let output = run(command, folder.path());
+        let errors = text(&output.stderr);
+        let expected = "line 2: column key: expected a key of one line, found \"\"";
+        assert!(
+            output.status.code() == Some(2) && errors.contains(expected),
+            "{command}: {errors}"
+        );
+    }
+}
+
+#[test]
+fn with_a_prefix_keys_are_addresses() {
+    let prefix = ["replay", "--limit", "3/60s", "--client-prefix", "64"];
+    for key in [
+        "1.2.3.4:80",
+        "[2001:db8::1]:80",
+        "-",
+        "ann",
+        "1.2.3.4 5.6.7.8",
+    ] {
+        let trace = format!("at,key\n0,192.0.2.7\n1,{key}\n");
+        let (status, stderr) = failure(&prefix, &trace);
+        let expected = "line 3: --client-prefix: expected an IP address without a port, found ";
+        assert!(status == 2 && stderr.contains(expected), "{key}: {stderr}");
     }
 }

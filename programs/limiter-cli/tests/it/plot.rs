@@ -175,7 +175,7 @@ fn extreme_traces_can_be_plotted() {
     ];
     let many = stdout_of(&generate, "");
     let far = "at,key\n0,a\n9007199254,a\n9007199254.740991,a\n9007199254.740991,a\n";
-    let hostile = "at,key\n1,<&\">\n1,\"\x00\x1b[31m\u{202e}\"\n1,\n1,]]>\n1,<&\">\n1,<&\">\n";
+    let hostile = "at,key\n1,<&\">\n1,\"\x00\x1b[31m\u{202e}\"\n1,-\n1,]]>\n1,<&\">\n1,<&\">\n";
     let mixed = "at,key,cost,op\n5,k,2,\n1,k,9,record\n6,k,1,peek\n7,k,,reset\n3,k,1,\n3,k,99,\n3,k,0,\n9,l,1,\n";
     let traces = [
         "at,key\n0,k\n",
