@@ -104,11 +104,23 @@ class Response:
 
 
 class Reservation:
-    """Units that are reserved for the time of a ``with`` block. ``cost`` is charged at its end."""
+    """Units that are reserved for the time of a ``with`` block.
+
+    Set ``cost`` to what the block has used so far. It is charged at the end, however the block ends: a stream that breaks off costs
+    what it has sent. Until the block sets it, ``cost`` is what was reserved.
+    """
 
     def __init__(self, decision: Response, cost: int) -> None:
         self.decision = decision
-        self.cost = cost
+        self._cost, self.is_set = cost, False
+
+    @property
+    def cost(self) -> int:
+        return self._cost
+
+    @cost.setter
+    def cost(self, cost: int) -> None:
+        self._cost, self.is_set = cost, True
 
 
 class Limiter:
@@ -136,7 +148,8 @@ class Limiter:
         """Takes units if they fit, or as soon as they do within ``wait`` seconds, at most 60.
 
         ``id`` is the idempotency key. Give one if the caller itself may be repeated; the default is a new one for each call. So the
-        rule needs an exact limit, such as ``60000/10m`` in addition to ``1000000/30d~1h``.
+        rule needs an exact limit, such as ``60000/10m`` in addition to ``1000000/30d~1h``. Take a new one for a new attempt after a
+        denial, and never let your clients choose it: a repetition counts nothing, whatever its cost is.
         """
         if not 0 <= wait <= MAX_WAIT:
             raise ValueError(f"wait is {wait}, expected 0 to {MAX_WAIT} seconds")
@@ -174,10 +187,13 @@ class Limiter:
 
     @contextlib.contextmanager
     def reserve(self, descriptor: Descriptor, cost: int, *, wait: float = 0.0) -> Iterator[Reservation]:
-        """Reserves units for a ``with`` block, which may set the actual cost. Refunds them if the block raises.
+        """Reserves units for a ``with`` block, which sets the actual cost: ``reservation.cost = 13``.
 
-        Raises ``Denied`` if they do not fit.
+        If the block raises, what it has set is charged; if it has set nothing, the units are refunded. A block that takes longer
+        than the limit's windows is charged at its end, because its entry no longer counts. Raises ``Denied`` if the units do not
+        fit.
         """
+        began = time.monotonic()
         decision = self.acquire(descriptor, cost, wait=wait)
         if not decision.allowed:
             raise Denied(decision)
@@ -185,12 +201,21 @@ class Limiter:
         try:
             yield reservation
         except BaseException:
-            # The block's exception matters more. What is not refunded expires.
+            # The block's exception matters more. What is not settled expires.
             with contextlib.suppress(LimiterError):
-                self.refund(decision)
+                self._settle_or_record(decision, reservation.cost if reservation.is_set else 0, began)
             raise
-        if reservation.cost != cost:
-            self.settle(decision, reservation.cost)
+        self._settle_or_record(decision, reservation.cost, began)
+
+    def _settle_or_record(self, decision: Response, cost: int, began: float) -> None:
+        # An entry counts for the longest exact window. After it, there is nothing to settle.
+        exact = [limit.window_us for limit in decision.limits if limit.resolution_us is None]
+        has_expired = decision.receipt is not None and time.monotonic() - began >= max(exact, default=0) / 1e6
+        if has_expired and cost > 0:
+            if not self.settle(decision, cost):
+                self.record(decision.descriptor, cost)
+        elif cost != decision.cost:
+            self.settle(decision, cost)
 
     def _call(self, op: str, descriptor: Descriptor, wait: float = 0.0, **fields: Any) -> Response:
         pairs = descriptor.items() if isinstance(descriptor, Mapping) else descriptor

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 import uuid
 
@@ -23,6 +24,7 @@ domain: d
 descriptors:
   - { key: user, rate_limit: { policy: "20/1h" } }
   - { key: meter, rate_limit: { policy: "60000/10m, 1000000/30d~1h" } }
+  - { key: short, rate_limit: { policy: "20/500ms" } }
   - { key: soon, rate_limit: { policy: "1/300ms" } }
   - { key: free, rate_limit: { unlimited: true } }
 """
@@ -141,6 +143,47 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(Denied) as denied, self.limiter.reserve(self.user, 14):
             self.fail("admitted")
         self.assertGreater(denied.exception.decision.retry_after, 0)
+
+    def test_a_stream_that_breaks_off_costs_what_it_has_sent(self) -> None:
+        def stream():
+            with self.limiter.reserve(self.user, 12) as reservation:
+                reservation.cost = 0
+                while True:
+                    reservation.cost += 1
+                    yield
+
+        for number in range(1, 3):
+            reader = stream()
+            for _ in range(3):
+                next(reader)
+            reader.close()
+            self.assertEqual(self.used(), 3 * number)
+        with self.assertRaises(ZeroDivisionError), self.limiter.reserve(self.user, 12) as reservation:
+            reservation.cost = 4
+            1 / 0
+        self.assertEqual(self.used(), 10)
+        with contextlib.suppress(ZeroDivisionError), self.limiter.reserve(self.user, 10) as reservation:
+            reservation.cost = 0
+            1 / 0
+        self.assertEqual(self.used(), 10)
+
+    def test_a_block_that_outlives_its_window_is_charged(self) -> None:
+        short = {"short": self.user["user"]}
+        for cost, ends in (3, "returns"), (4, "raises"), (None, "returns"):
+            before = self.limiter.status(short).used
+            with contextlib.suppress(ZeroDivisionError), self.limiter.reserve(short, 5) as reservation:
+                time.sleep(0.6)
+                if cost is not None:
+                    reservation.cost = cost
+                if ends == "raises":
+                    1 / 0
+            used = self.limiter.status(short).used
+            self.assertEqual(used, 5 if cost is None else cost, (cost, ends, before))
+            time.sleep(0.6)
+        with contextlib.suppress(ZeroDivisionError), self.limiter.reserve(short, 5):
+            time.sleep(0.6)
+            1 / 0
+        self.assertEqual(self.limiter.status(short).used, 0)
 
     def test_a_denial_says_how_long_to_wait_and_an_acquire_can_wait(self) -> None:
         soon = {"soon": self.user["user"]}
