@@ -101,6 +101,22 @@ impl Log {
             None => Err(corrupt("the saved log is empty".into())),
         }
     }
+
+    /// Returns the log with all its times later by `micros`, or earlier if that is negative. Times out of range stay at the bound.
+    ///
+    /// It mends a log that was kept by a clock that was wrong. Receipts from before keep the old times.
+    #[must_use]
+    pub fn shifted(mut self, micros: i64) -> Self {
+        let shift = |at: Timestamp| {
+            let moved = at.as_micros().saturating_add_signed(micros);
+            Timestamp::from_micros(moved).unwrap_or(Timestamp::MAX)
+        };
+        for entry in &mut self.entries {
+            entry.at = shift(entry.at);
+        }
+        self.expires_at = shift(self.expires_at);
+        self
+    }
 }
 
 /// Appends a number in groups of seven bits, the lowest first.
