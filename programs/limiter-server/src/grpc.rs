@@ -1,8 +1,8 @@
 //! gRPC: decisions, health and reflection.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::Either;
 use http::HeaderMap;
@@ -18,6 +18,7 @@ use tower::{BoxError, Service as _, service_fn};
 
 use crate::http::{MAX_MESSAGE, TOO_MANY};
 use crate::interface::Interface;
+use crate::occasional::Occasional;
 use crate::proto::{
     DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
@@ -25,8 +26,6 @@ use crate::service::{Failure, Service};
 
 /// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
 const CALL: Duration = Duration::from_secs(10);
-/// How long malformed messages are not logged after a logged one.
-const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// What the paths of decisions begin with.
 const DECISIONS: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 
@@ -128,8 +127,8 @@ where
     }))
 }
 
-/// Answers a call for which there is too little memory.
-pub(crate) fn refuse() -> http::Response<tonic::body::Body> {
+/// Answers a call for which there is too little memory. The reason is a header field.
+pub(crate) fn refuse(_: bool) -> http::Response<tonic::body::Body> {
     Status::resource_exhausted(TOO_MANY).into_http()
 }
 
@@ -139,11 +138,8 @@ fn note_undecodable(fields: &HeaderMap, undecodable: &Counter) {
         && matches!(status.code(), Code::Internal | Code::OutOfRange)
     {
         undecodable.increment(1);
-        // The text contains lengths, which differ from message to message.
-        static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
-        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE) {
-            *logged = Some(Instant::now());
+        static UNDECODABLE: Occasional = Occasional::new();
+        if UNDECODABLE.is_due() {
             tracing::warn!("cannot decode a message: {}", status.message());
         }
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
@@ -23,7 +24,7 @@ type Hash = [u8; 32];
 /// The rules for access to a listener.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    token: Option<Hash>,
+    token: Option<Arc<ArcSwap<Hash>>>,
     local: bool,
     hosts: Arc<[String]>,
 }
@@ -35,9 +36,16 @@ impl Guard {
     pub fn new(token: Option<&str>, local: bool, hosts: &[String]) -> Self {
         // The time of comparing hashes does not reveal the token.
         Self {
-            token: token.map(hash),
+            token: token.map(|token| Arc::new(ArcSwap::from_pointee(hash(token)))),
             local,
             hosts: hosts.into(),
+        }
+    }
+
+    /// Replaces the token of all clones, if there was one.
+    pub(crate) fn set_token(&self, token: &str) {
+        if let Some(current) = &self.token {
+            current.store(Arc::new(hash(token)));
         }
     }
 
@@ -56,14 +64,14 @@ impl Guard {
                 "the header x-limiter-admin is missing",
             ));
         }
-        match self.token {
+        match &self.token {
             _ if reads && self.local => None,
             None if reads || self.local => None,
             None => Some((
                 StatusCode::FORBIDDEN,
                 "changes require --admin-token-file: others can reach this listener",
             )),
-            Some(token) if sent(headers).as_deref().map(hash) == Some(token) => None,
+            Some(token) if sent(headers).as_deref().map(hash) == Some(**token.load()) => None,
             Some(_) => Some((
                 StatusCode::UNAUTHORIZED,
                 "the admin token is missing or wrong",

@@ -51,9 +51,14 @@ pub fn routes(service: Arc<Service>, unhealthy_when: &[Unhealthy]) -> Router {
 /// Why a request is refused for which there is too little memory.
 pub(crate) const TOO_MANY: &str = "too many requests in progress";
 
-/// Refuses a request for which there is too little memory. A body that its client leaves unread would occupy some.
-pub(crate) fn refuse() -> Response {
-    StatusCode::SERVICE_UNAVAILABLE.into_response()
+/// Refuses a request for which there is too little memory.
+pub(crate) fn refuse(with_reason: bool) -> Response {
+    let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY);
+    let response = refusal.into_response();
+    match with_reason {
+        true => response,
+        false => response.into_parts().0.status.into_response(),
+    }
 }
 
 /// Responds to Envoy's request in the JSON form of proto3.

@@ -19,6 +19,7 @@ mod listener;
 mod metrics;
 pub mod migration;
 mod object;
+mod occasional;
 pub mod options;
 mod page;
 pub mod proto;

@@ -6,15 +6,16 @@ use std::convert::Infallible;
 use std::fs;
 use std::future::pending;
 use std::hash::BuildHasher;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::FileTypeExt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use foldhash::fast::RandomState;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::Body;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -28,11 +29,10 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
-pub(crate) use self::bounds::Budgeted;
-use self::bounds::{HEAD, Patient, Seat, Sent};
-pub(crate) use self::bounds::{Seats, Waiting};
+pub(crate) use self::bounds::{Bounds, Budgeted, Departure};
+use self::bounds::{Connection, HEAD, Sent};
 use crate::options::UNIX;
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 
 /// How long a client may leave sent data unread.
 const WRITE: Duration = Duration::from_secs(30);
@@ -60,9 +60,10 @@ impl Socket {
             let address = socket.local_addr()?.to_string();
             return Ok((Self::Tcp(socket), address));
         };
-        // A process that ends leaves its socket behind.
+        // A process that ends leaves its socket behind. Connecting to a regular file is refused, too.
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
         let connected = UnixStream::connect(path).await;
-        if connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        if is_socket && connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             fs::remove_file(path).with_context(cannot)?;
         }
         let socket = UnixListener::bind(path).with_context(cannot)?;
@@ -106,7 +107,8 @@ pub(crate) struct Listener<S, B> {
     http: auto::Builder<TokioExecutor>,
     tls: Option<Tls>,
     routes: S,
-    refuse: fn() -> Response<B>,
+    refuse: fn(bool) -> Response<B>,
+    is_http2_only: bool,
     /// The age at which a connection is told to end, and how long it may take then.
     age: Option<(Duration, Duration)>,
 }
@@ -121,11 +123,13 @@ where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     /// Returns a listener that serves `routes` over HTTP/1 and HTTP/2. `refuse` answers requests for which there is too little
-    /// memory.
-    pub(crate) fn new(routes: S, tls: Option<Tls>, refuse: fn() -> Response<B>) -> Self {
+    /// memory, with a reason in its body if its argument is `true`.
+    pub(crate) fn new(routes: S, tls: Option<Tls>, refuse: fn(bool) -> Response<B>) -> Self {
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1()
             .timer(TokioTimer::new())
+            // A client may close its half as soon as it has sent a request.
+            .half_close(true)
             .header_read_timeout(HEAD)
             .max_buf_size(16 << 10);
         http.http2()
@@ -143,6 +147,7 @@ where
             tls,
             routes,
             refuse,
+            is_http2_only: false,
             age: None,
         }
     }
@@ -157,12 +162,13 @@ where
     pub(crate) fn http2_only(self) -> Self {
         Self {
             http: self.http.http2_only(),
+            is_http2_only: true,
             ..self
         }
     }
 
     /// Serves until `stop`.
-    pub(crate) async fn serve(self, socket: Socket, seats: Seats, stop: CancellationToken) {
+    pub(crate) async fn serve(self, socket: Socket, bounds: Bounds, stop: CancellationToken) {
         let listener = Arc::new(self);
         let mut connections = JoinSet::new();
         loop {
@@ -175,18 +181,18 @@ where
                 sleep(PAUSE).await;
                 continue;
             };
-            let Some(seat) = seats.take(client).map(Arc::new) else {
+            let Some(connection) = bounds.connect(client).map(Arc::new) else {
                 continue;
             };
             let (listener, stop) = (Arc::clone(&listener), stop.clone());
             connections.spawn(async move {
                 let quiet = async {
                     stop.cancelled().await;
-                    seat.quiet().await;
+                    connection.quiet().await;
                 };
                 tokio::select! {
-                    _ = listener.connect(stream, &seat, &stop) => {}
-                    () = seat.ended() => {}
+                    _ = listener.connect(stream, &connection, &stop) => {}
+                    () = connection.ended() => {}
                     () = quiet => {}
                 }
             });
@@ -201,37 +207,46 @@ where
     async fn connect(
         &self,
         stream: Stream,
-        seat: &Arc<Seat>,
+        bounds: &Arc<Connection>,
         stop: &CancellationToken,
     ) -> Result<(), BoxError> {
+        let departure = match &stream {
+            _ if self.is_http2_only => None,
+            Either::Left(stream) => Departure::of(stream),
+            Either::Right(stream) => Departure::of(stream),
+        };
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(WRITE));
         let stream = Box::pin(stream);
         let stream = match &self.tls {
             None => Either::Left(stream),
-            Some(tls) => Either::Right(tls.accept(stream).await?),
+            Some(tls) => Either::Right(tls.accept(stream).await.inspect_err(|error| {
+                bounds.note_refusal(tls::reason(error));
+            })?),
         };
         let service = service_fn(|mut request: Request<Incoming>| {
-            let (hold, fits) = seat.begin(&mut request);
-            let request = request.map(|body| Budgeted::new(body, Arc::clone(&hold)));
+            let (in_progress, fits) = bounds.begin(&request);
+            let is_http1 = request.version() < Version::HTTP_2;
+            if let Some(departure) = departure.as_ref().filter(|_| is_http1) {
+                request.extensions_mut().insert(departure.clone());
+            }
+            let request = request.map(|body| Budgeted::new(body, Arc::clone(&in_progress)));
             let answer = fits.then(|| self.routes.clone().call(request));
             let refuse = self.refuse;
             async move {
+                // Over HTTP/2, a client could leave the reasons of many refusals unread.
+                let refuse = || refuse(is_http1);
                 let response = match answer {
                     Some(answer) => answer.await?,
                     None => refuse(),
                 };
                 // A stream's size is unknown, but its messages are small.
                 let size = response.body().size_hint().exact().unwrap_or(0);
-                let fits = hold.count(usize::try_from(size).unwrap_or(usize::MAX));
+                let fits = in_progress.count(usize::try_from(size).unwrap_or(usize::MAX));
                 let response = if fits { response } else { refuse() };
-                Ok::<_, Infallible>(Sent::new(response, hold))
+                Ok::<_, Infallible>(Sent::new(response, in_progress))
             }
         });
-        let stream = Patient {
-            stream,
-            seat: Arc::clone(seat),
-        };
         let connection = self.http.serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let aged = async {

@@ -1,5 +1,6 @@
 //! The program limiter-server.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -47,8 +48,12 @@ fn run() -> anyhow::Result<ExitCode> {
                 LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
                 LogFormat::Json => log.json().flatten_event(true).init(),
             }
-            let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-            for line in migration::replaced(variables) {
+            let text = |(name, value): (OsString, OsString)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            };
+            let variables: Vec<_> = std::env::vars_os().filter_map(text).collect();
+            migration::check(variables.iter().cloned()).map_err(anyhow::Error::msg)?;
+            for line in migration::replaced(variables.into_iter().map(|(name, _)| name)) {
                 tracing::warn!("{line}");
             }
             let runtime = tokio::runtime::Runtime::new()?;

@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub(crate) const DURATION: &str = "limiter_server_request_duration_seconds";
 pub(crate) const ERRORS: &str = "limiter_server_errors_total";
+pub(crate) const REFUSED: &str = "limiter_server_refused_total";
 
 /// How often histograms are compacted without a reader.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -57,6 +58,11 @@ pub(crate) fn install(labels: &[(String, String)]) {
             ERRORS,
             Unit::Count,
             "Requests without a decision, by interface and kind."
+        );
+        describe_counter!(
+            REFUSED,
+            Unit::Count,
+            "Connections and requests that a listener refused, by reason."
         );
         Some(handle)
     };

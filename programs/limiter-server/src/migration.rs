@@ -57,9 +57,45 @@ pub const REPLACED: &[(&str, &str)] = &[
     ("EXTRA_TAGS", "--metric-label"),
     ("LOG_LEVEL", "RUST_LOG"),
     ("LOG_FORMAT", "--log-format"),
+    (
+        "MERGE_DOMAIN_CONFIG",
+        "one file per domain: duplicate domains are an error",
+    ),
+    ("TRACING_ENABLED", "/metrics: there is no tracing"),
     ("SHADOW_MODE", "shadow_mode of each rule"),
     ("QUOTA_MODE", "quota_mode of each rule"),
 ];
+
+/// Settings with which Envoy's service counts elsewhere, or has its rules from elsewhere. Servers that ignored them would each
+/// count alone, or without rules.
+pub const REFUSED: &[(&str, &str, &str)] = &[
+    (
+        "BACKEND_TYPE",
+        "memcache",
+        "servers share counts in Redis or Postgres: set --store, and unset the variable",
+    ),
+    (
+        "CONFIG_TYPE",
+        "GRPC_XDS_SOTW",
+        "rules are files: set --config, and unset the variable",
+    ),
+];
+
+/// Returns an error if one of these variables is a setting that has no equivalent.
+///
+/// # Errors
+/// Returns the variable and what to do.
+pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<(), String> {
+    for (name, value) in variables {
+        let is_refused = |(known, refused, _): &&(&str, &str, &str)| {
+            *known == name && refused.eq_ignore_ascii_case(&value)
+        };
+        if let Some((_, _, instead)) = REFUSED.iter().find(is_refused) {
+            return Err(format!("{name}={value} is not supported: {instead}"));
+        }
+    }
+    Ok(())
+}
 
 /// Returns a line for each of these variables of Envoy's service, which are not read here.
 pub fn replaced(variables: impl IntoIterator<Item = String>) -> Vec<String> {

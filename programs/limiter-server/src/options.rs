@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limiter_core::Window;
+use rustls::pki_types::ServerName;
 
 use crate::service::{Headers, Unmatched};
 use crate::store::{Location, LocationParser, OnOutage};
@@ -164,7 +165,8 @@ pub struct Serve {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
     /// The token for resets; except on loopback, the whole admin listener requires it: `authorization: Bearer TOKEN`, or the password
-    /// in the browser's dialog. Without a token, an admin listener on other addresses refuses resets
+    /// in the browser's dialog. Without a token, an admin listener on other addresses refuses resets. A changed file is reloaded, as on
+    /// SIGHUP
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// Serves the admin listener without TLS, where nobody can read its token on the network
@@ -182,11 +184,12 @@ pub struct Serve {
     /// The authorities in PEM that must have signed the clients' certificates, for mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// The host names of which a client's certificate must contain one. Repeatable
+    /// The host names or IP addresses of which a client's certificate must contain one. Repeatable
     #[arg(
         long,
         value_name = "NAME",
         value_delimiter = ',',
+        value_parser = client_name,
         requires = "tls_client_ca"
     )]
     pub tls_client_name: Vec<String>,
@@ -214,6 +217,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     text.parse()
         .map(Window::as_duration)
         .map_err(|error| format!("{error}"))
+}
+
+/// Refuses names that match no certificate, such as wildcards and URIs.
+fn client_name(text: &str) -> Result<String, String> {
+    let expected = |_| "expected a host name without wildcards, or an IP address".to_owned();
+    ServerName::try_from(text).map_err(expected)?;
+    Ok(text.to_owned())
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

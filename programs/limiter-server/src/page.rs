@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::map_response;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -72,7 +71,6 @@ pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
         .route("/page/key", get(key::show))
         .route("/page/find", get(key::find))
         .route("/reset", post(key::reset))
-        .layer(map_response(with_headers))
         .with_state(service)
 }
 
@@ -81,7 +79,8 @@ pub(crate) fn json(text: String) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], text)
 }
 
-async fn with_headers(mut response: Response) -> Response {
+/// Adds the header fields of every response of the admin listener.
+pub(crate) async fn with_headers(mut response: Response) -> Response {
     let fixed = [
         (header::CACHE_CONTROL, "no-store"),
         (header::REFERRER_POLICY, "no-referrer"),

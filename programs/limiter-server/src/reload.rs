@@ -14,7 +14,6 @@ use tracing::{error, info, warn};
 use crate::config::{self, Errors};
 use crate::rules::RuleSet;
 use crate::service::Service;
-use crate::tls::Tls;
 
 const RELOADS: &str = "limiter_server_config_reloads_total";
 const VALID: &str = "limiter_server_config_valid";
@@ -64,24 +63,23 @@ async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
     }
 }
 
-/// Reloads TLS when its files change, and on SIGHUP. The future never ends.
+/// Reads secrets, such as certificates, again when their files change, and on SIGHUP. The future never ends.
 ///
 /// # Errors
 /// The errors of [`watch`].
-pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut watch = Watch::new(tls.files(), None)?;
+pub(crate) fn watch_secret(
+    name: &'static str,
+    files: Vec<PathBuf>,
+    read: impl Fn() -> anyhow::Result<()> + Clone + Send + 'static,
+) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut watch = Watch::new(files, None)?;
     Ok(async move {
         loop {
             watch.wait().await;
-            let tls = tls.clone();
-            match spawn_blocking(move || tls.reload()).await {
-                Ok(Ok(())) => info!("read the TLS certificates"),
-                Ok(Err(error)) => {
-                    error!("cannot reload TLS; the old certificates stay in use: {error:#}");
-                }
-                Err(error) => {
-                    error!("cannot reload TLS; the old certificates stay in use: {error}");
-                }
+            match spawn_blocking(read.clone()).await {
+                Ok(Ok(())) => info!("read {name}"),
+                Ok(Err(error)) => error!("cannot reload {name}; the old stays in use: {error:#}"),
+                Err(error) => error!("cannot reload {name}; the old stays in use: {error}"),
             }
         }
     })
@@ -89,7 +87,8 @@ pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send 
 
 /// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log report it.
 fn reload(path: &Path, service: &Service) {
-    let read = RuleSet::read(path, service.store().shared(), Some(&service.rules()));
+    let before = service.rules();
+    let read = RuleSet::read(path, service.store().shared(), Some(&before));
     let result = if read.is_ok() { "success" } else { "failure" };
     service.reload(read);
     counter!(RELOADS, "result" => result).increment(1);
@@ -103,7 +102,12 @@ fn reload(path: &Path, service: &Service) {
         );
     } else {
         let rules = service.rules();
-        rules.warnings().for_each(|warning| warn!("{warning}"));
+        for warning in service.warnings() {
+            warn!("{warning}");
+        }
+        for warning in rules.changed_leases(&before) {
+            warn!("{warning}");
+        }
         info!("reloaded the configuration {}", path.display());
     }
 }

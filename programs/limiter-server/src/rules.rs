@@ -13,6 +13,7 @@ use crate::config::{Errors, File, Paths, Position, stamp};
 use crate::proto::Unit;
 
 mod key;
+mod lease;
 mod level;
 pub(crate) mod metadata;
 mod reader;
@@ -124,8 +125,14 @@ impl RuleSet {
         }
     }
 
-    /// Returns a warning for each ignored file and folder.
+    /// Returns a warning for each ignored file and folder, and for each lease that makes a limit smaller without a use.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let leases = self.list.iter().filter_map(|rule| lease::warning(rule));
+        self.warnings_of_files().chain(leases)
+    }
+
+    /// Returns a warning for each ignored file and folder.
+    pub(crate) fn warnings_of_files(&self) -> impl Iterator<Item = String> {
         self.ignored.iter().map(|path| {
             format!(
                 "{}: ignored, expected a file *.yaml or *.yml",
@@ -347,6 +354,9 @@ impl Effect {
     }
 }
 
+/// The largest cost of a request that [`Counts::hits`] counts. Envoy's own are below.
+const MAX_HITS: u64 = u32::MAX as u64;
+
 /// Requests by outcome. Sums stay at their maximum.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -365,8 +375,9 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds the cost of a request.
+    /// Adds the cost of a request, at most [`MAX_HITS`]: one request must not bring the sum to its maximum.
     pub(crate) fn add_hits(&self, cost: u64) {
+        let cost = cost.min(MAX_HITS);
         let _ = self
             .hits
             .fetch_update(Relaxed, Relaxed, |hits| Some(hits.saturating_add(cost)));

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
+use axum::middleware::map_response;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 use tracing::info;
@@ -16,7 +18,7 @@ use tracing::info;
 use crate::grpc::Grpc;
 use crate::guard::Guard;
 use crate::health::Health;
-use crate::listener::{Listener, Seats, Socket};
+use crate::listener::{Bounds, Listener, Socket};
 use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServiceServer;
 use crate::rules::RuleSet;
@@ -26,6 +28,9 @@ use crate::store::{Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
+/// How long the start waits for the file of `--state`, and the shutdown for its save.
+const LOAD: Duration = Duration::from_secs(60);
+const SAVE: Duration = Duration::from_secs(10);
 /// How long the shutdown waits for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,7 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
+        check_clock(SystemTime::now())?;
         metrics::install(&options.metric_label);
         let store_tls = StoreTls {
             ca: options.store_tls_ca.clone(),
@@ -74,15 +80,25 @@ impl Server {
         )?;
         let state = options.state.as_deref().map(|file| {
             let memory = store.memory().context("it needs --store memory")?;
-            State::load(file, Arc::clone(memory)).map(Arc::new)
+            Ok::<_, anyhow::Error>((file.to_owned(), Arc::clone(memory)))
         });
-        let state = state.transpose().context("--state")?;
+        let state = match state.transpose().context("--state")? {
+            Some((file, memory)) => {
+                // A disk may hang.
+                let loading = spawn_blocking(move || State::load(&file, memory));
+                let loaded = timeout(LOAD, loading).await;
+                let loaded =
+                    loaded.with_context(|| format!("--state: not read within {LOAD:?}"))?;
+                Some(Arc::new(loaded?.context("--state")?))
+            }
+            None => None,
+        };
         let rules = RuleSet::read(&options.config, store.shared(), None)?;
-        rules
-            .warnings()
-            .for_each(|warning| tracing::warn!("{warning}"));
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
         let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
+        for warning in service.warnings() {
+            tracing::warn!("{warning}");
+        }
         let about = page::About::new(options.store.name(), options.on_outage);
         let token = options
             .admin_token_file
@@ -104,7 +120,9 @@ impl Server {
         let for_admin = admin::routes(Arc::clone(&service), about);
 
         let (tls, stop) = (Tls::read(options)?, service.stopped());
-        let seats = || Seats::new(options.max_connections, options.max_connections_per_address);
+        let (connections, per_address) =
+            (options.max_connections, options.max_connections_per_address);
+        let bounds = |name| Bounds::new(name, connections, per_address);
         let (grpc_socket, grpc) = Socket::open("--grpc", &options.grpc).await?;
         let (http_socket, http) = Socket::open("--http", &options.http).await?;
         let (admin_socket, admin) = Socket::open("--admin", &options.admin).await?;
@@ -115,20 +133,27 @@ impl Server {
             "--admin {admin}: except on loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
         );
         let guard = Guard::new(token.as_deref(), is_local, &options.admin_host);
-        let for_admin = guard::guarded(for_admin, guard);
+        let for_admin = guard::guarded(for_admin, guard.clone());
+        let for_admin = for_admin.layer(map_response(page::with_headers));
         let mut listeners = JoinSet::new();
         let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
         let (age, grace) = (options.max_connection_age, options.max_connection_age_grace);
         let for_grpc = for_grpc.max_age(age, grace);
         let for_http = Listener::new(for_http, tls.clone(), http::refuse).max_age(age, grace);
         let for_admin = Listener::new(for_admin, admin_tls, http::refuse);
-        listeners.spawn(for_grpc.serve(grpc_socket, seats(), stop.clone()));
-        listeners.spawn(for_http.serve(http_socket, seats(), stop.clone()));
-        listeners.spawn(for_admin.serve(admin_socket, seats(), stop.clone()));
+        listeners.spawn(for_grpc.serve(grpc_socket, bounds("grpc"), stop.clone()));
+        listeners.spawn(for_http.serve(http_socket, bounds("http"), stop.clone()));
+        listeners.spawn(for_admin.serve(admin_socket, bounds("admin"), stop.clone()));
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
         if let Some(tls) = tls {
-            background.spawn(reload::watch_tls(tls)?);
+            let (files, read) = (tls.files(), move || tls.reload());
+            background.spawn(reload::watch_secret("the TLS certificates", files, read)?);
+        }
+        if let Some(file) = options.admin_token_file.clone() {
+            let files = vec![file.clone()];
+            let read = move || read_token(&file).map(|token| guard.set_token(&token));
+            background.spawn(reload::watch_secret("the admin token", files, read)?);
         }
         if let Some(state) = state.clone() {
             background.spawn(state.keep_saving(options.state_interval));
@@ -169,10 +194,22 @@ impl Server {
         while self.listeners.join_next().await.is_some() {}
         self.service.store().flush(FLUSH).await;
         if let Some(state) = self.state {
-            // After the last request.
-            let _ = spawn_blocking(move || state.save()).await;
+            // After the last request. A disk may hang.
+            let saving = spawn_blocking(move || state.save());
+            if timeout(SAVE, saving).await.is_err() {
+                tracing::error!("--state: not saved within {SAVE:?}; the file has the last save");
+            }
         }
     }
+}
+
+/// Refuses a clock before 1970, with which hyper panics in each response.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    ensure!(
+        now >= SystemTime::UNIX_EPOCH,
+        "the system's clock is before 1970: set it first"
+    );
+    Ok(())
 }
 
 /// Reads the token of the admin listener.
@@ -226,4 +263,17 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     }
     server.stop().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_before_1970_is_refused() {
+        assert!(check_clock(SystemTime::UNIX_EPOCH).is_ok());
+        let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
+        let error = check_clock(before).unwrap_err().to_string();
+        assert_eq!(error, "the system's clock is before 1970: set it first");
+    }
 }

@@ -154,6 +154,19 @@ impl Service {
         self.rules.load_full()
     }
 
+    /// Returns the warnings about the current rules over this store.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let rules = self.rules();
+        match self.store.memory() {
+            // Files, and each lease once.
+            Some(_) => rules
+                .warnings_of_files()
+                .chain(rules.leases_in_memory())
+                .collect(),
+            None => rules.warnings().collect(),
+        }
+    }
+
     /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store

@@ -1,32 +1,40 @@
 //! The counts of the memory store in a file, in which they survive a restart.
 //!
-//! The file is `HEAD`, then a name, a key and a log for each log, each with its length in front, and the SHA-256 of all that.
+//! The file is `HEAD`, then how far the store's clock was ahead of the system's, then a name, a key and a log for each log, each with
+//! its length in front, and the SHA-256 of all that. The store's clock begins with the system's and never steps, so logs are moved by
+//! that difference when they are loaded: somebody may have set the system's clock meanwhile.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use limiter_core::store::{Log, LogKey};
-use limiter_core::{Name, Timestamp};
+use limiter_core::{Limiter, Name, Timestamp, policy};
 use limiter_memory::MemoryStore;
 use metrics::counter;
 use sha2::{Digest, Sha256};
 
-const HEAD: &[u8] = b"limiter-server state 1\n";
+const HEAD: &[u8] = b"limiter-server state 2\n";
 /// How far ahead of the clock an entry may be: clocks are corrected by seconds.
 const AHEAD: Duration = Duration::from_secs(60);
+const MAX_LINKS: usize = 40;
 const SAVES: &str = "limiter_server_state_saves_total";
+
+/// Why a file that is mounted by itself is refused.
+const MOUNTED: &str =
+    "the file is a mount of its own, which a save cannot replace: mount its folder instead";
 
 /// A memory store's file.
 pub struct State {
     file: PathBuf,
     store: Arc<MemoryStore>,
+    system_clock: fn() -> SystemTime,
     /// Held during a save. Its lock keeps other processes out.
     saving: Mutex<File>,
 }
@@ -36,10 +44,22 @@ impl State {
     /// than none.
     ///
     /// # Errors
-    /// If the file cannot be read or moved, or another process uses it.
+    /// If the file is not a regular one, cannot be read, moved or replaced, or another process uses it.
     pub fn load(file: &Path, store: Arc<MemoryStore>) -> anyhow::Result<Self> {
+        Self::load_with(file, store, SystemTime::now)
+    }
+
+    fn load_with(
+        file: &Path,
+        store: Arc<MemoryStore>,
+        system_clock: fn() -> SystemTime,
+    ) -> anyhow::Result<Self> {
+        let file = &resolve(file).with_context(|| file.display().to_string())?;
+        ensure!(!is_mounted(file), "{}: {MOUNTED}", file.display());
         let lock = with_suffix(file, ".lock");
-        let lock = create(&lock).with_context(|| lock.display().to_string())?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).mode(0o600);
+        let lock = open_regular(&lock, &mut options).with_context(|| lock.display().to_string())?;
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 bail!("{} is in use by another process", file.display())
@@ -49,18 +69,22 @@ impl State {
         let state = Self {
             file: file.to_owned(),
             store,
+            system_clock,
             saving: Mutex::new(lock),
         };
-        let bytes = match fs::read(file) {
+        let mut bytes = Vec::new();
+        match open_regular(file, OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(state),
-            bytes => bytes.with_context(|| file.display().to_string())?,
+            opened => opened
+                .and_then(|mut opened| opened.read_to_end(&mut bytes))
+                .with_context(|| file.display().to_string())?,
         };
-        match decode(&bytes) {
+        match decode(&bytes, system_clock()) {
             Ok(logs) => logs
                 .iter()
                 .for_each(|(name, key, log)| state.store.import(LogKey::new(*name, *key), log)),
             Err(reason) => {
-                let aside = with_suffix(file, ".refused");
+                let aside = aside(file);
                 fs::rename(file, &aside).with_context(|| file.display().to_string())?;
                 let (file, aside) = (file.display(), aside.display());
                 tracing::error!(
@@ -93,13 +117,25 @@ impl State {
 
     fn write(&self) -> io::Result<()> {
         let new = with_suffix(&self.file, ".new");
-        let mut out = BufWriter::new(create(&new)?);
+        // A killed process leaves its file behind. Whatever else stands there must not be written through.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        let new_file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let mut out = BufWriter::new(new_file);
         let mut hash = Sha256::new();
         let mut put = |bytes: &[u8]| {
             hash.update(bytes);
             out.write_all(bytes)
         };
         put(HEAD)?;
+        put(&self.clock_ahead().to_le_bytes())?;
         for (name, key, log) in self.store.export() {
             for part in [name.as_str().as_bytes(), key.as_ref(), &log.to_bytes()] {
                 let len = u32::try_from(part.len()).map_err(io::Error::other)?;
@@ -112,13 +148,33 @@ impl State {
         out.into_inner()?.sync_all()?;
         fs::rename(new, &self.file)
     }
+
+    /// Returns the microseconds by which the store's clock is ahead of the system's.
+    fn clock_ahead(&self) -> i64 {
+        let clock = Limiter::new(
+            "limiter-server/clock",
+            policy!("1/1s"),
+            Arc::clone(&self.store),
+        );
+        let system = micros((self.system_clock)());
+        let ahead = clock
+            .status("")
+            .now()
+            .map(|now| now.at().as_micros().cast_signed() - system);
+        ahead.unwrap_or_default()
+    }
+}
+
+fn micros(time: SystemTime) -> i64 {
+    let at = Timestamp::try_from(time).unwrap_or_default();
+    at.as_micros().cast_signed()
 }
 
 /// A limiter's name, a key and its log.
 type NamedLog<'a> = (Name, &'a [u8], Log);
 
 /// Returns the logs of a file, or why it has none, and what to do.
-fn decode(bytes: &[u8]) -> Result<Vec<NamedLog<'_>>, String> {
+fn decode(bytes: &[u8], system: SystemTime) -> Result<Vec<NamedLog<'_>>, String> {
     const DAMAGED: &str = "the file is damaged; delete it, or restore it and restart";
     if !bytes.starts_with(HEAD) {
         let text = "the file is not of this version; start the version that wrote it, or delete it";
@@ -128,8 +184,12 @@ fn decode(bytes: &[u8]) -> Result<Vec<NamedLog<'_>>, String> {
     if <[u8; 32]>::from(Sha256::digest(content)) != *hash {
         return Err(DAMAGED.to_owned());
     }
-    let now = Timestamp::try_from(SystemTime::now()).unwrap_or_default();
-    let (mut rest, mut logs) = (content.get(HEAD.len()..).ok_or(DAMAGED)?, Vec::new());
+    let now = Timestamp::try_from(system).unwrap_or_default();
+    let (ahead, mut rest) = content
+        .strip_prefix(HEAD)
+        .and_then(<[u8]>::split_first_chunk)
+        .ok_or(DAMAGED)?;
+    let (ahead, mut logs) = (i64::from_le_bytes(*ahead), Vec::new());
     while !rest.is_empty() {
         let mut part = || {
             let len = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
@@ -138,7 +198,8 @@ fn decode(bytes: &[u8]) -> Result<Vec<NamedLog<'_>>, String> {
         let [name, key, log] = [part(), part(), part()].map(|part| part.ok_or(DAMAGED));
         let name = std::str::from_utf8(name?).map_err(|_| DAMAGED)?;
         let log = Log::from_bytes(log?)
-            .map_err(|error| format!("{error}; start the version that wrote it, or delete it"))?;
+            .map_err(|error| format!("{error}; start the version that wrote it, or delete it"))?
+            .shifted(ahead.saturating_neg());
         if log
             .newest()
             .is_some_and(|newest| newest > now.saturating_add(AHEAD))
@@ -157,15 +218,106 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// Creates an empty file that only its owner may read, because keys may be addresses or secrets.
-fn create(file: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(file)
+/// Returns the path of a file behind symbolic links, which need not exist. A save would replace a link, not the file.
+fn resolve(file: &Path) -> io::Result<PathBuf> {
+    let mut path = file.to_owned();
+    for _ in 0..MAX_LINKS {
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder.canonicalize()?,
+            _ => Path::new(".").canonicalize()?,
+        };
+        path = folder.join(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
+        match fs::read_link(&path) {
+            Ok(target) => path = folder.join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
+
+/// Opens a regular file. Anything else, such as a pipe, could block or never end.
+fn open_regular(file: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(file)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("expected a regular file")),
+    }
+}
+
+/// Returns `true` if a file is mounted by itself, as with `--mount type=bind` of a container.
+fn is_mounted(file: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts_at(&mounts, file)
+}
+
+fn mounts_at(mounts: &str, file: &Path) -> bool {
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    // The system writes spaces like this.
+    points.any(|point| Path::new(&point.replace("\\040", " ")) == file)
+}
+
+/// Returns a path for a refused file at which there is none.
+fn aside(file: &Path) -> PathBuf {
+    let numbered = |number: u32| match number {
+        1 => with_suffix(file, ".refused"),
+        _ => with_suffix(file, &format!(".refused.{number}")),
+    };
+    let mut paths = (1..).map(numbered);
+    let free = paths.find(|path| !path.exists());
+    free.unwrap_or_else(|| numbered(1))
 }
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("State").field(&self.file).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system whose clock is an hour ahead of the store's, because it was set after the start.
+    fn an_hour_ahead() -> SystemTime {
+        SystemTime::now() + Duration::from_secs(3_600)
+    }
+
+    fn an_hour_behind() -> SystemTime {
+        SystemTime::now() - Duration::from_secs(3_600)
+    }
+
+    #[test]
+    fn counts_survive_a_clock_that_was_set() {
+        let policy = || policy!("9/1m");
+        for set_to in [SystemTime::now, an_hour_ahead, an_hour_behind] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("counts");
+            let before = Arc::new(MemoryStore::new());
+            let limiter = Limiter::new("user", policy(), Arc::clone(&before));
+            assert!(limiter.acquire("ann").cost(5).now().unwrap().is_allowed());
+            State::load_with(&file, before, set_to).unwrap().save();
+
+            // The next process has a clock that begins with the system's.
+            let bytes = fs::read(&file).unwrap();
+            let logs = decode(&bytes, set_to()).unwrap();
+            let (_, _, log) = &logs[0];
+            let newest = log.newest().unwrap().as_micros().cast_signed();
+            let age = micros(set_to()) - newest;
+            assert!((0..10_000_000).contains(&age), "{age} us");
+            assert_eq!((log.cost(), log.len()), (5, 1));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_mounted_by_itself_is_noticed() {
+        let mounts = "22 1 0:21 / / rw - overlay overlay rw\n\
+                      40 22 8:1 /counts /data/my\\040counts rw - ext4 /dev/sda1 rw\n\
+                      41 22 8:1 /volume /var/lib/limiter rw - ext4 /dev/sda1 rw\n";
+        assert!(mounts_at(mounts, Path::new("/data/my counts")));
+        assert!(mounts_at(mounts, Path::new("/var/lib/limiter")));
+        assert!(!mounts_at(mounts, Path::new("/var/lib/limiter/counts")));
+        assert!(!mounts_at("", Path::new("/data/my counts")));
     }
 }

@@ -118,6 +118,14 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
     Ok(Some(config))
 }
 
+/// Returns why a handshake failed, as a label.
+pub(crate) fn reason(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "client_name",
+        _ => "tls_handshake",
+    }
+}
+
 /// Returns `true` if the first of these certificates is valid for one of these names.
 fn has_name(certificates: &[CertificateDer<'_>], names: &[String]) -> bool {
     let certificate = certificates

@@ -12,7 +12,7 @@ use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::task::JoinError;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::service::Failure;
 
@@ -94,13 +94,15 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
         return Err(too_large());
     }
     let bytes = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_MESSAGE)).await;
-    let bytes = bytes
-        .map_err(|_| too_slow())?
-        .map_err(|error| match find_status(&error) {
-            Some(status) if status.code() == Code::Cancelled => Refusal::bad(status.message()),
-            Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
+    let bytes = bytes.map_err(|_| too_slow())?.map_err(|error| {
+        if let Some(status) = find::<Status>(&error) {
+            return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message());
+        }
+        match find::<hyper::Error>(&error) {
+            Some(_) => Refusal::bad("the body is incomplete"),
             None => too_large(),
-        })?;
+        }
+    })?;
     serde_json::from_slice(&bytes).map_err(|error| {
         // pbjson's message for a fraction, a sign or an overflow.
         let unclear = "data did not match any variant of untagged enum Content";
@@ -109,8 +111,10 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
     })
 }
 
-/// Returns why the [listener](crate::listener) refuses a body.
-fn find_status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
+/// Returns this error's cause of a type.
+fn find<'e, E: std::error::Error + 'static>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e E> {
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| error.downcast_ref())
 }

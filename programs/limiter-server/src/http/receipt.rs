@@ -10,21 +10,20 @@ pub(super) fn to_text(receipt: Receipt) -> String {
         receipt.at().as_micros(),
         receipt.window().as_micros(),
     );
-    format!("{id:032x}-{at:x}-{window:x}")
+    format!("{id:032x}-{at:014x}-{window:014x}")
 }
 
 /// Parses a receipt's text. `None` if it is malformed.
 pub(super) fn parse(text: &str) -> Option<Receipt> {
-    let is_hex = |text: &str| {
-        text.bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    // Of a fixed width, so that a receipt that was cut off is malformed.
+    let is_hex = |text: &str, digits| {
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        text.len() == digits && text.bytes().all(is_digit)
     };
-    let (id, rest) = text
-        .split_once('-')
-        .filter(|(id, _)| id.len() == 32 && is_hex(id))?;
+    let (id, rest) = text.split_once('-').filter(|(id, _)| is_hex(id, 32))?;
     let (at, window) = rest
         .split_once('-')
-        .filter(|(at, window)| is_hex(at) && is_hex(window))?;
+        .filter(|(at, window)| is_hex(at, 14) && is_hex(window, 14))?;
     let micros = |text: &str| u64::from_str_radix(text, 16).ok();
     let id = EntryId::from_u128(u128::from_str_radix(id, 16).ok()?);
     let (at, window) = (

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json};
-use crate::listener::Waiting;
+use crate::listener::Departure;
 use crate::object::Object;
 use crate::rules::{Effect, Match};
 use crate::service::{Failure, Service};
@@ -49,7 +49,7 @@ pub(super) enum Op {
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
-    waiting: Option<Extension<Waiting>>,
+    departure: Option<Extension<Departure>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -57,14 +57,15 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let Object(request): Object<ApiRequest> = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
-    // A client that leaves a wait is noticed.
-    let _waits = waiting
-        .filter(|_| request.wait_ms.is_some())
-        .map(|waiting| waiting.begin());
-    let answer = http
-        .v1
-        .observe(make(&http.service, op, &request, receipt))
-        .await;
+    let answer = http.v1.observe(make(&http.service, op, &request, receipt));
+    let answer = match departure {
+        // A client that leaves a wait takes no units.
+        Some(Extension(departure)) if request.wait_ms.is_some() => tokio::select! {
+            answer = answer => answer,
+            () = departure.wait() => return Err(Refusal::bad("the client has left during the wait")),
+        },
+        _ => answer.await,
+    };
     answer
         .map(Json)
         .map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))

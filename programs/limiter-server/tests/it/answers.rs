@@ -505,12 +505,10 @@ async fn metadata_of_the_rules_that_do_not_deny_is_merged() {
 #[tokio::test]
 async fn hits_stay_at_their_maximum() {
     let fixture = fixture(Headers::None);
-    for _ in 0..2 {
-        let asked = request("d", "free=x +18446744073709551614", 0);
-        fixture.ask(&asked).await.unwrap();
-    }
     let rules = fixture.service.rules();
     let free = rules.iter().find(|rule| rule.path == "free").unwrap();
+    free.counts.hits.store(u64::MAX - 1, Relaxed);
+    fixture.ask(&request("d", "free=x +2", 0)).await.unwrap();
     assert_eq!(free.counts.hits.load(Relaxed), u64::MAX);
 }
 

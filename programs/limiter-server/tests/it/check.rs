@@ -5,6 +5,8 @@ use std::path::Path;
 
 use limiter_server::check::check;
 
+use crate::server::{Server, until};
+
 /// Whether the configuration is valid, the output, and the errors.
 fn run(path: &Path) -> (bool, String, String) {
     let (mut out, mut errors) = (Vec::new(), Vec::new());
@@ -51,6 +53,62 @@ d       c      8/1d                                           limits.yaml:6:3
         !passed && out.is_empty() && errors.starts_with(first),
         "{errors}"
     );
+}
+
+#[test]
+fn a_lease_that_has_only_its_price_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    let unused = "the lease is never used: ";
+    let cases = [
+        ("policy: 100000/1m+1s", None),
+        ("policy: 100000/1m", None),
+        ("policy: 100000/59s+1s", Some(("the lease is long: ", 98))),
+        (
+            "unit: second, requests_per_unit: 100, lease: 1s",
+            Some(("the lease is long: ", 50)),
+        ),
+        ("policy: 100000/10m+10m", Some(("the lease is long: ", 50))),
+        ("policy: 10/1m+1s", Some((unused, 98))),
+        ("policy: '5/1s, 100000/1m+1s'", Some((unused, 98))),
+    ];
+    for (limit, expected) in cases {
+        let config = format!("domain: d\ndescriptors:\n- {{key: a, rate_limit: {{{limit}}}}}\n");
+        fs::write(&path, &config).unwrap();
+        let (passed, _, errors) = run(&path);
+        assert!(passed);
+        let Some((problem, share)) = expected else {
+            assert_eq!(errors, "", "{limit}");
+            continue;
+        };
+        let start = format!("warning: limits.yaml:3:3: {problem}");
+        let end = format!(", a key at its limit admits {share} % of its rate\n");
+        assert!(
+            errors.starts_with(&start) && errors.ends_with(&end),
+            "{limit}: {errors}"
+        );
+    }
+    // In memory, no lease is used.
+    let config = "{domain: d, descriptors: [{key: a, rate_limit: {policy: 1000/1m+1s}}]}";
+    let server = Server::start(config, &[]);
+    assert_eq!(
+        server.logged("the lease is never used: the store is in memory"),
+        1
+    );
+    fs::write(server.config(), config.replace("+1s", "")).unwrap();
+    until("the change is a warning", || {
+        (server.logged("from 1000/1m+1s to 1000/1m: a window may exceed its maximum") > 0)
+            .then_some(())
+    });
+    fs::write(server.config(), config.replace("1m+1s", "61s")).unwrap();
+    until("the change is seen", || {
+        server.logged("reloaded").checked_sub(2)
+    });
+    fs::write(server.config(), config).unwrap();
+    until("the change is seen", || {
+        server.logged("reloaded").checked_sub(3)
+    });
+    assert_eq!(server.logged("may exceed its maximum"), 1);
 }
 
 #[test]

@@ -95,7 +95,9 @@ async fn unfinished_bodies_share_a_budget() {
 
 /// What each listener's requests in progress, and each of its connections, occupy at most, in KiB.
 const REQUESTS: u64 = 64 << 10;
-const CONNECTION: u64 = 140;
+const CONNECTION: u64 = 140 + HEALTH_CHECK;
+/// What a health check has, whatever other requests occupy.
+const HEALTH_CHECK: u64 = 16;
 
 /// The defaults fit the memory that `deploy/kubernetes.yaml` allows, with 64 MiB for the program.
 #[test]
@@ -112,6 +114,14 @@ fn what_clients_occupy_fits_the_limit_of_kubernetes() {
     let limit = rest.split_once("Mi }").unwrap().0.parse::<u64>().unwrap() << 10;
     let listener = REQUESTS + default("max_connections") * CONNECTION;
     assert!(3 * listener + (64 << 10) <= limit, "{listener} KiB each");
+    let product = format!(
+        "So clients can occupy {} MiB per listener, which is 8,192 requests, and {CONNECTION} KiB for each connection: with the \
+         defaults at most {} MiB",
+        REQUESTS >> 10,
+        3 * listener >> 10
+    );
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains(&product), "README.md lacks: {product}");
 }
 
 /// Makes as many requests over HTTP/2 as the server lets connections make, and reads no byte of a body. Returns the
@@ -135,8 +145,10 @@ async fn unread(
         client = client.ready().await.unwrap();
         assert_eq!(client.current_max_send_streams(), 100);
         for _ in 0..100 {
-            let request = Request::post(format!("http://x{path}")).header("content-type", kind);
-            let request = request.body(()).unwrap();
+            let method = if path == "/healthz" { "GET" } else { "POST" };
+            let request = Request::builder().method(method);
+            let request = request.uri(format!("http://x{path}"));
+            let request = request.header("content-type", kind).body(()).unwrap();
             let (answer, mut stream) = client.send_request(request, false).unwrap();
             // A stream of requests goes on.
             let is_all = kind == "application/json";
@@ -145,11 +157,9 @@ async fn unread(
             let refused = Arc::clone(&refused);
             held.push(tokio::spawn(async move {
                 let answer = answer.await;
-                // A refusal has no body that its client could leave unread.
                 let is_refused = |answer: &Response<RecvStream>| {
                     let status = answer.headers().get("grpc-status");
-                    let is_empty = answer.body().is_end_stream();
-                    status.is_some_and(|it| it == "8") || (answer.status() == 503 && is_empty)
+                    status.is_some_and(|it| it == "8") || answer.status() == 503
                 };
                 refused.fetch_add(usize::from(answer.as_ref().is_ok_and(is_refused)), Relaxed);
                 std::future::pending::<()>().await;
@@ -165,11 +175,13 @@ async fn requests_in_progress_share_a_budget() {
     const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
     let json = "application/json";
-    // The request, and how many are in progress at most: each counts at least 8 KiB, and a stream 48 KiB.
+    // The request, and how many of a client are in progress at most: each counts at least 8 KiB, and a stream 48 KiB.
     for (request, most) in [
-        (("/v1/acquire", json, wait), 8_192),
-        (("/json", json, "{}"), 8_192),
-        ((REFLECTION, "application/grpc", "\0"), 1_365),
+        (("/v1/acquire", json, wait), 7_168),
+        (("/json", json, "{}"), 7_168),
+        // Each connection has room for one more.
+        (("/healthz", json, ""), 7_268),
+        ((REFLECTION, "application/grpc", "\0"), 1_194),
     ] {
         let server = Server::start(CONFIG, &[]);
         let all = wait.replace("60000", "0, \"cost\": 1000");
@@ -207,6 +219,161 @@ async fn requests_in_progress_share_a_budget() {
                 == 200)
                 .then_some(())
         });
+    }
+}
+
+/// Sends a request over HTTP/1 from an address of this machine, and returns the response.
+async fn http_from(address: [u8; 4], to: SocketAddr, request: &str) -> String {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((address, 0).into()).unwrap();
+    let mut stream = socket.connect(to).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    timeout(PATIENCE, read).await.unwrap().unwrap();
+    answer
+}
+
+/// Returns the status of a call over gRPC from an address of this machine.
+async fn grpc_from(address: [u8; 4], to: SocketAddr, path: &str) -> String {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((address, 0).into()).unwrap();
+    let stream = socket.connect(to).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let request =
+        Request::post(format!("http://x{path}")).header("content-type", "application/grpc");
+    let (answer, mut body) = client
+        .send_request(request.body(()).unwrap(), false)
+        .unwrap();
+    body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+    let mut answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
+    let trailers = if answer.headers().contains_key("grpc-status") {
+        answer.headers().clone()
+    } else {
+        while answer.body_mut().data().await.is_some() {}
+        answer.body_mut().trailers().await.unwrap().unwrap()
+    };
+    connection.abort();
+    trailers["grpc-status"].to_str().unwrap().to_owned()
+}
+
+const DECIDE: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// Requests of one client that occupy its share of a listener for seconds.
+async fn occupy(load: &str, server: &Server) -> (Vec<TcpStream>, Vec<JoinHandle<()>>) {
+    let (mut streams, mut tasks) = (Vec::new(), Vec::new());
+    let part = vec![b' '; 606_000];
+    match load {
+        "bodies" => {
+            // Once the bodies have arrived, heads occupy the rest.
+            loop {
+                let mut stream = TcpStream::connect(server.http).unwrap();
+                let head = "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n";
+                stream.write_all(head.as_bytes()).unwrap();
+                let is_body = streams.len() < 2;
+                stream.write_all(if is_body { &part } else { b"" }).unwrap();
+                sleep(Duration::from_millis(if is_body { 200 } else { 10 })).await;
+                stream.set_nonblocking(true).unwrap();
+                if stream.read(&mut [0]).is_ok() {
+                    break;
+                }
+                streams.push(stream);
+            }
+        }
+        "streams" => {
+            let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
+            let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+            tasks.push(tokio::spawn(async { _ = connection.await }));
+            for stream in 0..100 {
+                client = client.ready().await.unwrap();
+                let request = Request::post(format!("http://x{DECIDE}"));
+                let request = request.header("content-type", "application/grpc");
+                let (answer, mut body) = client
+                    .send_request(request.body(()).unwrap(), false)
+                    .unwrap();
+                // Messages that lack their end, and then requests without one.
+                if stream < 60 {
+                    let message = [&[0, 0, 15, 255, 255], &part[..20_145]].concat();
+                    body.send_data(Bytes::from(message), false).unwrap();
+                } else if stream == 60 {
+                    sleep(Duration::from_millis(500)).await;
+                }
+                tasks.push(tokio::spawn(async move {
+                    std::future::pending::<()>().await;
+                    drop((answer, body));
+                }));
+            }
+        }
+        _ => {
+            let all = r#"{"domain": "d", "descriptor": [["user", "ann"]], "cost": 1000}"#;
+            assert_eq!(server.post("/v1/acquire", all).1["allowed"], true);
+            let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
+            let request = ("/v1/acquire", "application/json", wait);
+            tasks = unread(server.http, 82, request).await.0;
+        }
+    }
+    (streams, tasks)
+}
+
+#[tokio::test]
+async fn health_checks_and_other_clients_pass_whatever_a_client_occupies() {
+    const STATUS: &str = "POST /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        content-length: 48\r\n\r\n{\"domain\": \"d\", \"descriptor\": [[\"user\", \"bob\"]]}";
+    let (same, other) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    for load in ["bodies", "streams", "waits"] {
+        let server = Server::start(CONFIG, &[]);
+        let held = occupy(load, &server).await;
+        let of_grpc = load == "streams";
+        let began = Instant::now();
+        loop {
+            let is_refused = if of_grpc {
+                grpc_from(same, server.grpc, DECIDE).await == "8"
+            } else {
+                let answer = http_from(same, server.http, STATUS).await;
+                let reason = r#"{"error":"too many requests in progress"}"#;
+                assert!(
+                    answer.starts_with("HTTP/1.1 200") || answer.ends_with(reason),
+                    "{answer}"
+                );
+                answer.starts_with("HTTP/1.1 503")
+            };
+            if is_refused {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "{load} occupy too little");
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut healthy = 0;
+        for _ in 0..100 {
+            let is_healthy = match of_grpc {
+                true => grpc_from(same, server.grpc, CHECK).await == "0",
+                false => http_from(same, server.http, HEALTH)
+                    .await
+                    .starts_with("HTTP/1.1 200"),
+            };
+            healthy += usize::from(is_healthy);
+        }
+        assert_eq!(healthy, 100, "{load}");
+        if of_grpc {
+            // An empty message is invalid.
+            assert_eq!(grpc_from(other, server.grpc, DECIDE).await, "3");
+        } else {
+            let answer = http_from(other, server.http, STATUS).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        let listener = if of_grpc { "grpc" } else { "http" };
+        let series = r#"limiter_server_refused_total{listener="LISTENER",reason="address_memory"}"#;
+        assert!(
+            server.metric(&series.replace("LISTENER", listener)) >= Some(1.0),
+            "{load}"
+        );
+        assert_eq!(server.logged("address_memory"), 1, "{load}");
+        for task in held.1 {
+            task.abort();
+        }
     }
 }
 

@@ -274,8 +274,12 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     let one_sided = Server::start(CONFIG, &tls);
     let ask = [&tls[..], &["--tls-client-ca", &*ca]].concat();
     let mutual = Server::start(CONFIG, &ask);
-    let [named, other] = ["other.example,localhost", "other.example"]
-        .map(|names| Server::start(CONFIG, &[&ask[..], &["--tls-client-name", names]].concat()));
+    let [named, other] = ["other.example,localhost", "other.example"].map(|names| {
+        Server::start(
+            CONFIG,
+            &[&ask[..], &["--admin-plain", "--tls-client-name", names]].concat(),
+        )
+    });
 
     let plain = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(read("ca.pem")))
@@ -302,6 +306,13 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
         };
         assert_eq!(answered, expected);
     }
+
+    // Clients that were refused leave a trace.
+    until("the refusals are seen", || {
+        (mutual.logged("tls_handshake") > 0 && other.logged("client_name") > 0).then_some(())
+    });
+    let refused = r#"limiter_server_refused_total{listener="grpc",reason="client_name"}"#;
+    assert!(other.metric(refused) >= Some(1.0));
 
     let mut roots = RootCertStore::empty();
     roots
@@ -333,7 +344,7 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     // New certificates apply to new connections, without a restart. Damaged certificates have no effect.
     fs::write(&cert, "").unwrap();
     until("the damage is seen", || {
-        (one_sided.logged("cannot reload TLS") > 0).then_some(())
+        (one_sided.logged("cannot reload the TLS certificates") > 0).then_some(())
     });
     write_certificates(folder.path());
     let new = ClientTlsConfig::new()

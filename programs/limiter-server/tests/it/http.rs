@@ -122,19 +122,23 @@ fn what_makes_no_sense_is_refused() {
     "#;
     let user = r#""domain": "d", "descriptor": [["user", "x"]]"#;
     let id = "00000000000000000000000000000007";
+    let one = "00000000000001";
     let receipts = [
         "",
         "--",
         "😀-1-1",
         id,
-        &format!("{id}-1"),
-        &format!("{id}-1-0"),
-        &format!("{id}-+1-1"),
-        &format!("{id}-1-1-1"),
-        &format!("{id}-20000000000000-1"),
-        &format!("{id}0-1-1"),
-        &format!("{}-1-1", "G".repeat(32)),
-        &format!("{id}-1-{}", "f".repeat(99)),
+        &format!("{id}-{one}"),
+        &format!("{id}-{one}-{}", "0".repeat(14)),
+        &format!("{id}-+{}-{one}", &one[1..]),
+        &format!("{id}-{one}-{one}-{one}"),
+        &format!("{id}-20000000000000-{one}"),
+        &format!("{id}0-{one}-{one}"),
+        &format!("{}-{one}-{one}", "G".repeat(32)),
+        &format!("{id}-{one}-{}", "f".repeat(99)),
+        // Cut off.
+        &format!("{id}-{one}-{}", &one[1..]),
+        &format!("{id}-1-1"),
     ]
     .map(|receipt| format!(r#"{{USER, "receipt": "{receipt}"}}"#));
     let receipts = receipts
@@ -157,7 +161,7 @@ fn what_makes_no_sense_is_refused() {
         let error = answer["error"].as_str().unwrap_or_default();
         assert!(error.contains(text), "{path} {shown}: {answer}");
     }
-    let body = format!(r#"{{{user}, "receipt": "{id}-1fffffffffffff-1"}}"#);
+    let body = format!(r#"{{{user}, "receipt": "{id}-1fffffffffffff-{one}"}}"#);
     assert_eq!(server.post("/v1/refund", &body).1["applied"], json!(false));
     // A key of 1 MB is a key.
     let body = format!(
@@ -342,6 +346,17 @@ fn different_values_have_different_labels_whatever_they_contain() {
         !text.contains(|char: char| char.is_control() && char != '\n'),
         "{text:?}"
     );
+}
+
+#[test]
+fn one_request_does_not_bring_the_hits_to_their_maximum() {
+    let server = Server::start(CONFIG, &[]);
+    let hits = || server.metric(r#"limiter_server_hits_total{domain="d",rule="user"}"#);
+    for (cost, sum) in [(u64::MAX, 4_294_967_295.0), (3, 4_294_967_298.0)] {
+        let body = json!({ "domain": "d", "descriptor": [["user", "ann"]], "cost": cost });
+        assert_eq!(server.post("/v1/acquire", &body.to_string()).0, 200);
+        assert_eq!(hits(), Some(sum));
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::server::{PATIENCE, Server, http, until};
+use crate::server::{PATIENCE, Server, exchange, http, until};
 
 const CONFIG: &str = "
 domain: d
@@ -261,13 +261,22 @@ async fn a_listener_may_be_a_unix_socket() {
     };
     let health = HealthClient::new(channel).check(request).await.unwrap();
     assert_eq!(health.into_inner().status(), ServingStatus::Serving);
-    let (mut second, _folder) = command(&both);
-    let errors = second.output().unwrap().stderr;
-    let errors = String::from_utf8_lossy(&errors);
-    assert!(
-        errors.contains(&format!("--grpc: cannot listen on {grpc}")),
-        "{errors}"
-    );
+    let fails = |grpc: &str| {
+        let (mut command, _folder) = command(&[("LIMITER_GRPC", grpc)]);
+        let errors = command.output().unwrap().stderr;
+        let errors = String::from_utf8_lossy(&errors);
+        let expected = format!("--grpc: cannot listen on {grpc}");
+        assert!(errors.contains(&expected), "{errors}");
+    };
+    fails(&grpc);
+    // Only a socket is removed: anything else that stands there may be of value.
+    let (file, link) = (sockets.path().join("file"), sockets.path().join("link"));
+    std::fs::write(&file, "domain: d").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for name in ["file", "link"] {
+        fails(&path(name));
+    }
+    assert_eq!(std::fs::read(&link).unwrap(), b"domain: d");
 }
 
 #[test]
@@ -329,4 +338,108 @@ fn certificates_protect_the_way_to_the_store() {
             assert_eq!(acquire(&server), 429);
         }
     }
+}
+
+#[test]
+fn names_of_clients_that_match_nothing_are_refused() {
+    for name in ["*.example.com", "spiffe://d/x", "a b", "CN=x"] {
+        let (mut command, folder) = command(&[]);
+        let any = folder.path().join("limits.yaml");
+        for option in ["--tls-cert", "--tls-key", "--tls-client-ca"] {
+            command.arg(option).arg(&any);
+        }
+        let errors = command
+            .args(["--tls-client-name", name])
+            .output()
+            .unwrap()
+            .stderr;
+        let errors = String::from_utf8_lossy(&errors);
+        let expected = "expected a host name without wildcards, or an IP address";
+        assert!(errors.contains(expected), "{name}: {errors}");
+    }
+}
+
+#[test]
+fn a_store_or_rules_elsewhere_are_an_error_and_what_is_ignored_is_listed() {
+    for (name, value, expected) in [
+        ("BACKEND_TYPE", "memcache", "set --store"),
+        ("CONFIG_TYPE", "grpc_xds_sotw", "set --config"),
+    ] {
+        let (mut command, _folder) = command(&[(name, value)]);
+        let out = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        let text = format!("limiter-server: {name}={value} is not supported: ");
+        assert!(
+            errors.contains(&text) && errors.contains(expected),
+            "{errors}"
+        );
+        assert_eq!(out.status.code(), Some(1));
+    }
+    let set = [
+        ("BACKEND_TYPE", "redis"),
+        ("CONFIG_TYPE", "FILE"),
+        ("MERGE_DOMAIN_CONFIG", "true"),
+        ("TRACING_ENABLED", "true"),
+    ];
+    let (command, folder) = command(&set);
+    let server = Server::run(command, folder);
+    for (name, _) in &set[2..] {
+        assert_eq!(server.logged(&format!("{name} has no effect; instead")), 1);
+    }
+}
+
+#[test]
+fn a_changed_admin_token_applies_without_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "first").unwrap();
+    let options = [
+        "--admin-token-file",
+        token.to_str().unwrap(),
+        "--admin",
+        "0.0.0.0:0",
+        "--admin-plain",
+    ];
+    let server = Server::start(CONFIG, &options);
+    let to = ([127, 0, 0, 1], server.admin.port()).into();
+    let get = |path: &str, token: &str| {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        );
+        exchange(to, &request)
+    };
+    assert_eq!(
+        [get("/rules", "first").0, get("/rules", "second").0],
+        [200, 401]
+    );
+    // Every response has the same header fields.
+    for path in [
+        "/",
+        "/metrics",
+        "/rules",
+        "/rlconfig",
+        "/page/state",
+        "/none",
+    ] {
+        for token in ["first", "other"] {
+            let head = get(path, token).1.to_ascii_lowercase();
+            for field in [
+                "cache-control: no-store",
+                "x-content-type-options: nosniff",
+                "x-frame-options: deny",
+            ] {
+                assert!(head.contains(field), "{path}: {head}");
+            }
+        }
+    }
+    std::fs::write(&token, " ").unwrap();
+    until("the damage is seen", || {
+        (server.logged("cannot reload the admin token") > 0).then_some(())
+    });
+    assert_eq!(get("/rules", "first").0, 200);
+    std::fs::write(&token, "second").unwrap();
+    until("the new token applies", || {
+        (get("/rules", "second").0 == 200).then_some(())
+    });
+    assert_eq!(get("/rules", "first").0, 401);
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
@@ -181,6 +182,16 @@ fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
         assert!(server.wait().success());
         assert!(fs::read(&file).unwrap().len() > 60, "{expected:?}");
         fs::remove_file(&file).unwrap();
+        let _ = fs::remove_file(&refused);
+    }
+    // A second one replaces no other.
+    for (text, aside) in [("one", "refused"), ("two", "refused.2")] {
+        fs::write(&file, text).unwrap();
+        drop(start(&file, "1h"));
+        assert_eq!(
+            fs::read_to_string(file.with_extension(aside)).unwrap(),
+            text
+        );
     }
 
     let server = start(&file, "1h");
@@ -196,4 +207,86 @@ fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
         errors.contains("--state: ") && errors.contains("in use by another process"),
         "{errors}"
     );
+}
+
+/// Starts a server that cannot, and returns its errors.
+fn fails(file: &Path) -> String {
+    let config = file.with_extension("yaml");
+    fs::write(&config, CONFIG).unwrap();
+    let mut server = Command::new(program());
+    server.arg("--config").arg(config).arg("--state").arg(file);
+    for listener in ["--grpc", "--http", "--admin"] {
+        server.args([listener, "127.0.0.1:0"]);
+    }
+    let out = server.output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+#[test]
+fn a_link_stays_a_link_and_its_target_has_the_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let [volume, other] = ["volume", "other"].map(|name| folder.path().join(name));
+    fs::create_dir(&volume).unwrap();
+    fs::create_dir(&other).unwrap();
+    let (target, link) = (volume.join("counts"), other.join("link"));
+    symlink("../volume/counts", other.join("inner")).unwrap();
+    symlink("inner", &link).unwrap();
+    let mut server = start(&link, "1h");
+    assert_eq!(admitted(&server, 100), 100);
+    // By another path, it is the same file.
+    assert!(fails(&target).contains("in use by another process"));
+    server.signal("TERM");
+    assert!(server.wait().success());
+    assert!(link.is_symlink() && target.is_file());
+    // The next container has only the volume.
+    fs::remove_file(&link).unwrap();
+    let server = start(&target, "1h");
+    assert_eq!(admitted(&server, MAX), MAX - 100);
+}
+
+#[test]
+fn only_regular_files_are_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let is_irregular = |file: &Path| {
+        let errors = fails(file);
+        assert!(errors.contains("expected a regular file"), "{errors}");
+    };
+    // They would block, or never end.
+    let make_pipe =
+        |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    make_pipe(&file);
+    is_irregular(&file);
+    fs::remove_file(&file).unwrap();
+    symlink("/dev/zero", &file).unwrap();
+    let errors = fails(&file);
+    assert!(errors.contains("--state: "), "{errors}");
+    fs::remove_file(&file).unwrap();
+    // What stands in the way of a save is replaced, not written to, and so is the lock.
+    let (new, lock, victim) = (
+        folder.path().join("counts.new"),
+        folder.path().join("counts.lock"),
+        folder.path().join("victim"),
+    );
+    fs::write(&victim, "of value").unwrap();
+    let _ = fs::remove_file(&lock);
+    symlink(&victim, &lock).unwrap();
+    assert!(fails(&file).contains("counts.lock"));
+    fs::remove_file(&lock).unwrap();
+    for in_the_way in ["link", "pipe", "file"] {
+        let _ = fs::remove_file(&new);
+        match in_the_way {
+            "link" => symlink(&victim, &new).unwrap(),
+            "pipe" => make_pipe(&new),
+            _ => fs::write(&new, "left behind").unwrap(),
+        }
+        let mut server = start(&file, "1h");
+        server.signal("TERM");
+        assert!(server.wait().success());
+        let saved = fs::symlink_metadata(&file).unwrap();
+        assert!(saved.is_file() && !new.exists(), "{in_the_way}");
+        assert_eq!(saved.permissions().mode() & 0o777, 0o600, "{in_the_way}");
+    }
+    assert_eq!(fs::read(&victim).unwrap(), b"of value");
 }

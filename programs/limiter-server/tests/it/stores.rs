@@ -344,7 +344,7 @@ fn wrong_options_end_the_program() {
         1 --config /nowhere => /nowhere: No such file
         1 --admin 0.0.0.0:0 --grpc 127.0.0.1:0 --http 127.0.0.1:0 => except on loopback, it needs --tls-cert, or --admin-plain
         2 --metric-label 1a=b => expected NAME=VALUE
-        1 --state /nowhere/counts => --state: /nowhere/counts.lock: No such file
+        1 --state /nowhere/counts => --state: /nowhere/counts: No such file
         1 --state EMPTY --store redis://a => --state: it needs --store memory
         1 --store rediss://a --store-tls-ca /nowhere => /nowhere: No such file
         1 --store redis://a --store-tls-ca EMPTY => requires a URL with the `rediss://` scheme

@@ -2,8 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
@@ -11,19 +10,19 @@ use hyper::body::{Bytes, Incoming};
 use tonic::Status;
 use tower::BoxError;
 
-use super::{BODY, Hold};
+use super::{BODY, InProgress};
 use crate::http::TOO_MANY;
 
 /// The body of a request. It fails if there is too little memory.
 #[derive(Debug)]
 pub(crate) struct Budgeted {
     body: Incoming,
-    hold: Arc<Hold>,
+    request: Arc<InProgress>,
 }
 
 impl Budgeted {
-    pub(in crate::listener) fn new(body: Incoming, hold: Arc<Hold>) -> Self {
-        Self { body, hold }
+    pub(in crate::listener) fn new(body: Incoming, request: Arc<InProgress>) -> Self {
+        Self { body, request }
     }
 }
 
@@ -35,25 +34,15 @@ impl Body for Budgeted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            // The reader hides this end, and has passed on everything before it.
-            return match self.hold.seat.is_half_closed.load(Acquire) {
-                true => Poll::Ready(Some(
-                    Err(Status::cancelled("the body is incomplete").into()),
-                )),
-                false => Poll::Pending,
-            };
-        };
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let data = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref());
-        if !self
-            .hold
-            .count(data.map_or(0, Bytes::len).saturating_mul(BODY))
-        {
-            return Poll::Ready(Some(Err(Status::resource_exhausted(TOO_MANY).into())));
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        let len = data.map_or(0, Bytes::len).saturating_mul(BODY);
+        Poll::Ready(match self.request.count(len) {
+            true => frame.map(|frame| frame.map_err(Into::into)),
+            false => Some(Err(Status::resource_exhausted(TOO_MANY).into())),
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -68,15 +57,22 @@ impl Body for Budgeted {
 /// The body of a response, which occupies memory until its client has read it.
 pub(in crate::listener) struct Sent<B> {
     body: B,
-    hold: Arc<Hold>,
+    request: Arc<InProgress>,
     /// Until there is data. A stream may be silent afterwards.
     unread: Option<Arc<()>>,
 }
 
 impl<B: Body> Sent<B> {
-    pub(in crate::listener) fn new(response: Response<B>, hold: Arc<Hold>) -> Response<Self> {
-        let unread = Some(hold.seat.unread());
-        response.map(|body| Self { body, hold, unread })
+    pub(in crate::listener) fn new(
+        response: Response<B>,
+        request: Arc<InProgress>,
+    ) -> Response<Self> {
+        let unread = Some(request.unread());
+        response.map(|body| Self {
+            body,
+            request,
+            unread,
+        })
     }
 }
 
@@ -88,13 +84,17 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let Self { body, hold, unread } = &mut *self;
+        let Self {
+            body,
+            request,
+            unread,
+        } = &mut *self;
         let part = |data| {
-            let unread = unread.take().unwrap_or_else(|| hold.seat.unread());
-            let hold = Arc::clone(hold);
+            let unread = unread.take().unwrap_or_else(|| request.unread());
+            let request = Arc::clone(request);
             Bytes::from_owner(Part {
                 data,
-                _hold: hold,
+                _request: request,
                 _unread: unread,
             })
         };
@@ -115,7 +115,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
 /// A part of a response, which is dropped when the system has taken it.
 struct Part {
     data: Bytes,
-    _hold: Arc<Hold>,
+    _request: Arc<InProgress>,
     _unread: Arc<()>,
 }
 
