@@ -35,7 +35,7 @@ pub(super) struct Claim<'r> {
     pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
-    wants: Wants,
+    demand: Demand,
     /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit.
@@ -44,18 +44,18 @@ pub(super) struct Claim<'r> {
     part: Option<usize>,
 }
 
-/// What a descriptor wants.
+/// What a descriptor asks of its limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    /// Nothing: the rule allows everything.
-    Nothing,
-    /// A claim with a rule that always denies, or without a rule.
-    Anything,
+pub(super) enum Demand {
+    /// No rule matches, or it allows everything.
+    Unlimited,
+    /// The rule always denies, or the descriptor is refused.
+    Refused,
     /// More units than the policy ever allows.
-    TooMuch(u64),
-    /// A call that checks whether one more unit fits.
-    Look,
-    /// So many units.
+    AboveMaximum(u64),
+    /// A check whether one more unit fits.
+    Check,
+    /// The cost.
     Units(u64),
 }
 
@@ -109,7 +109,7 @@ impl<'r> Claim<'r> {
             claim.limiter = rule.own_limiter(unit);
             claim.policy = policy.map(|policy| policy.with_counting(counting));
             if claim.policy.is_none() {
-                claim.wants = Wants::Anything;
+                claim.demand = Demand::Refused;
             }
         } else if claim.keeps_charge {
             claim.limiter = rule.and_then(|rule| rule.charging_limiter());
@@ -120,14 +120,14 @@ impl<'r> Claim<'r> {
 
     /// Returns a claim on one unit.
     fn of(rule: Option<&'r Arc<Rule>>, key: KeyBuf) -> Self {
-        let wants = match rule.map(|rule| &rule.effect) {
-            None | Some(Effect::Unlimited | Effect::Exempt) => Wants::Nothing,
-            Some(Effect::Deny) => Wants::Anything,
-            Some(Effect::Limit(_)) => Wants::Units(1),
+        let demand = match rule.map(|rule| &rule.effect) {
+            None | Some(Effect::Unlimited | Effect::Exempt) => Demand::Unlimited,
+            Some(Effect::Deny) => Demand::Refused,
+            Some(Effect::Limit(_)) => Demand::Units(1),
         };
         let class = match rule {
             Some(rule) if rule.shadow => Class::Shadow,
-            Some(rule) if rule.quota && wants != Wants::Nothing => Class::Quota,
+            Some(rule) if rule.quota && demand != Demand::Unlimited => Class::Quota,
             _ => Class::Enforced,
         };
         let limiter = rule.and_then(|rule| rule.limiter());
@@ -139,7 +139,7 @@ impl<'r> Claim<'r> {
             hits: 0,
             keeps_charge: false,
             over: false,
-            wants,
+            demand,
             limiter,
             policy: None,
             part: None,
@@ -148,15 +148,15 @@ impl<'r> Claim<'r> {
 
     /// Denies the descriptor, regardless of its cost.
     pub(super) const fn refuse(&mut self) {
-        self.wants = Wants::Anything;
+        self.demand = Demand::Refused;
     }
 
     fn set_cost(&mut self, cost: u64) {
-        if let (Wants::Units(_), Some(policy)) = (self.wants, self.policy()) {
-            self.wants = match cost {
-                0 => Wants::Look,
-                cost if cost > policy.smallest_max() => Wants::TooMuch(cost),
-                cost => Wants::Units(cost),
+        if let (Demand::Units(_), Some(policy)) = (self.demand, self.policy()) {
+            self.demand = match cost {
+                0 => Demand::Check,
+                cost if cost > policy.smallest_max() => Demand::AboveMaximum(cost),
+                cost => Demand::Units(cost),
             };
         }
     }
@@ -170,27 +170,27 @@ impl<'r> Claim<'r> {
 
     /// Returns `true` if no wait helps.
     pub(super) const fn is_hopeless(&self) -> bool {
-        matches!(self.wants, Wants::Anything | Wants::TooMuch(_))
+        matches!(self.demand, Demand::Refused | Demand::AboveMaximum(_))
     }
 
-    pub(super) const fn wants(&self) -> Wants {
-        self.wants
+    pub(super) const fn demand(&self) -> Demand {
+        self.demand
     }
 
     /// Returns the call. If the request is already refused, it does not charge, unless its charge is kept.
     fn call(&self, refused: bool) -> Option<Part<'r, SharedStore>> {
         let limiter = self.limiter?;
-        let mut part: Part<'_, _> = match self.wants {
-            Wants::Nothing | Wants::Anything => return None,
-            Wants::TooMuch(cost) if self.keeps_charge => {
+        let mut part: Part<'_, _> = match self.demand {
+            Demand::Unlimited | Demand::Refused => return None,
+            Demand::AboveMaximum(cost) if self.keeps_charge => {
                 limiter.record(&self.key).cost(cost).into()
             }
-            Wants::TooMuch(_) => limiter.status(&self.key).into(),
-            Wants::Look => limiter.peek(&self.key).into(),
-            Wants::Units(cost) if refused && !self.keeps_charge => {
+            Demand::AboveMaximum(_) => limiter.status(&self.key).into(),
+            Demand::Check => limiter.peek(&self.key).into(),
+            Demand::Units(cost) if refused && !self.keeps_charge => {
                 limiter.peek(&self.key).cost(cost).into()
             }
-            Wants::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
+            Demand::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
         };
         if let Some(policy) = &self.policy {
             part = part.policy(policy);
@@ -222,7 +222,7 @@ impl<'r> Claim<'r> {
     /// Returns `true` if other quotas deny only if this rule is also over its limit. In shadow mode, it never is.
     fn is_quota(&self) -> bool {
         // A rule that admits everything is no quota that others could need spent.
-        self.wants != Wants::Nothing && self.rule.is_some_and(|rule| rule.quota)
+        self.demand != Demand::Unlimited && self.rule.is_some_and(|rule| rule.quota)
     }
 
     /// Returns `true` if the descriptor denies the request. `spent` is `true` if all quotas are exceeded.

@@ -11,7 +11,7 @@ use pbjson_types::Struct;
 use pbjson_types::value::Kind as Json;
 use smallvec::SmallVec;
 
-use super::claim::{Claim, Class, Wants};
+use super::claim::{Claim, Class, Demand};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::rules::{Effect, Rule, UNITS, metadata};
 
@@ -113,7 +113,7 @@ fn status(claim: &Claim<'_>, usage: Option<&Status>) -> DescriptorStatus {
         out.current_limit = Some(limit(rule, Some(seen.limit())));
         out.limit_remaining = saturated(seen.remaining());
         out.duration_until_reset = duration.map(Into::into);
-    } else if claim.wants() == Wants::Anything {
+    } else if claim.demand() == Demand::Refused {
         out.current_limit = Some(limit(rule, None));
     }
     out
@@ -122,7 +122,7 @@ fn status(claim: &Claim<'_>, usage: Option<&Status>) -> DescriptorStatus {
 /// Returns the limit that matters to the client, and how long until it admits more. `None` if the cost never fits.
 fn binding(claim: &Claim<'_>, usage: &Status) -> Option<(LimitStatus, Option<Duration>)> {
     let limits = usage.limits();
-    if let Wants::TooMuch(cost) = claim.wants() {
+    if let Demand::AboveMaximum(cost) = claim.demand() {
         let exceeded = limits.iter().find(|limit| cost > limit.limit().max());
         return Some((*exceeded?, None));
     }
