@@ -35,7 +35,8 @@ pub fn open_store(text: &str) -> Result<SharedStore, Error> {
     if text == "memory" {
         return Ok(std::sync::Arc::new(crate::MemoryStore::new()));
     }
-    let opened = if text.starts_with("postgres") {
+    let scheme = text.split("://").next().unwrap_or_default();
+    let opened = if scheme.to_ascii_lowercase().contains("postgres") {
         postgres(text)
     } else {
         redis(text)

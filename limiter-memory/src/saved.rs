@@ -83,4 +83,17 @@ mod tests {
         assert_eq!(form(&mut copy).1[0], (1, now(11)));
         assert!(!copy.has_expired(now(3_600_000_000)) && copy.has_expired(now(7_200_000_000)));
     }
+
+    #[test]
+    fn a_log_at_the_end_of_time_keeps_its_entries() {
+        let policy = policy!("9/1h");
+        let mut log = LogForm::new(0);
+        for before_end in [3_599_999_999, 1_000_000, 0] {
+            let now = Timestamp::from_micros_saturating(Timestamp::MAX.as_micros() - before_end);
+            general::apply(&mut log, Op::record("", &policy), now);
+        }
+        let saved = export(log);
+        assert_eq!(saved.len(), 3);
+        assert_eq!(export(import(&saved)).cost(), saved.cost());
+    }
 }

@@ -1,45 +1,75 @@
 //! The errors of Postgres and of the pool, in the kinds of the contract.
 
-use deadpool_postgres::{HookError, PoolError};
+use std::error::Error as _;
+
+use deadpool_postgres::{PoolError, TimeoutType};
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-pub(crate) fn of_pool(error: PoolError) -> Error {
-    match error {
-        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            of_postgres(&error)
-        }
-        PoolError::Timeout(_) => timeout("no connection of the pool became free in time"),
-        error => Error::new(ErrorKind::Configuration, format!("Postgres: {error}")),
-    }
-}
+/// Codes of a connection that does not recover: the server is read-only or going down, or has lost the statements.
+const SPOILED: [&str; 7] = [
+    "25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05",
+];
+const PGBOUNCER: &str = " (PgBouncer that pools by transaction needs version 1.21 and max_prepared_statements; otherwise let it pool by session)";
 
 pub(crate) fn configuration(text: String) -> Error {
     Error::new(ErrorKind::Configuration, text)
 }
 
-pub(crate) fn timeout(text: &str) -> Error {
+pub(crate) fn timed_out(text: &str) -> Error {
     Error::new(ErrorKind::Timeout, format!("Postgres: {text}"))
+}
+
+pub(crate) fn of_pool(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => of_postgres(&error),
+        PoolError::Timeout(TimeoutType::Create) => {
+            timed_out("the server did not accept a connection in time")
+        }
+        PoolError::Timeout(_) => timed_out("no connection of the pool became free in time"),
+        error => configuration(format!("Postgres: {error}")),
+    }
 }
 
 /// Neither the message nor the detail of a server contains a key: the statements that could violate a constraint do not fail.
 pub(crate) fn of_postgres(error: &tokio_postgres::Error) -> Error {
     let Some(server) = error.as_db_error() else {
-        // The text of the source says why, such as "connection refused".
-        let source = std::error::Error::source(error).map(ToString::to_string);
-        let source = source.map_or_else(String::new, |source| format!(": {source}"));
-        return Error::new(ErrorKind::Unavailable, format!("Postgres: {error}{source}"));
+        let text = cause(error);
+        let (kind, advice) = match &text[..] {
+            text if text.contains("CaUsedAsEndEntity") => (
+                ErrorKind::Configuration,
+                " (the server shows a certificate that is itself an authority, such as a self-signed one: create an authority, and sign a certificate for the server with it)",
+            ),
+            text if [
+                "invalid peer certificate",
+                "does not support TLS",
+                "invalid configuration",
+            ]
+            .iter()
+            .any(|mistake| text.contains(mistake)) =>
+            {
+                (ErrorKind::Configuration, "")
+            }
+            _ => (ErrorKind::Unavailable, ""),
+        };
+        return Error::new(kind, format!("Postgres: {text}{advice}"));
     };
-    let (kind, advice) = match server.code() {
-        code if *code == SqlState::UNDEFINED_TABLE => (
+    let (kind, advice) = match server.code().code() {
+        "42P01" => (
             ErrorKind::Configuration,
             " (create it with PostgresTable::create or limiter_postgres::SCHEMA)",
         ),
-        code if *code == SqlState::QUERY_CANCELED => (ErrorKind::Timeout, ""),
-        // Invalid credentials, an unknown database, a missing permission or column.
-        code if ["28", "3D", "42"]
+        // A timeout of the server, or a cancellation.
+        "55P03" | "57014" => (ErrorKind::Timeout, ""),
+        "26000" | "42P05" => (ErrorKind::Configuration, PGBOUNCER),
+        _ if is_refused_option(error) => (
+            ErrorKind::Configuration,
+            " (let PgBouncer ignore it with ignore_startup_parameters, and set it with ALTER ROLE)",
+        ),
+        // Invalid credentials, an unknown database or schema, a missing permission or column.
+        code if ["28", "3D", "3F", "42"]
             .iter()
-            .any(|class| code.code().starts_with(class)) =>
+            .any(|class| code.starts_with(class)) =>
         {
             (ErrorKind::Configuration, "")
         }
@@ -48,8 +78,19 @@ pub(crate) fn of_postgres(error: &tokio_postgres::Error) -> Error {
     Error::new(kind, format!("Postgres: {}{advice}", server.message()))
 }
 
-/// Returns whether the server has rolled the transaction back because of other transactions, so nothing has changed.
-pub(crate) fn lost_to_another(error: &tokio_postgres::Error) -> bool {
+/// Returns the texts of an error and its sources. The last says why, such as "connection refused".
+pub(crate) fn cause(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Returns `true` if the server has rolled the transaction back because of other transactions, so nothing has changed.
+pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| {
         [
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -57,4 +98,30 @@ pub(crate) fn lost_to_another(error: &tokio_postgres::Error) -> bool {
         ]
         .contains(code)
     })
+}
+
+/// Returns `true` if the server or the role has no more connections.
+pub(crate) fn is_full(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
+}
+
+/// Returns `true` if the connection has lost its statements, or the table is gone and may be created.
+pub(crate) fn is_unprepared(error: &tokio_postgres::Error, creates: bool) -> bool {
+    match error.code() {
+        Some(code) if *code == SqlState::UNDEFINED_TABLE => creates,
+        code => code == Some(&SqlState::INVALID_SQL_STATEMENT_NAME),
+    }
+}
+
+/// Returns `true` if a `PgBouncer` refuses the options of a connection. It has the same code for outages.
+pub(crate) fn is_refused_option(error: &tokio_postgres::Error) -> bool {
+    let server = error.as_db_error();
+    server.is_some_and(|server| server.message().contains("unsupported startup parameter"))
+}
+
+/// Returns `true` if the connection must leave the pool.
+pub(crate) fn spoils(error: &tokio_postgres::Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| code.code().starts_with("08") || SPOILED.contains(&code.code()))
 }

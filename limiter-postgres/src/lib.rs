@@ -3,12 +3,16 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod connect;
+mod connections;
 mod failure;
+mod requests;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
 
 pub use deadpool_postgres;
-pub use table::{PostgresStore, PostgresTable, SCHEMA};
+pub use requests::SCHEMA;
+pub use table::{PostgresStore, PostgresTable};
 pub use url::PostgresUrl;

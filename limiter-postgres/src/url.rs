@@ -1,35 +1,44 @@
 //! The table by its URL.
 
+mod parse;
+
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, Pool, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, Runtime};
 use limiter_core::Error;
-use tokio_postgres::Config;
-use tokio_postgres::NoTls;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
+use tokio_postgres::{Config, NoTls};
 
+use crate::connect::{Connector, Tls};
+use crate::connections::Connections;
 use crate::failure::configuration;
-use crate::table::{CREATE, PostgresTable};
+use crate::table::PostgresTable;
 
-/// The most connections that a table opens by itself. Calls on one log are combined, so few suffice.
-const CONNECTIONS: usize = 8;
 /// The time from one sweep to the next.
 const SWEEP: Duration = Duration::from_secs(60);
-const EXPECTED: &str = "expected postgres:// or postgresql:// with a host or a socket's folder";
 
 /// The URL of a Postgres database, for command lines and configurations.
 ///
 /// `postgres://user:password@host:port/database?option=value` has the options of
-/// [`Config`](tokio_postgres::Config#url), except `sslmode`:
+/// [`Config`](tokio_postgres::Config#url), and these:
 ///
-/// | `sslmode` | connection |
-/// |---|---|
-/// | `disable` (default) | without TLS |
-/// | `require`, `verify-full` | with TLS, by rustls (feature `tls`): the server's certificate must be for the host, and signed by an authority of the system or by one of [`certificates`](Self::certificates) |
+/// | option | default | |
+/// |---|---|---|
+/// | `sslmode=disable` | yes | without TLS |
+/// | `sslmode=require`, `sslmode=verify-full` | | with TLS, by rustls (feature `tls`): the server's certificate must be for the host, and signed by an authority of the system or by one of [`certificates`](Self::certificates) |
+/// | `pool=N` | 8 | the most connections, from 1 to 1,000; calls on one log are combined, so few suffice |
+/// | `password_file=PATH` | | the password, read anew for each connection, so it may be rotated |
+/// | `target_session_attrs` | `read-write` | a server that only reads is skipped; `any` accepts it |
+/// | `connect_timeout=SECONDS` | 3 | the time for connecting to each of several hosts, including the handshake |
+/// | `application_name` | `limiter` | shown in `pg_stat_activity` |
 ///
-/// Others are errors: `prefer` and `allow` would let the network decide, and `verify-ca` accepts a certificate for another host.
+/// Other modes of TLS are errors: `prefer` and `allow` would let the network decide, and `verify-ca` accepts a certificate for another
+/// host.
 ///
 /// Neither [`Display`](fmt::Display) nor [`Debug`] prints credentials, and no error does. Percent-encode `/`, `?`, `#`, `%` and `@` in
 /// them.
@@ -44,7 +53,10 @@ const EXPECTED: &str = "expected postgres:// or postgresql:// with a host or a s
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
-    config: Box<Config>,
+    /// One for each host.
+    hosts: Vec<Config>,
+    connections: usize,
+    password: Option<PathBuf>,
     #[cfg(feature = "tls")]
     certificates: crate::tls::Certificates,
 }
@@ -66,62 +78,75 @@ impl PostgresUrl {
         self
     }
 
-    /// Returns the table. It opens up to 8 connections when needed, so the server may be down.
+    /// Returns `true` if a text is meant as the URL of Postgres, even if it is malformed, as `POSTGRES://` and `jdbc:postgresql://` are.
+    #[must_use]
+    pub fn matches(text: &str) -> bool {
+        let scheme = text.split("://").next().unwrap_or_default();
+        scheme.to_ascii_lowercase().contains("postgres")
+    }
+
+    /// Sets the most connections, at least 1. Default: the URL's `pool`, or 8.
+    #[must_use]
+    pub fn pool(mut self, connections: usize) -> Self {
+        self.connections = connections.max(1);
+        self
+    }
+
+    /// Returns the table. It opens connections when needed, so the server may be down.
+    ///
+    /// The [timeout](PostgresTable::timeout) is also set on the server, slightly longer.
     ///
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the certificates are malformed, or if there are some without TLS.
     pub fn open(&self) -> Result<PostgresTable, Error> {
-        self.with_hook(None)
+        self.table(false)
     }
 
     /// Returns the table, which is created if it is missing, and swept once a minute for as long as it is in use.
     ///
-    /// The first request on each connection creates it. Call this within a tokio runtime.
+    /// Call this within a tokio runtime.
     ///
     /// # Errors
     /// As [`open`](Self::open), and outside a tokio runtime.
     pub fn open_maintained(&self) -> Result<PostgresTable, Error> {
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| configuration(format!("Postgres: {error}")))?;
-        let create = Hook::async_fn(|client, _| {
-            Box::pin(async {
-                client
-                    .batch_execute(&CREATE)
-                    .await
-                    .map_err(HookError::Backend)
-            })
-        });
-        let table = self.with_hook(Some(create))?;
-        let unused = table.downgrade();
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(SWEEP).await;
-                let Some(table) = unused() else { return };
-                // A failure shows in the calls, too.
-                let _ = table.sweep().await;
-            }
-        });
+        let table = self.table(true)?;
+        runtime.spawn(table.maintain(SWEEP));
         Ok(table)
     }
 
-    fn with_hook(&self, created: Option<Hook>) -> Result<PostgresTable, Error> {
+    fn table(&self, creates: bool) -> Result<PostgresTable, Error> {
         #[cfg(feature = "tls")]
-        let tls = self.certificates.connector(&self.config)?;
-        #[cfg(not(feature = "tls"))]
-        let tls: Option<NoTls> = None;
-        let manager = match tls {
-            Some(tls) => Manager::new((*self.config).clone(), tls),
-            None => Manager::new((*self.config).clone(), NoTls),
-        };
-        let mut pool = Pool::builder(manager)
-            .max_size(CONNECTIONS)
-            .runtime(Runtime::Tokio1);
-        if let Some(created) = created {
-            pool = pool.post_create(created);
+        if let Some(tls) = self.certificates.connector(&self.hosts[0])? {
+            return self.table_with(tls, creates);
         }
-        let pool = pool.build();
-        pool.map(PostgresTable::new)
-            .map_err(|error| configuration(format!("Postgres: {error}")))
+        self.table_with(NoTls, creates)
+    }
+
+    fn table_with<T: Tls>(&self, tls: T, creates: bool) -> Result<PostgresTable, Error> {
+        let first = &self.hosts[0];
+        let patience = first.get_connect_timeout().copied();
+        let connector = Connector {
+            hosts: self.hosts.clone(),
+            last: Default::default(),
+            patience: patience.unwrap_or(Duration::from_secs(3)),
+            password: self.password.clone(),
+            server_timeout: Arc::new(AtomicU64::new(0)),
+            is_plain: Default::default(),
+            tls: tls.clone(),
+        };
+        let server_timeout = Arc::clone(&connector.server_timeout);
+        let patience = connector.patience * self.hosts.len() as u32;
+        let manager = Manager::from_connect(first.clone(), connector, ManagerConfig::default());
+        let pool = Pool::builder(manager)
+            .max_size(self.connections)
+            .create_timeout(Some(patience))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| configuration(format!("Postgres: {error}")))?;
+        let connections = Connections::new(pool, server_timeout, creates);
+        Ok(PostgresTable { connections }.cancel_with(tls))
     }
 }
 
@@ -129,60 +154,21 @@ impl FromStr for PostgresUrl {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        if !["postgres", "postgresql"].contains(&scheme) {
-            return Err(configuration(EXPECTED.to_owned()));
-        }
-        let after_hosts = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
-        if after_hosts.contains(['@', '#']) {
-            let text = "percent-encode the user and the password: `/` as %2F, `?` as %3F, `#` as %23, `@` as %40";
-            return Err(configuration(format!("{scheme}://…: {text}")));
-        }
-        let (address, options) = url.split_once('?').unwrap_or((url, ""));
-        let options = options.split('&').filter(|option| !option.is_empty());
-        let (modes, others): (Vec<_>, Vec<_>) =
-            options.partition(|option| option.starts_with("sslmode="));
-        let is_tls = match modes[..] {
-            [] | ["sslmode=disable"] => false,
-            ["sslmode=require" | "sslmode=verify-full"] => true,
-            _ => {
-                let text = "expected one sslmode: disable, require or verify-full";
-                return Err(configuration(format!("{scheme}://…: {text}")));
-            }
-        };
-        if is_tls && cfg!(not(feature = "tls")) {
-            let text = "sslmode needs the feature `postgres-tls` of the crate `exact-limiter`";
-            return Err(configuration(format!("{scheme}://…: {text}")));
-        }
-        let parsed = format!("{address}?{}", others.join("&")).parse::<Config>();
-        let mut config = parsed.map_err(|error| {
-            // Other reasons quote the URL.
-            let reason = std::error::Error::source(&error).map(ToString::to_string);
-            let reason = reason.filter(|reason| reason.starts_with("invalid value"));
-            let reason = reason.unwrap_or_else(|| "malformed, or an unknown option".to_owned());
-            configuration(format!("{EXPECTED}: {reason}"))
-        })?;
-        if config.get_hosts().is_empty() {
-            return Err(configuration(EXPECTED.to_owned()));
-        }
-        config.ssl_mode(if is_tls {
-            SslMode::Require
-        } else {
-            SslMode::Disable
-        });
-        Ok(Self {
-            config: Box::new(config),
-            #[cfg(feature = "tls")]
-            certificates: crate::tls::Certificates::default(),
-        })
+        parse::parse(url)
     }
 }
 
 impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("postgres://")?;
-        let ports = self.config.get_ports();
-        for (i, host) in self.config.get_hosts().iter().enumerate() {
+        let hosts = self.hosts.iter().flat_map(|config| {
+            let ports = config.get_ports();
+            // One port is that of all hosts.
+            let port = move |i| ports.get(i).or_else(|| ports.first());
+            let hosts = config.get_hosts().iter().enumerate();
+            hosts.map(move |(i, host)| (host, port(i)))
+        });
+        for (i, (host, port)) in hosts.enumerate() {
             f.write_str(if i > 0 { "," } else { "" })?;
             match host {
                 Host::Tcp(host) if host.contains(':') => write!(f, "[{host}]")?,
@@ -190,12 +176,11 @@ impl fmt::Display for PostgresUrl {
                 #[cfg(unix)]
                 Host::Unix(folder) => write!(f, "{}", folder.display())?,
             }
-            // One port is that of all hosts.
-            if let Some(port) = ports.get(i).or_else(|| ports.first()) {
+            if let Some(port) = port {
                 write!(f, ":{port}")?;
             }
         }
-        let database = self.config.get_dbname();
+        let database = self.hosts.first().and_then(Config::get_dbname);
         database.map_or(Ok(()), |database| write!(f, "/{database}"))
     }
 }

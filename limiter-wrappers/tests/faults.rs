@@ -1,4 +1,4 @@
-//! Every fault against every stack of wrappers around a `RedisStore`, rendered as docs/faults.md; random faults.
+//! Every fault against every stack of wrappers around a `RedisStore` or a `PostgresStore`, rendered as docs/faults.md; random faults.
 //!
 //! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
+use limiter_postgres::{PostgresStore, PostgresUrl};
 use limiter_redis::RedisStore;
 use limiter_wrappers::Guarded;
 use testbed::RedisFault::Network as Net;
 use testbed::server::Cluster;
 use testbed::{
-    ClusterFault, Network, Observed, RedisFault, RedisScene, Subject, alone, observe, test_all,
+    ClusterFault, Network, Observed, PostgresFault, PostgresScene, RedisFault, RedisScene, Subject,
+    alone, observe, test_all,
 };
 use tokio::time::timeout;
 
 const RESPONSE: Duration = Duration::from_millis(200);
 /// Two attempts, with the pauses between them and some time to notice.
 const BOUND: Duration = Duration::from_millis(2 * 220 + 60);
+/// The batch before a call and its own, each with two requests.
+const POSTGRES_BOUND: Duration = Duration::from_millis(4 * 200 + 60);
 const TIMEOUT: Duration = Duration::from_millis(120);
 const TIMEOUT_BOUND: Duration = Duration::from_millis(120 + 60);
 const PAUSE: Duration = Duration::from_millis(300);
@@ -38,18 +42,23 @@ const STACKS: [&str; 7] = [
 /// Returns the stacks in the order of [`STACKS`], each around a new store.
 async fn stacks(url: &str) -> Vec<Subject> {
     let mut subjects = Vec::new();
+    let bound = if url.starts_with("postgres") {
+        POSTGRES_BOUND
+    } else {
+        BOUND
+    };
     for name in STACKS {
-        let redis = connect(url).await;
+        let store = connect(url, RESPONSE).await;
         if name == "plain" {
             subjects.push(Subject {
                 name,
-                store: Arc::new(redis),
-                bound: BOUND,
+                store,
+                bound,
                 most: Some(1),
             });
             continue;
         }
-        let bare = Guarded::builder(redis)
+        let bare = Guarded::builder(store)
             .timeout(Duration::MAX)
             .failure_threshold(u32::MAX)
             .denial_cache_capacity(0)
@@ -61,9 +70,9 @@ async fn stacks(url: &str) -> Vec<Subject> {
                 TIMEOUT_BOUND,
                 Some(1),
             ),
-            "fail open" => (bare.fail_open(), BOUND, None),
-            "fail closed" => (bare.fail_closed(), BOUND, Some(1)),
-            "fallback" => (bare.fallback(MemoryStore::new()), BOUND, Some(2)),
+            "fail open" => (bare.fail_open(), bound, None),
+            "fail closed" => (bare.fail_closed(), bound, Some(1)),
+            "fallback" => (bare.fallback(MemoryStore::new()), bound, Some(2)),
             _ => {
                 let stack = bare
                     .timeout(TIMEOUT)
@@ -83,16 +92,18 @@ async fn stacks(url: &str) -> Vec<Subject> {
     subjects
 }
 
-/// Connects a store with short timeouts, in which a busy machine may not connect immediately.
-async fn connect(url: &str) -> RedisStore {
+/// Connects a store, to which a busy machine may not connect immediately.
+async fn connect(url: &str, patience: Duration) -> SharedStore {
+    if url.starts_with("postgres") {
+        let url: PostgresUrl = url.parse().unwrap();
+        let table = url.open_maintained().unwrap();
+        return Arc::new(PostgresStore::new(table.timeout(patience)));
+    }
+    let builder = RedisStore::builder().response_timeout(patience);
     let connect = async {
         loop {
-            match RedisStore::builder()
-                .response_timeout(RESPONSE)
-                .connect(url)
-                .await
-            {
-                Ok(store) => break store,
+            match builder.clone().connect(url).await {
+                Ok(store) => break Arc::new(store),
                 Err(error) => println!("not connected yet: {error}"),
             }
         }
@@ -104,15 +115,7 @@ async fn connect(url: &str) -> RedisStore {
 
 /// Connects a store that waits for long, to check logs.
 async fn direct(url: String) -> SharedStore {
-    let patient = Duration::from_secs(20);
-    Arc::new(
-        RedisStore::builder()
-            .connect_timeout(patient)
-            .response_timeout(patient)
-            .connect(&url)
-            .await
-            .unwrap(),
-    )
+    connect(&url, Duration::from_secs(20)).await
 }
 
 /// The most frequent result of each stack's callers during a fault.
@@ -121,6 +124,8 @@ const REFUSED: &str =
     "Err unavailable | Err unavailable | Err unavailable | Ok | Ok, denied | Ok | Ok";
 const SILENT: &str =
     "Err timeout | Err timeout | Err unavailable | Slow | Slow, denied | Slow | Ok";
+/// A call takes longer than the timeout of the stacks that have one.
+const FAR: &str = "Slow | Err timeout | Err unavailable | Slow | Slow | Slow | Ok";
 const NONE: &str = "Ok | Ok | Ok | Ok | Ok | Ok | Ok";
 
 const LATENCY: Network = Network::Latency(Duration::from_millis(30));
@@ -169,8 +174,48 @@ const FAULTS_OF_CLUSTER: [(&str, ClusterFault, &str); 2] = [
     ("slot migration", ClusterFault::Migration, NONE),
 ];
 
+const FAULTS_OF_POSTGRES: [(&str, PostgresFault, &str); 11] = [
+    (
+        "a round trip of 80 ms",
+        PostgresFault::Network(Network::Latency(Duration::from_millis(40))),
+        FAR,
+    ),
+    (
+        "connections refused",
+        PostgresFault::Network(Network::Refuse),
+        REFUSED,
+    ),
+    (
+        "connections reset",
+        PostgresFault::Network(Network::Reset),
+        REFUSED,
+    ),
+    (
+        "half open: accepts, never answers",
+        PostgresFault::Network(Network::HalfOpen),
+        SILENT,
+    ),
+    (
+        "half open: replies do not arrive",
+        PostgresFault::Network(Network::HoldReplies),
+        SILENT,
+    ),
+    ("kill -9, restart", PostgresFault::Kill, REFUSED),
+    ("all rows locked", PostgresFault::LockedRows, SILENT),
+    ("the table locked", PostgresFault::LockedTable, SILENT),
+    (
+        "the synchronous standby is gone",
+        PostgresFault::NoStandby,
+        SILENT,
+    ),
+    ("read-only", PostgresFault::ReadOnly, REFUSED),
+    ("all sessions terminated", PostgresFault::Terminated, NONE),
+];
+
 /// How a violation begins that a busy machine may cause.
 const LATE_CALLS: &str = "calls usually take";
+
+const REDIS_ROWS: usize = FAULTS.len() + FAULTS_OF_CLUSTER.len();
 
 /// What a fault did: its row of the table, and what is wrong.
 type Row = (String, String);
@@ -187,6 +232,18 @@ async fn seen_of_redis(fault: RedisFault) -> Vec<Observed> {
     observe(&subjects, fault.loses_data(), inject, direct)
         .await
         .unwrap()
+}
+
+/// Runs new stacks through a fault of Postgres.
+async fn seen_of_postgres(fault: PostgresFault) -> Vec<Observed> {
+    let mut scene = PostgresScene::start().unwrap();
+    let subjects = stacks(&scene.url()).await;
+    let inject = |during: &mut dyn FnMut()| {
+        fault
+            .inject(&mut scene, during)
+            .map(|()| scene.server.url())
+    };
+    observe(&subjects, false, inject, direct).await.unwrap()
 }
 
 /// Runs new stacks through a fault of a Cluster.
@@ -264,13 +321,23 @@ fn rows() -> Vec<Row> {
                     seen_of_redis(*fault).await
                 })
                 .await
+            } else if let Some((name, fault, expected)) =
+                FAULTS_OF_CLUSTER.get(number - FAULTS.len())
+            {
+                row(name, expected, false, async || {
+                    seen_of_cluster(*fault).await
+                })
+                .await
             } else {
-                let (name, fault, expected) = FAULTS_OF_CLUSTER[number - FAULTS.len()];
-                row(name, expected, false, async || seen_of_cluster(fault).await).await
+                let (name, fault, expected) = FAULTS_OF_POSTGRES[number - REDIS_ROWS];
+                row(name, expected, false, async || {
+                    seen_of_postgres(fault).await
+                })
+                .await
             }
         })
     };
-    let count = FAULTS.len() + FAULTS_OF_CLUSTER.len();
+    let count = REDIS_ROWS + FAULTS_OF_POSTGRES.len();
     let part = |first| {
         (first..count)
             .step_by(THREADS)
@@ -292,10 +359,12 @@ fn rows() -> Vec<Row> {
 #[test]
 fn every_fault_against_every_stack() {
     let _alone = alone();
-    let (rows, wrong): (String, String) = rows().into_iter().unzip();
+    let (rows, wrong): (Vec<String>, String) = rows().into_iter().unzip();
     assert!(wrong.is_empty(), "{wrong}");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
-    let text = include_str!("faults.md").replace("{rows}\n", &rows);
+    let (redis, postgres) = rows.split_at(REDIS_ROWS);
+    let text = include_str!("faults.md").replace("{rows}\n", &redis.concat());
+    let text = text.replace("{postgres}\n", &postgres.concat());
     if std::env::var_os("LIMITER_RENDER").is_some() {
         fs::write(path, text).unwrap();
     } else {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// Writes `ca.pem`, the certificate of an authority, and `NAME.pem` and `NAME.key` for the names `server` and `client`: a
+/// Writes `ca.pem` and `ca.key`, the certificate and private key of an authority, and `NAME.pem` and `NAME.key` for the names `server` and `client`: a
 /// certificate from it for `localhost` and `127.0.0.1`, and its private key.
 ///
 /// # Panics
@@ -21,7 +21,8 @@ pub fn write_certificates(folder: &Path) {
     let write = |name: &str, text: String| {
         fs::write(folder.join(name), text).expect("a file in the folder");
     };
-    let (mut params, key) = new(&[]);
+    let (mut params, key) = new(&["localhost", "127.0.0.1"]);
+    write("ca.key", key.serialize_pem());
     // OpenSSL takes a certificate with its issuer's name for one that signed itself.
     params
         .distinguished_name

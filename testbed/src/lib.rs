@@ -2,7 +2,7 @@
 //!
 //! - [`server::Server`] and [`server::Cluster`] run real Redis servers, and [`server::Postgres`] a Postgres server.
 //! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets the traffic.
-//! - [`RedisFault`] and [`ClusterFault`] make a real server fail.
+//! - [`RedisFault`], [`ClusterFault`] and [`PostgresFault`] make a real server fail.
 //! - [`observe`] runs several stores through faults and reports their callers' results, and every broken promise.
 //! - [`write_certificates`] makes files for TLS.
 //! - [`Faulty`] is a store in process that fails by rule.
@@ -14,6 +14,7 @@ mod certificates;
 mod cluster;
 mod faulty;
 mod observe;
+mod postgres;
 mod proxy;
 mod redis;
 pub mod server;
@@ -25,6 +26,7 @@ pub use certificates::write_certificates;
 pub use cluster::ClusterFault;
 pub use faulty::{Does, Faulty};
 pub use observe::{Observed, observe};
+pub use postgres::{PostgresFault, PostgresScene};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
 pub use subject::{Seen, Subject};

@@ -1,4 +1,4 @@
-//! Real servers for tests: a Redis server, one with a replica, a cluster of three masters, and a Postgres server.
+//! Real servers for tests: a Redis server, one with a replica, a cluster of three masters, a Postgres server, and a `PgBouncer`.
 //!
 //! Each runs on free loopback ports with a temporary directory, and Redis without persistence. It stops when its value is
 //! dropped, and when the test process ends for any reason. The binary is `LIMITER_REDIS_SERVER`, or `redis-server` or
@@ -7,9 +7,11 @@
 
 mod cluster;
 mod keeper;
+mod pgbouncer;
 mod postgres;
 mod process;
 
 pub use cluster::Cluster;
-pub use postgres::Postgres;
+pub use pgbouncer::PgBouncer;
+pub use postgres::{Postgres, Session};
 pub use process::{Server, until};

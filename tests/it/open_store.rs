@@ -52,6 +52,12 @@ async fn a_text_opens_its_store() {
             "disable, require or verify-full",
         ),
         ("postgres://?sslmode=disable", "with a host"),
+        ("POSTGRES://u:secret@h", "found POSTGRES://"),
+        (
+            "jdbc:postgresql://h?password=secret",
+            "found jdbc:postgresql://",
+        ),
+        ("'postgres://u:secret@h'", "without quotes"),
     ] {
         let error = open_store(text).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{text}");

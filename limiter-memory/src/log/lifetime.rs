@@ -40,7 +40,12 @@ impl Lifetime {
     }
 
     /// Returns the shortest lifetime in which a log with this newest entry does not expire before `expires_at`.
+    ///
+    /// That of a log which expires at the end of time, or later, is forever: its windows may be longer than the time that is left.
     pub(crate) fn until(expires_at: Timestamp, newest: Timestamp) -> Self {
+        if expires_at == Timestamp::MAX {
+            return Self(0);
+        }
         Self((expires_at.micros_since(newest) | 1).leading_zeros() as u8)
     }
 

@@ -2,32 +2,34 @@
 
 mod conformance;
 mod faults;
+mod recovery;
+mod url;
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use deadpool_postgres::tokio_postgres::{Client, NoTls, connect};
 use deadpool_postgres::{Manager, Pool, Runtime};
-use limiter_postgres::{PostgresStore, PostgresTable};
+use limiter_core::{Error, Limiter, policy};
+use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::server::Postgres;
+use tokio::time::{Instant, sleep, timeout};
 
-/// The server of the tests that change only their own logs.
+/// The server of the tests that change only logs of their own.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap());
 
 /// Longer than anything takes on a busy test machine, where a new connection may wait for many seconds.
 const TIMEOUT: Duration = Duration::from_secs(50);
 
 fn pool(url: &str, size: usize) -> Pool {
-    let manager = Manager::new(
-        url.parse().unwrap(),
-        deadpool_postgres::tokio_postgres::NoTls,
-    );
+    let manager = Manager::new(url.parse().unwrap(), NoTls);
     let pool = Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1);
     pool.build().unwrap()
 }
 
-/// Returns a table with its own pool, like a process.
+/// Returns a table with a pool of its own, as a process has it.
 async fn table(url: &str) -> PostgresTable {
     let table = PostgresTable::new(pool(url, 4)).timeout(TIMEOUT);
     table.create().await.unwrap();
@@ -36,4 +38,57 @@ async fn table(url: &str) -> PostgresTable {
 
 async fn store(url: &str) -> PostgresStore {
     PostgresStore::new(table(url).await)
+}
+
+/// Returns a limiter as a program opens it.
+fn opened(url: &str) -> Limiter<PostgresStore> {
+    let url: PostgresUrl = url.parse().unwrap();
+    let table = url.open_maintained().unwrap();
+    Limiter::new("search", policy!("1000000/1h"), PostgresStore::new(table))
+}
+
+/// Returns a connection past the store.
+async fn client(server: &Postgres) -> Client {
+    let (client, connection) = connect(&server.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Runs statements, separated by `; `, one by one.
+async fn run(client: &Client, statements: &str) {
+    for statement in statements.split("; ") {
+        client.batch_execute(statement).await.unwrap();
+    }
+}
+
+/// As with the default of a guarded store.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Waits for a call as a caller that leaves after [`PATIENCE`].
+async fn shortly<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+    let result = timeout(PATIENCE, call).await;
+    result
+        .map_err(|_| "late".to_owned())?
+        .map_err(|error| error.to_string())
+}
+
+/// Acquires a unit, as a caller that leaves.
+async fn acquire(search: &Limiter<PostgresStore>, key: &str) -> Result<(), String> {
+    let decision = shortly(search.acquire(key).into_future()).await?;
+    decision
+        .is_allowed()
+        .then_some(())
+        .ok_or_else(|| "denied".to_owned())
+}
+
+/// Repeats an attempt until it succeeds. Panics after [`TIMEOUT`].
+async fn eventually<T, E: std::fmt::Debug>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < until, "{error:?}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -34,7 +34,7 @@ impl FromStr for StoreUrl {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
-        if url.starts_with("postgres") {
+        if PostgresUrl::matches(url) {
             url.parse().map(Self::Postgres)
         } else {
             url.parse().map(Self::Redis)

@@ -108,6 +108,10 @@ pub struct Serve {
     /// failures in a row
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "300ms")]
     pub store_timeout: Duration,
+    /// The time from one probe of the store to the next. Probes detect outages and recovery without traffic; choose a long time for a
+    /// database that sleeps when idle
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
+    pub store_probe: Duration,
     /// The maximum number of keys in memory, including the fallback's; see [Memory](#memory)
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,

@@ -75,6 +75,7 @@ impl Server {
             &store_tls,
             &options.prefix,
             options.store_timeout,
+            options.store_probe,
             options.max_keys,
             options.on_outage,
         )?;

@@ -85,7 +85,7 @@ impl Location {
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "memory" => Ok(Self::Memory),
-            _ if text.starts_with("postgres") => text.parse().map(Self::Postgres),
+            _ if PostgresUrl::matches(text) => text.parse().map(Self::Postgres),
             _ => text.parse().map(Self::Redis),
         }
         .map_err(|error| format!("expected memory or the URL of Postgres or Redis: {error}"))
@@ -161,8 +161,6 @@ pub struct Store {
 
 /// How often an idle memory store removes expired logs.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How often an idle store is probed, to detect outages and recovery.
-const PROBE: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Opens the store. It is connected to in the background, so it may be down.
@@ -174,6 +172,7 @@ impl Store {
         tls: &StoreTls,
         prefix: &str,
         timeout: Duration,
+        probing: Duration,
         max_keys: usize,
         on_outage: OnOutage,
     ) -> anyhow::Result<Self> {
@@ -210,7 +209,7 @@ impl Store {
         };
         let stack = stack.on_outage(log);
         let shared: SharedStore = Arc::new(stack.clone());
-        tokio::spawn(probe(shared.clone()));
+        tokio::spawn(probe(shared.clone(), probing));
         let (stack, reported) = (Some(stack.clone()), stack);
         Ok(Self {
             stack,
@@ -306,13 +305,13 @@ async fn sweep(store: Weak<MemoryStore>) {
     }
 }
 
-/// Asks the store every second.
-async fn probe(store: SharedStore) {
+/// Asks the store from time to time, to detect outages and recovery without traffic.
+async fn probe(store: SharedStore, pause: Duration) {
     let probe = Limiter::new("limiter-server/probe", policy!("1/1s"), store);
     loop {
         // The stack notes the outcome.
         let _ = probe.status("probe").await;
-        tokio::time::sleep(PROBE).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -1,8 +1,9 @@
 //! A Postgres server.
 
-use std::io;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -10,7 +11,7 @@ use super::keeper::Keeper;
 use super::process::{free_port, until};
 
 /// The script of a [`Keeper`]. Makes a cluster unless there is one. Prints nothing if there is no server binary. Postgres refuses to run
-/// as root. Dropped requests leave connections that wait to be accepted, twice `max_connections` at most: more would be lost for seconds.
+/// as root.
 const KEEPER: &str = r#"bin=${LIMITER_POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}
 [ -n "$bin" ] || bin=$(dirname "$(command -v initdb)")
 [ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || exit
@@ -18,7 +19,7 @@ if [ "$(id -u)" = 0 ]; then chmod 777 .; as="setpriv --reuid=65534 --regid=65534
 [ -e data ] || $as "$bin/initdb" -D data -U limiter -E UTF8 --locale=C --auth=trust --no-sync >log 2>&1 || { echo failed; exit; }
 # Files for the data folder, such as a key that only the server may read.
 [ ! -e files ] || $as sh -c 'umask 077; cp files/* data'
-$as "$bin/postgres" -D data -c max_connections=500 -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
+$as "$bin/postgres" -D data -c fsync=off -c full_page_writes=off -c max_wal_size=100MB -c dynamic_shared_memory_type=mmap -c unix_socket_directories= "$@" </dev/null >>log 2>&1 & pid=$!; echo $pid
 keep=$(cat); kill -STOP $pid; all="$pid $(pgrep -P $pid)"; kill -9 $all 2>/dev/null; wait
 # A process that still ends would hold the shared memory that the next server needs.
 for each in $all; do n=0; while [ $n -lt 200 ] && grep -qs 'State:.[^ZX]' /proc/$each/status; do sleep 0.01; n=$((n + 1)); done; done"#;
@@ -95,6 +96,27 @@ impl Postgres {
         format!("postgres://limiter:secret@127.0.0.1:{}/postgres", self.port)
     }
 
+    /// Returns the server's address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Opens a session in `psql`.
+    ///
+    /// # Errors
+    /// If there is no `psql`.
+    pub fn session(&self) -> io::Result<Session> {
+        let mut psql = Command::new("psql")
+            .args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-d", &self.url()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = psql.stdout.take().map(BufReader::new);
+        let output = output.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Session { psql, output })
+    }
+
     /// Kills the server and its processes with `SIGKILL`.
     pub fn kill(&mut self) {
         self.keeper = None;
@@ -150,5 +172,36 @@ fn folder() -> PathBuf {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A session of a server, which ends when it is dropped.
+#[derive(Debug)]
+pub struct Session {
+    psql: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Session {
+    /// Runs statements, each of which ends with `;`.
+    ///
+    /// # Errors
+    /// If one of them fails.
+    pub fn run(&mut self, statements: &str) -> io::Result<()> {
+        let input = self.psql.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(input, "{statements}\n\\echo done")?;
+        for line in self.output.by_ref().lines() {
+            if line? == "done" {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other(format!("psql failed: {statements}")))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.psql.kill();
+        let _ = self.psql.wait();
     }
 }

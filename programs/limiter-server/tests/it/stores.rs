@@ -330,7 +330,9 @@ fn wrong_options_end_the_program() {
         1 --store redis://[x => --store: 
         2 --store postgres://u:secret/@h => percent-encode
         2 --store postgresql://h?sslmode=prefer => expected one sslmode: disable, require or verify-full
-        2 --store postgres://u:secret@h?secret=1 => malformed, or an unknown option
+        2 --store postgres://u:secret@h?schema=s => unknown option `schema`: write options=
+        2 --store POSTGRES://u:secret@h => found POSTGRES://
+        2 --store jdbc:postgresql://h/d?password=secret => found jdbc:postgresql://
         1 --store postgres://h --prefix a => --prefix: it is for Redis; for Postgres, choose a schema
         1 --store postgres://h --store-tls-ca EMPTY => need a URL with sslmode=require
         2 --grpc nowhere => expected HOST:PORT
@@ -418,6 +420,7 @@ async fn every_kind_of_url_is_a_store() {
             &Location::parse(url).unwrap(),
             &StoreTls::default(),
             "limiter",
+            PATIENCE,
             PATIENCE,
             9,
             OnOutage::Closed,

@@ -1,0 +1,175 @@
+//! Reads URLs, with errors that show no credentials.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use limiter_core::Error;
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+use super::PostgresUrl;
+use crate::failure::configuration;
+
+const EXPECTED: &str = "expected postgres:// or postgresql:// with a host or a socket's folder";
+/// The most connections that a table opens by itself.
+const CONNECTIONS: usize = 8;
+const MOST_CONNECTIONS: usize = 1_000;
+/// A connection on which the network loses everything for this long is closed.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The options of libpq that are passed on.
+const OPTIONS: [&str; 17] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+/// What to do in place of an option.
+const ADVICE: [(&str, &str); 5] = [
+    ("pgbouncer", "leave it out: PgBouncer needs no option"),
+    ("schema", "write options=-csearch_path%3DNAME"),
+    (
+        "sslcert",
+        "pass the file with --store-tls-cert, or its text to PostgresUrl::certificates",
+    ),
+    (
+        "sslkey",
+        "pass the file with --store-tls-key, or its text to PostgresUrl::certificates",
+    ),
+    (
+        "sslrootcert",
+        "pass the file with --store-tls-ca, or its text to PostgresUrl::certificates",
+    ),
+];
+
+pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
+    if url.starts_with(['"', '\'']) {
+        let text = format!("{EXPECTED}: write the URL without quotes");
+        return Err(configuration(text));
+    }
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if !["postgres", "postgresql"].contains(&scheme) {
+        let is_shown = |c: char| c.is_ascii_alphanumeric() || "+-.:".contains(c);
+        let found = match scheme {
+            "" => String::new(),
+            _ if scheme.len() < 30 && scheme.chars().all(is_shown) => {
+                format!(", found {scheme}://")
+            }
+            _ => ", found a different scheme".to_owned(),
+        };
+        return Err(configuration(format!("{EXPECTED}{found}")));
+    }
+    let failed = |text: &str| configuration(format!("{scheme}://…: {text}"));
+    let after_hosts = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
+    if after_hosts.contains(['@', '#']) {
+        return Err(failed(
+            "percent-encode the user and the password: `/` as %2F, `?` as %3F, `#` as %23, `@` as %40",
+        ));
+    }
+    let (address, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (mut ssl, mut connections, mut password) = (None, None, None);
+    let mut passed = Vec::new();
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "sslmode" if ssl.is_none() => ssl = Some(value),
+            "sslmode" => return Err(failed(SSL_MODES)),
+            "pool" => connections = Some(value),
+            "password_file" => password = Some(PathBuf::from(value)),
+            _ if OPTIONS.contains(&name) => passed.push(option),
+            _ => return Err(failed(&unknown(name))),
+        }
+    }
+    let is_tls = match ssl {
+        None | Some("disable") => false,
+        Some("require" | "verify-full") => true,
+        Some(_) => return Err(failed(SSL_MODES)),
+    };
+    if is_tls && cfg!(not(feature = "tls")) {
+        let text = "sslmode needs the feature `postgres-tls` of the crate `exact-limiter`";
+        return Err(failed(text));
+    }
+    let connections = match connections.map(str::parse) {
+        None => CONNECTIONS,
+        Some(Ok(connections)) if (1..=MOST_CONNECTIONS).contains(&connections) => connections,
+        Some(_) => return Err(failed("expected pool=N, with N from 1 to 1000")),
+    };
+    if let Some(file) = &password {
+        let read = std::fs::read_to_string(file);
+        read.map_err(|error| failed(&format!("password_file={}: {error}", file.display())))?;
+    }
+    // Each host is a configuration of its own, so that none takes the time of the others.
+    let (authority, database) = address.split_at(address.find('/').unwrap_or(address.len()));
+    let (user, hosts) = match authority.rfind('@') {
+        Some(end) => authority.split_at(end + 1),
+        None => ("", authority),
+    };
+    let passed = passed.join("&");
+    let hosts = hosts.split(',').map(|host| {
+        let mut config = config(&format!("{scheme}://{user}{host}{database}?{passed}"))?;
+        config.ssl_mode(if is_tls {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
+        if !passed.contains("target_session_attrs=") {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if !passed.contains("application_name=") {
+            config.application_name("limiter");
+        }
+        if !passed.contains("tcp_user_timeout=") {
+            config.tcp_user_timeout(SILENCE);
+        }
+        if !passed.contains("keepalives") {
+            config.keepalives_idle(SILENCE);
+        }
+        Ok(config)
+    });
+    Ok(PostgresUrl {
+        hosts: hosts.collect::<Result<_, Error>>()?,
+        connections,
+        password,
+        #[cfg(feature = "tls")]
+        certificates: crate::tls::Certificates::default(),
+    })
+}
+
+const SSL_MODES: &str = "expected one sslmode: disable, require or verify-full";
+
+fn unknown(name: &str) -> String {
+    let is_shown = |c: char| c.is_ascii_lowercase() || c == '_';
+    if name.len() > 30 || !name.chars().all(is_shown) {
+        return "malformed, or an unknown option".to_owned();
+    }
+    let advice = ADVICE.iter().find(|(option, _)| *option == name);
+    let advice = advice.map_or_else(String::new, |(_, advice)| format!(": {advice}"));
+    format!("unknown option `{name}`{advice}")
+}
+
+fn config(url: &str) -> Result<Config, Error> {
+    let config = url.parse::<Config>().map_err(|error| {
+        // Other reasons quote the URL.
+        let reason = error.source().map(ToString::to_string);
+        let reason = reason.filter(|reason| reason.starts_with("invalid value"));
+        let reason = reason.unwrap_or_else(|| "malformed".to_owned());
+        configuration(format!("{EXPECTED}: {reason}"))
+    })?;
+    if config.get_hosts().is_empty() {
+        return Err(configuration(EXPECTED.to_owned()));
+    }
+    Ok(config)
+}

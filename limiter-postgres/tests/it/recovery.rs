@@ -1,0 +1,298 @@
+//! During a fault, the database has no more backends than the pool has connections; afterwards, the same stores decide again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use limiter_core::store::{JointOp, LogKey, Op};
+use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
+use limiter_log::stored_key;
+use limiter_postgres::{PostgresStore, PostgresTable};
+use testbed::server::{PgBouncer, Postgres};
+use testbed::{Network, Proxy};
+use tokio::time::{Instant, sleep};
+
+use crate::{SERVER, acquire, client, eventually, opened, pool, run, shortly};
+
+const KEYS: [&str; 5] = ["0", "1", "2", "3", "4"];
+static POLICY: Policy = policy!("1000000/1h");
+
+const SET: &str = "ALTER SYSTEM SET";
+const RELOAD: &str = "SELECT pg_reload_conf()";
+
+/// Returns the URL of a server behind a proxy.
+fn through(proxy: &Proxy, server: &Postgres) -> String {
+    let [server_address, proxy_address] =
+        [server.address(), proxy.address()].map(|a| a.to_string());
+    server.url().replace(&server_address, &proxy_address)
+}
+
+/// Each begins and ends with these statements, of one session.
+fn faults() -> [(&'static str, String, String); 4] {
+    let row = stored_key(LogKey::new(Name::new("search"), KEYS[0]));
+    let row = String::from_utf8(row).unwrap();
+    let set = |what: &str| format!("{SET} {what}; {RELOAD}");
+    [
+        (
+            "a locked row",
+            format!("BEGIN; SELECT FROM limiter_logs WHERE key = '{row}' FOR UPDATE"),
+            "ROLLBACK".to_owned(),
+        ),
+        (
+            "a locked table",
+            "BEGIN; LOCK TABLE limiter_logs".to_owned(),
+            "ROLLBACK".to_owned(),
+        ),
+        (
+            "a standby that is gone",
+            set("synchronous_standby_names = 'gone'"),
+            set("synchronous_standby_names = ''"),
+        ),
+        (
+            "a server that only reads",
+            set("default_transaction_read_only = on"),
+            set("default_transaction_read_only = off"),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
+    const POOL: i64 = 3;
+    let server = Postgres::start().unwrap();
+    let (faulty, watching) = (client(&server).await, client(&server).await);
+    let search = Arc::new(opened(&format!("{}?pool={POOL}", server.url())));
+    for key in KEYS {
+        eventually(async || acquire(&search, key).await).await;
+    }
+    for (name, begin, end) in faults() {
+        let decided = Arc::new([const { AtomicU64::new(0) }; 2]);
+        run(&faulty, &begin).await;
+        let (start, mut most) = (Instant::now(), 0);
+        for call in 0.. {
+            if start.elapsed() > Duration::from_secs(3) {
+                break;
+            }
+            let (search, decided) = (search.clone(), decided.clone());
+            tokio::spawn(async move {
+                let key = KEYS[call % KEYS.len()];
+                let is_decided = acquire(&search, key).await.is_ok();
+                decided[usize::from(is_decided)].fetch_add(1, SeqCst);
+            });
+            let backends =
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'limiter'";
+            let backends = watching.query_one(backends, &[]).await.unwrap();
+            most = most.max(backends.get::<_, i64>(0));
+            sleep(Duration::from_millis(10)).await;
+        }
+        run(&faulty, &end).await;
+        assert!((1..=POOL).contains(&most), "{name}: {most} backends");
+        let [failed, decided] = decided.each_ref().map(|count| count.load(SeqCst));
+        let other_keys_decide = decided > failed;
+        assert!(failed > 0, "{name}");
+        assert_eq!(
+            other_keys_decide,
+            name == "a locked row",
+            "{name}: {failed} {decided}"
+        );
+        for key in KEYS {
+            eventually(async || acquire(&search, key).await).await;
+        }
+    }
+}
+
+/// The address leads to a primary that is demoted, and then to the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
+    let [old, new] = [Postgres::start().unwrap(), Postgres::start().unwrap()];
+    let proxy = Proxy::start(old.address()).unwrap();
+    let url = through(&proxy, &old);
+    let own_pool = PostgresTable::new(pool(&url, 2));
+    own_pool.create().await.unwrap();
+    let own_pool = Limiter::new("search", &POLICY, PostgresStore::new(own_pool));
+    let searches = [opened(&url), own_pool];
+    for search in &searches {
+        eventually(async || acquire(search, "a").await).await;
+    }
+    run(&client(&old).await, &faults()[3].1).await;
+    for search in &searches {
+        let error = search.acquire("a").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    proxy.redirect(new.address());
+    for search in &searches {
+        eventually(async || acquire(search, "a").await).await;
+        assert!(search.acquire("a").await.is_ok());
+    }
+}
+
+/// Each statement spoils the connections of the pool, or what they rely on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
+    const KILL: &str =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'limiter'";
+    let server = Postgres::start().unwrap();
+    let (other, bouncer) = (
+        client(&server).await,
+        PgBouncer::start(&server, "session").unwrap(),
+    );
+    for url in [server.url(), bouncer.url()] {
+        let search = opened(&(url + "?pool=1"));
+        for fault in [KILL, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
+            eventually(async || acquire(&search, "a").await).await;
+            run(&other, fault).await;
+            let failed = search.acquire("a").await.is_err();
+            assert!(!failed || fault == KILL, "{fault}");
+            eventually(async || acquire(&search, "a").await).await;
+        }
+    }
+    // The statements of a connection that is shared with others.
+    let shared = pool(&server.url(), 1);
+    let search = Limiter::new(
+        "search",
+        &POLICY,
+        PostgresStore::new(PostgresTable::new(shared.clone())),
+    );
+    for _ in 0..2 {
+        assert!(search.acquire("a").await.unwrap().is_allowed());
+        shared
+            .get()
+            .await
+            .unwrap()
+            .batch_execute("DEALLOCATE ALL")
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pgbouncer_that_pools_by_transaction_is_a_mistake_and_its_server_an_outage() {
+    let mut server = Postgres::start().unwrap();
+    let bouncer = PgBouncer::start(&server, "transaction").unwrap();
+    let search = opened(&bouncer.url());
+    // Statements that one connection prepared, another does not have.
+    let calls =
+        || futures_util::future::join_all(KEYS.map(|key| search.acquire(key).into_future()));
+    let error = eventually(async || {
+        let errors = calls().await.into_iter().filter_map(Result::err);
+        let mut mistakes = errors.filter(|error| error.kind() == ErrorKind::Configuration);
+        mistakes.next().ok_or("no mistake")
+    });
+    let error = error.await.to_string();
+    assert!(
+        error.contains("needs version 1.21 and max_prepared_statements"),
+        "{error}"
+    );
+    server.kill();
+    eventually(async || match search.acquire("a").await {
+        Err(error) if error.kind() == ErrorKind::Unavailable => Ok(()),
+        other => Err(other),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_with_few_connections_serves_many_callers() {
+    let server = Postgres::start().unwrap();
+    let other = client(&server).await;
+    eventually(async || acquire(&opened(&server.url()), "a").await).await;
+    let role = "CREATE ROLE app LOGIN CONNECTION LIMIT 3; GRANT ALL ON limiter_logs TO app";
+    run(&other, role).await;
+    let search = Arc::new(opened(&server.url().replace("limiter:", "app:")));
+    let task = |task: usize| {
+        let search = search.clone();
+        tokio::spawn(async move {
+            for call in 0..100 {
+                let key = format!("{task}/{call}");
+                assert!(search.acquire(&key).await.unwrap().is_allowed());
+            }
+        })
+    };
+    for task in Vec::from_iter((0..16).map(task)) {
+        task.await.unwrap();
+    }
+}
+
+async fn joint(store: &PostgresStore, keys: [&str; 2]) -> Result<(), Error> {
+    let ops = keys.map(|key| JointOp::from(Op::acquire(key, &POLICY)));
+    store.apply_all(&ops).await.map(drop)
+}
+
+/// A round trip of 80 ms, and callers that leave after 300 ms: more than a call takes, and less than connecting takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_network_decides() {
+    let proxy = Proxy::start(SERVER.address()).unwrap();
+    proxy.set(Network::Latency(Duration::from_millis(40)));
+    let search = opened(&through(&proxy, &SERVER));
+    for _ in 0..5 {
+        eventually(async || acquire(&search, "slow").await).await;
+        eventually(async || shortly(joint(search.store(), ["slow 1", "slow 2"])).await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let standby = Postgres::start().unwrap();
+    run(&client(&standby).await, &faults()[3].1).await;
+    let hosts = [
+        silent.local_addr().unwrap(),
+        standby.address(),
+        SERVER.address(),
+    ];
+    let hosts = hosts.map(|host| host.to_string()).join(",");
+    let search = opened(&format!(
+        "postgres://limiter@{hosts}/postgres?connect_timeout=1"
+    ));
+    eventually(async || acquire(&search, "hosts").await).await;
+    assert!(search.acquire("hosts").await.unwrap().used() >= 2);
+}
+
+/// Two processes, with calls on a busy key, on the key and another, and on two others in both orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn joint_calls_keep_their_share_and_do_not_deadlock() {
+    let server = Postgres::start().unwrap();
+    let stores = [opened(&server.url()), opened(&server.url())]
+        .map(|search| Arc::new(search.store().table().clone()));
+    let stores = stores.map(|table| {
+        Arc::new(PostgresStore::new(
+            table.as_ref().clone().timeout(crate::TIMEOUT),
+        ))
+    });
+    joint(&stores[0], ["busy", "a"]).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(3);
+    let task = |task: usize| {
+        let store = stores[task % 2].clone();
+        tokio::spawn(async move {
+            let (mut count, own) = (0_u64, task.to_string());
+            while Instant::now() < until {
+                match task {
+                    0..16 => drop(store.apply(Op::acquire("busy", &POLICY)).await.unwrap()),
+                    16..22 => joint(&store, ["busy", &own]).await.unwrap(),
+                    _ => joint(&store, [["a", "b"], ["b", "a"]][task / 2 % 2])
+                        .await
+                        .unwrap(),
+                }
+                count += 1;
+            }
+            count
+        })
+    };
+    let mut counts = Vec::new();
+    for task in Vec::from_iter((0..26).map(task)) {
+        counts.push(task.await.unwrap());
+    }
+    let mean = |counts: &[u64]| counts.iter().sum::<u64>() / counts.len() as u64;
+    assert!(
+        mean(&counts[16..22]) * 3 >= mean(&counts[..16]),
+        "{counts:?}"
+    );
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'";
+    let deadlocks = client(&server)
+        .await
+        .query_one(deadlocks, &[])
+        .await
+        .unwrap();
+    assert_eq!(deadlocks.get::<_, i64>(0), 0);
+}

@@ -1,0 +1,152 @@
+//! URLs, and mistakes in them and in the server's configuration.
+
+use limiter_core::{ErrorKind, Limiter, policy};
+use limiter_postgres::{PostgresStore, PostgresUrl};
+use testbed::server::Postgres;
+
+use crate::{SERVER, TIMEOUT, client, run};
+
+#[tokio::test]
+async fn a_url_opens_a_table_and_shows_no_password() {
+    let server = Postgres::start().unwrap();
+    let opened = |user: &str| {
+        let url: PostgresUrl = server.url().replace("limiter", user).parse().unwrap();
+        assert_eq!(url.to_string(), server.url().replace("limiter:secret@", ""));
+        let table = url.open_maintained().unwrap().timeout(TIMEOUT);
+        Limiter::new("search", policy!("9/1h"), PostgresStore::new(table))
+    };
+    assert_eq!(opened("limiter").acquire("one").await.unwrap().used(), 1);
+    let client = client(&server).await;
+    let role = "CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON limiter_logs TO app; \
+         REVOKE CREATE ON SCHEMA public FROM PUBLIC";
+    run(&client, role).await;
+    assert_eq!(opened("app").acquire("one").await.unwrap().used(), 2);
+    run(&client, "DROP TABLE limiter_logs").await;
+    let error = opened("app").acquire("one").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+
+    for (url, shown) in [
+        ("postgresql://u:secret@[::1]:1/d", "postgres://[::1]:1/d"),
+        ("postgres://u:secret@a:1,b:2/d", "postgres://a:1,b:2/d"),
+        ("postgres://a,b", "postgres://a:5432,b:5432"),
+        (
+            "postgres:///d?host=/run&password=secret",
+            "postgres:///run/d",
+        ),
+        (
+            "postgres://a?sslmode=require&user=secret&pool=3",
+            "postgres://a:5432",
+        ),
+    ] {
+        let url: PostgresUrl = url.parse().unwrap();
+        assert_eq!(url.to_string(), shown);
+        assert!(!format!("{url:?}").contains("secret"), "{url:?}");
+    }
+}
+
+#[test]
+fn a_mistake_in_a_url_is_named_and_no_password() {
+    for (url, text) in [
+        ("postgres://u:secret", "invalid value for option `port`"),
+        ("postgres://u:secret#@h", "percent-encode"),
+        ("postgres://u:secret@h/a@b", "percent-encode"),
+        ("postgres://u@h?sec/ret=1", "unknown option"),
+        ("postgres://u:secret@h?x=1", "unknown option `x`"),
+        (
+            "postgres://u:secret@h?pgbouncer=true",
+            "`pgbouncer`: leave it out",
+        ),
+        (
+            "postgres://u:secret@h?schema=s",
+            "`schema`: write options=-csearch_path%3DNAME",
+        ),
+        (
+            "postgres://u:secret@h?sslrootcert=f",
+            "`sslrootcert`: pass the file with --store-tls-ca",
+        ),
+        (
+            "postgres://u@h?sslmode=secret",
+            "disable, require or verify-full",
+        ),
+        (
+            "postgres://u@h?sslmode=require&sslmode=disable",
+            "expected one sslmode",
+        ),
+        (
+            "postgres://u@h?pool=0",
+            "expected pool=N, with N from 1 to 1000",
+        ),
+        ("postgres://u@h?pool=secret", "expected pool=N"),
+        ("postgres://u@h?connect_timeout=secret", "`connect_timeout`"),
+        (
+            "postgres://u@h?password_file=/nowhere",
+            "password_file=/nowhere: No such file",
+        ),
+        ("postgres:secret", "expected postgres:// or postgresql://"),
+        ("POSTGRES://u:secret@h", "found POSTGRES://"),
+        (
+            "jdbc:postgresql://h/d?password=secret",
+            "found jdbc:postgresql://",
+        ),
+        ("\"postgres://u:secret@h\"", "without quotes"),
+        ("postgres://", "with a host"),
+        ("postgres://%ff", "malformed"),
+    ] {
+        let error = url.parse::<PostgresUrl>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{url}");
+        let error = error.to_string();
+        assert!(
+            error.contains(text) && !error.contains("secret"),
+            "{url}: {error}"
+        );
+    }
+}
+
+/// What an operator has to mend is no outage.
+#[tokio::test]
+async fn a_mistake_in_the_configuration_is_an_error_that_says_what_to_do() {
+    let mut cases = vec![
+        (
+            "options=-csearch_path%3Dnowhere",
+            "no schema has been selected to create in",
+        ),
+        ("dbname=nowhere", "database \"nowhere\" does not exist"),
+        ("user=nobody", "role \"nobody\" does not exist"),
+    ];
+    if cfg!(feature = "tls") {
+        cases.push(("sslmode=require", "server does not support TLS"));
+    }
+    for (option, text) in cases {
+        let url: PostgresUrl = format!("{}?{option}", SERVER.url()).parse().unwrap();
+        let table = url.open_maintained().unwrap().timeout(TIMEOUT);
+        let search = Limiter::new("search", policy!("9/1h"), PostgresStore::new(table));
+        let error = search.acquire("mistakes").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{option}: {error}");
+        assert!(error.to_string().contains(text), "{option}: {error}");
+    }
+}
+
+/// The certificate of Postgres' manual signs itself, and so is an authority.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_certificate_that_signs_itself_is_a_mistake_and_one_that_is_signed_works() {
+    let folder = tempfile::tempdir().unwrap();
+    testbed::write_certificates(folder.path());
+    let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    for (name, is_accepted) in [("ca", false), ("server", true)] {
+        let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
+        let server = Postgres::start_with_tls(&certificate, &key, None).unwrap();
+        let url: PostgresUrl = (server.url() + "?sslmode=verify-full").parse().unwrap();
+        let url = url.certificates(Some(file("ca.pem").into_bytes()), None);
+        let table = url.open_maintained().unwrap().timeout(TIMEOUT);
+        let search = Limiter::new("search", policy!("9/1h"), PostgresStore::new(table));
+        match search.acquire("one").await {
+            Ok(decision) => assert!(is_accepted && decision.is_allowed()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+                assert!(error.to_string().contains("create an authority"), "{error}");
+                assert!(!is_accepted);
+            }
+        }
+    }
+}
