@@ -250,6 +250,7 @@ pub fn decide_sized<const N: usize>(
 ) -> Decision {
     let SizedFacts {
         admitted,
+        refundable,
         outcome,
         now,
         clock,
@@ -257,7 +258,7 @@ pub fn decide_sized<const N: usize>(
         usage,
     } = facts;
     let (kind, entry, cost) = parts(op, outcome);
-    let mut verdict = verdict(op, [admitted; 2], limits, &usage);
+    let mut verdict = verdict(op, [admitted, refundable], limits, &usage);
     verdict.entry = kind;
     Decision {
         status: Status::sized(limits, usage, [now, clock], newest, verdict),
@@ -267,11 +268,13 @@ pub fn decide_sized<const N: usize>(
     }
 }
 
-/// [`Facts`] on an operation with the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
+/// [`Facts`] with the usage of up to `N` limits in an array.
 #[derive(Clone, Copy, Debug)]
 pub struct SizedFacts<const N: usize> {
     /// As [`Facts::admitted`].
     pub admitted: bool,
+    /// As [`Facts::refundable`].
+    pub refundable: bool,
     /// As [`Facts::outcome`].
     pub outcome: Outcome,
     /// As [`LogFacts::now`].
@@ -284,26 +287,20 @@ pub struct SizedFacts<const N: usize> {
     pub usage: [Usage; N],
 }
 
-impl<const N: usize> From<SizedFacts<N>> for Facts {
+impl<const N: usize> SizedFacts<N> {
+    /// Returns the facts of the first `limits` limits, at least one.
     #[inline(always)]
-    fn from(facts: SizedFacts<N>) -> Self {
-        let SizedFacts {
-            admitted,
-            outcome,
-            now,
-            clock,
-            newest,
-            usage,
-        } = facts;
-        Self {
-            admitted,
-            refundable: admitted,
-            outcome,
+    #[must_use]
+    pub fn of_first(self, limits: usize) -> Facts {
+        Facts {
+            admitted: self.admitted,
+            refundable: self.refundable,
+            outcome: self.outcome,
             log: LogFacts {
-                now,
-                clock,
-                newest,
-                usage: usage.into(),
+                now: self.now,
+                clock: self.clock,
+                newest: self.newest,
+                usage: PerLimit::from_fn(limits, |i| self.usage[i]),
             },
         }
     }
@@ -400,13 +397,14 @@ mod tests {
             let usage = [used(1, 200, 200), second];
             let sized = SizedFacts {
                 admitted: false,
+                refundable: false,
                 outcome: Outcome::Nothing,
                 now,
                 clock,
                 newest,
                 usage,
             };
-            assert_eq!(Facts::from(sized), facts);
+            assert_eq!(sized.of_first(2), facts);
             let sized = decide_sized::<2>(&op, policy.limits_array().unwrap(), sized);
             let decision = decide(&op, facts);
             assert_eq!(

@@ -33,13 +33,6 @@ pub const fn policy_from_literal(text: &str) -> Policy {
     }
 }
 
-/// Applies an operation in a few steps if it is one of the most common with a single limit that has a resolution. Otherwise
-/// returns `None`: [`Log::apply`] handles all operations.
-#[inline]
-pub fn apply_common(log: &mut Log, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
-    log.apply_common(op, now)
-}
-
 /// Returns an operation's facts if it repeats another.
 #[must_use]
 pub fn repeated(log: &Log, op: &Op<'_>, now: Timestamp) -> Option<Facts> {

@@ -1,6 +1,5 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
-mod common;
 mod merge;
 pub(crate) mod merging;
 mod saved;

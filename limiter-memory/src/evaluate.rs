@@ -1,28 +1,86 @@
 //! Applies an operation to a log.
 //!
-//! The evaluation exists twice. [`fast`] handles the common operations in few steps, so that its facts stay in registers: one to
-//! four exact limits, no idempotency key, the limiter's policy, and an entry that the log's form can hold. [`general`] handles
-//! every operation. The conformance suite finds where they differ.
+//! [`evaluate`] is the rule of a decision. It is compiled for one to four exact limits, so that their facts stay in registers, and
+//! for any number of limits of any kind. [`apply`] chooses between them and inlines only the path of a hot key.
 
-mod answer;
-mod counted;
-mod fast;
-pub(crate) mod general;
-
+use std::hint::select_unpredictable;
 use std::ops::DerefMut;
 
-use limiter_core::Timestamp;
-use limiter_core::store::Op;
+use limiter_core::internal::{self, SizedFacts};
+use limiter_core::store::{
+    Change, Changed, Entry, EntryId, Facts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+    decide,
+};
+use limiter_core::{Decision, Error, Limit, MAX_LIMITS, Policy, Timestamp};
 
-use self::fast::try_fast;
-use crate::log::header::Narrow;
+use crate::log::ring::Narrow;
+use crate::log::view::{Encoding, View};
 use crate::log::{LogForm, LogParts, Other, with_entries};
 
-pub(crate) use self::answer::Answer;
+/// A result, written where the caller wants it. Moving a decision would cost more than making it.
+pub(crate) trait Answer {
+    /// Returns the result for facts on `LIMITS` limits.
+    fn from_sized<const LIMITS: usize>(
+        op: &Op<'_>,
+        limits: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self;
+
+    /// Returns the result for any facts. The operation comes by value: letting a pointer to it escape would force it out of
+    /// registers.
+    fn from_facts(op: Op<'_>, facts: Facts) -> Self;
+}
+
+impl Answer for Facts {
+    #[inline(always)]
+    fn from_sized<const LIMITS: usize>(
+        _: &Op<'_>,
+        _: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self {
+        facts.of_first(LIMITS)
+    }
+
+    #[inline(always)]
+    fn from_facts(_: Op<'_>, facts: Facts) -> Self {
+        facts
+    }
+}
+
+impl Answer for Result<Decision, Error> {
+    #[inline(always)]
+    fn from_sized<const LIMITS: usize>(
+        op: &Op<'_>,
+        limits: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self {
+        Ok(internal::decide_sized(op, limits, facts))
+    }
+
+    #[inline(never)]
+    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
+        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
+        Ok(decide(&op, facts))
+    }
+}
+
+impl<A: Answer> Answer for Option<A> {
+    #[inline(always)]
+    fn from_sized<const LIMITS: usize>(
+        op: &Op<'_>,
+        limits: &[Limit; LIMITS],
+        facts: SizedFacts<LIMITS>,
+    ) -> Self {
+        Some(A::from_sized(op, limits, facts))
+    }
+
+    #[inline(always)]
+    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
+        Some(A::from_facts(op, facts))
+    }
+}
 
 /// Applies an operation to a locked log, unlocks it, and returns the result.
-///
-/// Inlines only the path of a hot key: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
 pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
@@ -34,62 +92,313 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
         2 => return apply_limits::<A, G, 2>(log, *op, now),
         3 => return apply_limits::<A, G, 3>(log, *op, now),
         4 => return apply_limits::<A, G, 4>(log, *op, now),
-        _ => return apply_general(log, *op, now),
+        _ => return apply_any(log, *op, now),
     }
-    let (entries, oldest) = log.parts();
-    match entries {
-        LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
-            let mut entries = ring.view::<Narrow>(oldest);
-            if !entries.has_no_capacity() {
-                try_fast!(1, &mut entries, op, now, drop(log));
+    // Each form returns separately: facts merged at one return would be written to memory.
+    if let Some(limits) = common_limits::<1>(op) {
+        let (form, oldest) = log.parts();
+        match form {
+            LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
+                let entries = ring.view::<Narrow>(oldest);
+                if let Ok(facts) = evaluate(limits, entries, op, now) {
+                    return answer(log, op, limits, facts);
+                }
             }
+            LogForm::Other(Other::Inline(inline)) => {
+                if let Ok(facts) = evaluate(limits, inline.view(), op, now) {
+                    return answer(log, op, limits, facts);
+                }
+            }
+            _ => return apply_limits::<A, G, 1>(log, *op, now),
         }
-        LogForm::Other(Other::Inline(inline)) => {
-            try_fast!(1, &mut inline.view(), op, now, drop(log));
-        }
-        LogForm::Other(Other::Sparse(_)) => return apply_sparse(log, *op, now),
-        _ => return apply_limits::<A, G, 1>(log, *op, now),
     }
-    apply_general(log, *op, now)
+    apply_any(log, *op, now)
 }
 
+/// Applies an operation with this number of limits to a compact log, if it is a common one.
 #[inline(never)]
 fn apply_limits<A: Answer, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
 ) -> A {
-    with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)), _ => {});
-    apply_general(log, op, now)
-}
-
-#[inline(never)]
-fn apply_sparse<A: Answer, G: DerefMut<Target: LogParts>>(
-    mut log: G,
-    op: Op<'_>,
-    now: Timestamp,
-) -> A {
-    if let LogForm::Other(Other::Sparse(sparse)) = log.parts().0
-        && let Some(limits) = op.policy.limits().first_chunk()
-        && let Some(facts) = sparse.apply_common(&op, now)
-    {
-        drop(log);
-        return A::from_fast(&op, limits, facts);
+    if let Some(limits) = common_limits::<LIMITS>(&op) {
+        with_entries!(log.parts().0, entries => {
+            if let Ok(facts) = evaluate(limits, entries, &op, now) {
+                return answer(log, &op, limits, facts);
+            }
+        }, _ => {});
     }
-    apply_general(log, op, now)
+    apply_any(log, op, now)
 }
 
+/// Returns the limits of a common operation: with the limiter's policy of `LIMITS` exact limits, and without an id.
+#[inline(always)]
+fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIMITS]> {
+    let limits = internal::limits_array(op.policy)?;
+    (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
+}
+
+/// Unlocks the log and returns the result. Each outcome has code of its own: the facts of both, merged, would be written to memory.
+#[inline(always)]
+fn answer<A: Answer, G, const LIMITS: usize>(
+    log: G,
+    op: &Op<'_>,
+    limits: &[Limit; LIMITS],
+    mut facts: SizedFacts<LIMITS>,
+) -> A {
+    drop(log);
+    if let Outcome::Nothing = facts.outcome {
+        facts.outcome = Outcome::Nothing;
+        return A::from_sized(op, limits, facts);
+    }
+    A::from_sized(op, limits, facts)
+}
+
+/// Applies any operation to any log.
 #[inline(never)]
-fn apply_general<A: Answer, G: DerefMut<Target: LogParts>>(
+fn apply_any<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
 ) -> A {
-    let (entries, oldest) = log.parts();
-    let facts = general::apply(entries, op, now);
+    let (form, oldest) = log.parts();
+    let facts = facts_of_any(form, &op, now);
     if let Some(oldest) = oldest {
-        *oldest = entries.no_oldest();
+        *oldest = form.no_oldest();
     }
     drop(log);
     A::from_facts(op, facts)
+}
+
+#[inline(never)]
+fn facts_of_any(log: &mut LogForm, op: &Op<'_>, now: Timestamp) -> Facts {
+    if op.id.is_some() {
+        return log.make_sparse().apply(op, now);
+    }
+    let limits = op.policy.limits();
+    loop {
+        let expired = with_entries!(log, entries => {
+            match evaluate::<MAX_LIMITS>(limits, entries, op, now) {
+                Ok(facts) => return facts.of_first(limits.len()),
+                Err(expired) => expired,
+            }
+        }, sparse => return sparse.apply(op, now));
+        log.convert_for(op, expired);
+    }
+}
+
+/// Sets the cost of the entry that a receipt names, or removes the entry.
+pub(crate) fn settle(
+    log: &mut LogForm,
+    settlement: &Settlement<'_>,
+    now: Timestamp,
+) -> SettlementFacts {
+    let (receipt, limits) = (&settlement.receipt, settlement.policy.limits());
+    let unchanged = with_entries!(log, entries => {
+        let number = u64::try_from(receipt.entry().as_u128()).ok();
+        let number = number.filter(|_| !receipt.has_expired(entries.clamp(now)));
+        let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
+        let changed = found.map(|i| Changed {
+            cost_before: entries.cost_from(i) - entries.cost_from(i + 1),
+            entry: Entry { id: receipt.entry(), at: receipt.at() },
+        });
+        let mut peek = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+        peek.at = settlement.at;
+        // A receipt without an entry must not cost memory.
+        match changed {
+            Some(changed) if settlement.change != Change::Cost(changed.cost_before) => None,
+            _ => evaluate::<MAX_LIMITS>(limits, entries, &peek, now).ok().map(|facts| (changed, facts)),
+        }
+    }, _ => None);
+    match unchanged {
+        None => log.make_sparse().settle(settlement, now),
+        Some((changed, facts)) => SettlementFacts {
+            changed,
+            log: facts.of_first(limits.len()).log,
+        },
+    }
+}
+
+/// Applies an operation to a compact log: counts, appends if it should, and returns the facts.
+///
+/// The operation has no id. It is a [common](common_limits) one, or `LIMITS` is [`MAX_LIMITS`], and it has these limits or fewer.
+///
+/// # Errors
+/// Nothing has changed if it returns how many of the first entries have expired: the log needs another form to take the entry, or
+/// usage exceeds a maximum, for which `LIMITS` must be [`MAX_LIMITS`].
+#[inline(always)]
+fn evaluate<const LIMITS: usize>(
+    limits: &[Limit],
+    mut entries: View<'_, impl Encoding>,
+    op: &Op<'_>,
+    clock: Timestamp,
+) -> Result<SizedFacts<LIMITS>, usize> {
+    if entries.has_no_capacity() {
+        return Err(0);
+    }
+    let now = entries.clamp(clock);
+    // Count: the first entry in each window, and the total cost from it on.
+    let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
+    for (i, limit) in limits.iter().enumerate() {
+        let (start, oldest) = entries.window_start(i, limit.window(), now);
+        starts[i] = start;
+        usage[i].used = entries.cost_from(start);
+        // Whether anything counts cannot be predicted for a key that comes now and then.
+        usage[i].oldest = select_unpredictable(usage[i].used > 0, oldest, now);
+        admitted &= usage[i].used + op.cost <= limit.max();
+    }
+    // After the loop, so that the compiler knows that nothing changes within it.
+    let oldest = usage.iter().map(|usage| usage.oldest);
+    entries.remember_starts(starts.iter().copied().zip(oldest).take(limits.len()));
+
+    // Common operations have none, which the compiler would not see otherwise.
+    let limiter_policy = op.limiter_policy.filter(|_| LIMITS == MAX_LIMITS);
+    let mut facts = SizedFacts {
+        admitted,
+        refundable: match limiter_policy {
+            Some(policy) => admitted && fits(&entries, policy, op.cost, now),
+            None => admitted,
+        },
+        outcome: Outcome::Nothing,
+        now,
+        clock: op.at.waits_from(now, clock),
+        newest: entries.newest(),
+        usage,
+    };
+    if op.appends(admitted) {
+        if LIMITS < MAX_LIMITS && !admitted {
+            return Err(0);
+        }
+        let all = starts[..limits.len()].iter();
+        let mut expired = all.fold(usize::MAX, |first, start| first.min(*start));
+        if limiter_policy.is_some() {
+            expired = aged(&entries, op, expired, now);
+        }
+        // An entry alone does not merge.
+        let may_merge = LIMITS == MAX_LIMITS && entries.len() > expired && op.merges();
+        if may_merge || !entries.can_push(op, expired) {
+            return Err(expired);
+        }
+        let number = entries.push(expired, op, now);
+        facts.outcome = Outcome::Appended(Entry {
+            id: EntryId::from_u128(u128::from(number)),
+            at: now,
+        });
+        facts.newest = Some(now);
+        for (start, usage) in starts.iter_mut().zip(&mut facts.usage) {
+            *start = start.wrapping_sub(expired);
+            usage.used += op.cost;
+        }
+        if admitted {
+            // The blocker of an operation that fits is unspecified.
+            for usage in &mut facts.usage {
+                usage.blocker = usage.oldest;
+            }
+            if limiter_policy.is_some() {
+                entries.drop_beyond(op.retention().max);
+            }
+            return Ok(facts);
+        }
+    }
+    for (i, limit) in limits.iter().enumerate() {
+        let (usage, max) = (&mut facts.usage[i], limit.max());
+        if usage.used > max {
+            if LIMITS < MAX_LIMITS {
+                return Err(0);
+            }
+            return Ok(exceeding(limits, entries, op, starts, facts));
+        }
+        // No entry costs less than 1, so the first one releases a unit.
+        let missing = (usage.used + op.cost).saturating_sub(max);
+        usage.blocker = if missing <= 1 {
+            usage.oldest
+        } else {
+            // Not in a closure, which would keep the usage in memory.
+            entries.at(entries.reaching(starts[i], missing))
+        };
+    }
+    Ok(facts)
+}
+
+/// Returns the facts if usage exceeds a maximum: a record, or an attempt that counts, was appended now or earlier.
+#[cold]
+#[inline(never)]
+fn exceeding<const LIMITS: usize>(
+    limits: &[Limit],
+    mut entries: View<'_, impl Encoding>,
+    op: &Op<'_>,
+    starts: [usize; LIMITS],
+    mut facts: SizedFacts<LIMITS>,
+) -> SizedFacts<LIMITS> {
+    for ((limit, start), usage) in limits.iter().zip(starts).zip(&mut facts.usage) {
+        let (used, max) = (usage.used, limit.max());
+        if used > 0 {
+            usage.oldest = entries.at(entries.reaching(start, used.saturating_sub(max) + 1));
+            // At most `used`: the cost of a record may be above the maximum.
+            let missing = (used + op.cost).saturating_sub(max).clamp(1, used);
+            usage.blocker = entries.at(entries.reaching(start, missing));
+        }
+    }
+    if let Outcome::Appended(_) = facts.outcome {
+        entries.drop_beyond(op.retention().max);
+    }
+    facts
+}
+
+/// Whether an operation of this cost fits every limit of a policy other than its own.
+fn fits(entries: &View<'_, impl Encoding>, policy: &Policy, cost: u64, now: Timestamp) -> bool {
+    policy.limits().iter().all(|limit| {
+        let counts = |i| limit.window().counts(entries.at(i), now);
+        let start = internal::gallop(0, entries.len(), |i| !counts(i));
+        entries.cost_from(start).saturating_add(cost) <= limit.max()
+    })
+}
+
+/// Returns how many of the first `expired` entries count neither for the operation's policy nor for the limiter's.
+fn aged(entries: &View<'_, impl Encoding>, op: &Op<'_>, expired: usize, now: Timestamp) -> usize {
+    let window = op.retention().window;
+    internal::gallop(0, expired, |i| !window.counts(entries.at(i), now))
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::store::LogKey;
+    use limiter_core::{Limit, Name, Receipt};
+
+    use super::*;
+    use crate::log::ring::MAX_LEN;
+
+    #[test]
+    fn a_log_longer_than_a_ring_becomes_sparse() {
+        let len = MAX_LEN as u64 + 500;
+        let policy = Policy::from(Limit::new(len, std::time::Duration::from_secs(60)).unwrap());
+        let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
+        let (mut log, mut receipts) = (LogForm::new(u32::MAX - 150), Vec::new());
+        for i in 0..len {
+            let facts: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(i)), at(i));
+            assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
+            let Outcome::Appended(entry) = facts.outcome else {
+                panic!("not appended")
+            };
+            receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
+            // The ring is full before it is converted.
+            assert_eq!(
+                matches!(log, LogForm::Ring(_)),
+                (4..MAX_LEN as u64).contains(&i),
+                "after {i}"
+            );
+        }
+        let full: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(len)), at(len));
+        assert!(!full.admitted);
+        for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
+            let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);
+            assert_eq!(
+                [at(len); 2].map(|now| settle(&mut log, &refund, now).applied()),
+                [true, false],
+                "entry {i}"
+            );
+        }
+        assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
+    }
 }

@@ -48,10 +48,10 @@
 // # Where a change goes
 //
 //     a fifth inline entry     log/inline.rs: CAPACITY; log/view.rs: window_start; placement.rs checks the sizes
-//     a third encoding         log/header.rs: the type, Format, with_format!
+//     a third encoding         log/ring.rs: the type, Format, with_format!
 //     a new eviction rule      placement/eviction.rs
 //     a different lock         placement/lock.rs
-//     a new operation          evaluate/general.rs; evaluate/fast.rs only if it is common
+//     a new operation          evaluate.rs: evaluate
 
 mod clock;
 mod evaluate;

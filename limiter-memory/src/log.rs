@@ -1,7 +1,5 @@
 //! One key's log, in the smallest form that can hold it.
 
-pub(crate) mod encoding;
-pub(crate) mod header;
 pub(crate) mod inline;
 pub(crate) mod lifetime;
 pub(crate) mod ring;
@@ -11,12 +9,11 @@ pub(crate) mod view;
 use limiter_core::store::{Facts, Op};
 use limiter_core::{Timestamp, internal};
 
-use self::encoding::Header;
-use self::header::{Format, Oldest};
 use self::inline::Inline;
 use self::lifetime::Lifetime;
-use self::ring::Ring;
+use self::ring::{Format, Ring};
 use self::sparse::Sparse;
+use self::view::{Header, Oldest};
 
 /// A log is converted when its form cannot hold the next entry, and never converted back.
 #[derive(Clone)]
@@ -44,18 +41,18 @@ impl LogParts for LogForm {
     }
 }
 
-/// Evaluates the first expression with the entries of a log in a compact form, or the second with a sparse log.
+/// Evaluates the first expression with the entries of a log in a compact form, or the second with a sparse log. A macro, because the
+/// entries have a different type in each form.
 macro_rules! with_entries {
     ($log:expr, $entries:ident => $body:expr, $sparse:pat => $otherwise:expr) => {{
-        use $crate::log::header::with_format;
         use $crate::log::{LogForm, Other};
         match $log {
-            LogForm::Ring(ring) => with_format!(ring.header.format(), E => {
-                let $entries = &mut ring.view::<E>(None);
+            LogForm::Ring(ring) => $crate::log::ring::with_format!(ring.header.format(), E => {
+                let $entries = ring.view::<E>(None);
                 $body
             }),
             LogForm::Other(Other::Inline(inline)) => {
-                let $entries = &mut inline.view();
+                let $entries = inline.view();
                 $body
             }
             LogForm::Other(Other::Sparse($sparse)) => $otherwise,
@@ -63,17 +60,6 @@ macro_rules! with_entries {
     }};
 }
 pub(crate) use with_entries;
-
-/// Evaluates an expression with a log in its form.
-macro_rules! each_form {
-    ($log:expr, $form:ident => $body:expr) => {
-        match $log {
-            LogForm::Ring(Ring { header: $form, .. }) => $body,
-            LogForm::Other(Other::Inline($form)) => $body,
-            LogForm::Other(Other::Sparse($form)) => $body,
-        }
-    };
-}
 
 impl LogForm {
     /// Returns an empty log whose first entry will have this number of 24 bits.
@@ -102,7 +88,7 @@ impl LogForm {
         } else {
             Format::default()
         };
-        let ring = with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format), _ => return);
+        let ring = with_entries!(self, entries => Ring::copy_of(&entries, expired, op, kept, format), _ => return);
         *self = Self::Ring(ring);
     }
 
@@ -110,7 +96,7 @@ impl LogForm {
     pub(crate) fn make_sparse(&mut self) -> &mut Sparse {
         let kept = self.lifetime();
         if let Some(sparse) =
-            with_entries!(self, entries => Some(Sparse::copy_of(entries, kept)), _ => None)
+            with_entries!(self, entries => Some(Sparse::copy_of(&entries, kept)), _ => None)
         {
             *self = Self::Other(Other::Sparse(Box::new(sparse)));
         }
@@ -129,12 +115,20 @@ impl LogForm {
     }
 
     pub(crate) fn lifetime(&self) -> Lifetime {
-        each_form!(self, log => log.lifetime())
+        match self {
+            Self::Ring(ring) => ring.header.lifetime(),
+            Self::Other(Other::Inline(inline)) => inline.lifetime(),
+            Self::Other(Other::Sparse(sparse)) => sparse.lifetime(),
+        }
     }
 
     /// Returns how many entries the log holds, including expired ones.
     pub(crate) fn len(&self) -> usize {
-        each_form!(self, log => log.len())
+        match self {
+            Self::Ring(ring) => ring.header.len(),
+            Self::Other(Other::Inline(inline)) => inline.len(),
+            Self::Other(Other::Sparse(sparse)) => sparse.len(),
+        }
     }
 
     /// Returns the number that eviction compares: of entries, or of units if entries may merge.

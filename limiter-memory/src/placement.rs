@@ -1,6 +1,5 @@
 //! Placement: finds a key's log, inserts and removes keys, and locks no more than necessary.
 
-pub(crate) mod direct;
 mod eviction;
 pub(crate) mod key;
 pub(crate) mod lock;
@@ -12,7 +11,6 @@ use std::{iter, mem, thread};
 
 use limiter_core::Timestamp;
 
-use self::direct::DirectSlot;
 use self::eviction::sweep;
 use self::key::{Key, KeyedLog};
 use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
@@ -291,6 +289,45 @@ impl Placement {
                 .iter()
                 .map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over))
                 .sum::<usize>()
+    }
+}
+
+/// A place for one key.
+#[derive(Default)]
+pub(crate) enum DirectSlot {
+    #[default]
+    Vacant,
+    Taken(KeyedLog),
+    /// For good: all keys are in the shards.
+    Closed,
+}
+
+impl DirectSlot {
+    /// Returns the log of this key if it is here.
+    #[inline(always)]
+    pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut LogForm> {
+        match self {
+            Self::Taken(keyed) if keyed.key.is(name, key) => Some(&mut keyed.log),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn copy(&self) -> Option<KeyedLog> {
+        match self {
+            Self::Taken(keyed) => Some(keyed.clone()),
+            _ => None,
+        }
+    }
+
+    /// Takes the log out if `matches` holds for it.
+    pub(crate) fn take_if(&mut self, matches: impl FnOnce(&KeyedLog) -> bool) -> Option<KeyedLog> {
+        match mem::take(self) {
+            Self::Taken(keyed) if matches(&keyed) => Some(keyed),
+            other => {
+                *self = other;
+                None
+            }
+        }
     }
 }
 

@@ -1,21 +1,20 @@
 //! Logs on their way out of the store and into it, in the core's form.
 
-use limiter_core::store::{self, Op};
+use limiter_core::store::{self, Facts, Op};
 use limiter_core::{Limit, MAX_COST, Policy, internal};
 
-use crate::evaluate::general;
-use crate::log::encoding::Header;
-use crate::log::header::Format;
+use crate::evaluate;
 use crate::log::inline::{Inline, NUMBERS};
 use crate::log::lifetime::Lifetime;
-use crate::log::ring::Ring;
+use crate::log::ring::{Format, Ring};
 use crate::log::sparse::Sparse;
+use crate::log::view::Header;
 use crate::log::{LogForm, Other, with_entries};
 
 /// Returns a log in the core's form.
 pub(crate) fn export(mut log: LogForm) -> store::Log {
     let lifetime = log.lifetime();
-    let mut saved = with_entries!(&mut log, entries => Sparse::copy_of(entries, lifetime).log, sparse => sparse.log.clone());
+    let mut saved = with_entries!(&mut log, entries => Sparse::copy_of(&entries, lifetime).log, sparse => sparse.log.clone());
     let newest = saved.newest().unwrap_or_default();
     internal::set_expiry(&mut saved, lifetime.expires_at(newest));
     saved
@@ -46,7 +45,7 @@ fn compact(saved: &store::Log, lifetime: Lifetime) -> Option<LogForm> {
         LogForm::Ring(ring)
     };
     for (at, cost) in entries {
-        general::apply(&mut log, op(cost), at);
+        let _: Facts = evaluate::apply(&mut log, &op(cost), at);
     }
     Some(log)
 }
@@ -63,7 +62,7 @@ mod tests {
         let mut log = LogForm::new(0);
         let now = |i: u64| Timestamp::from_micros_saturating((1 << 50) + i);
         for i in 0..20 {
-            general::apply(&mut log, Op::record("", &policy), now(i));
+            let _: Facts = evaluate::apply(&mut log, &Op::record("", &policy), now(i));
             if let LogForm::Ring(ring) = &mut log
                 && i == 5
             {

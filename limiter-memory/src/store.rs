@@ -10,12 +10,11 @@ use limiter_core::store::{
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore, internal};
 
 use crate::clock;
-use crate::evaluate::{self, Answer, general};
+use crate::evaluate::{self, Answer};
 use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
-use crate::placement::direct::DirectSlot;
 use crate::placement::lock::Guard;
-use crate::placement::{Placement, Vacancy};
+use crate::placement::{DirectSlot, Placement, Vacancy};
 use crate::saved;
 
 /// A log's first number is below this, so that an inline log can append for long before its numbers run out.
@@ -296,7 +295,7 @@ impl SyncStore for MemoryStore {
             .find(settlement.log.name.id(), settlement.log.key);
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
-        general::settle(
+        evaluate::settle(
             found.as_deref_mut().unwrap_or(&mut LogForm::new(0)),
             settlement,
             now,

@@ -5,10 +5,9 @@ use std::num::NonZero;
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, internal};
 
-use super::encoding::{Encoding, Header};
-use super::header::Narrow;
 use super::lifetime::Lifetime;
-use super::view::View;
+use super::ring::Narrow;
+use super::view::{Encoding, Header, View};
 
 /// The low halves of the times. No window of an inline log is longer than a low half can express.
 #[derive(Clone)]

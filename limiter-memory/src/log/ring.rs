@@ -1,12 +1,181 @@
 //! The ring: a log of any number of entries without ids, in one block of memory.
 
-use limiter_core::Timestamp;
 use limiter_core::store::Op;
+use limiter_core::{MAX_LIMITS, Timestamp, internal};
 
-use super::encoding::{Encoding, can_encode};
-use super::header::{Format, Narrow, NarrowCosts, Oldest, RingHeader, with_format};
 use super::lifetime::Lifetime;
-use super::view::View;
+use super::view::{Encoding, Header, Oldest, View, Words, can_encode};
+
+/// The low half of the time: 4 bytes, for windows of up to 71 minutes.
+pub(crate) type Narrow<const HINTS: usize = 0, H = RingHeader> = Words<1, 1, HINTS, H>;
+/// The low halves of the time and of the total: 8 bytes.
+pub(crate) type NarrowCosts<const HINTS: usize = 0> = Words<2, 1, HINTS, RingHeader>;
+/// The time: 8 bytes.
+pub(crate) type Wide<const HINTS: usize = 0> = Words<2, 2, HINTS, RingHeader>;
+/// The time and the total: 16 bytes.
+pub(crate) type WideCosts<const HINTS: usize = 0> = Words<4, 2, HINTS, RingHeader>;
+
+/// The words behind the entries of a ring with hints: the number of the entry at which each limit's window began the last time.
+/// A log of one limit needs none, because its window begins at the first entry.
+pub(crate) const HINTS: usize = MAX_LIMITS;
+
+/// The format of a ring's block, in three bits of the ring's header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Whole times and totals, not only their low halves.
+    pub(crate) wide: bool,
+    pub(crate) costs: bool,
+    /// [`HINTS`] behind the entries.
+    pub(crate) hints: bool,
+}
+
+impl Format {
+    pub(crate) const BITS: u32 = 3;
+
+    #[inline(always)]
+    pub(crate) const fn of<E: Encoding>() -> Self {
+        Self {
+            wide: E::RANGE == u64::MAX,
+            costs: E::COSTS,
+            hints: E::HINTS > 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.costs as u64 | (self.wide as u64) << 1 | (self.hints as u64) << 2
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self {
+            costs: bits & 1 > 0,
+            wide: bits & 2 > 0,
+            hints: bits & 4 > 0,
+        }
+    }
+}
+
+/// Evaluates an expression with a format's [`Encoding`] as a type. A macro, because a closure cannot take a type.
+macro_rules! with_format {
+    ($format:expr, $encoding:ident => $body:expr) => {{
+        use $crate::log::ring::{Format, Narrow, NarrowCosts, Wide, WideCosts};
+        let format: Format = $format;
+        match (format.wide, format.costs) {
+            (false, false) => $crate::log::ring::with_format!(@hints format, Narrow, $encoding => $body),
+            (false, true) => $crate::log::ring::with_format!(@hints format, NarrowCosts, $encoding => $body),
+            (true, false) => $crate::log::ring::with_format!(@hints format, Wide, $encoding => $body),
+            (true, true) => $crate::log::ring::with_format!(@hints format, WideCosts, $encoding => $body),
+        }
+    }};
+    (@hints $format:ident, $this:ident, $encoding:ident => $body:expr) => {
+        if $format.hints {
+            type $encoding = $this<{ $crate::log::ring::HINTS }>;
+            $body
+        } else {
+            type $encoding = $this;
+            $body
+        }
+    };
+}
+pub(crate) use with_format;
+
+/// Rings of up to this capacity are not shrunk.
+const SHRINK_ABOVE: usize = 32;
+
+/// Whether to shrink is checked once in this many appends, or once per capacity if that is more: a log that empties and fills
+/// in turns keeps its block.
+const APPENDS_PER_CHECK: usize = 256;
+
+const FORMAT_SHIFT: u32 = 53;
+const LIFETIME_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
+const _: () = assert!(
+    Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u64::BITS
+);
+
+/// A ring's part of a slot, besides the pointer to its block.
+#[derive(Clone)]
+pub(crate) struct RingHeader {
+    /// The newest entry's time, then the [`Format`], then the [`Lifetime`].
+    newest: u64,
+    /// The first entry's number.
+    number: u32,
+    len: u32,
+}
+
+impl RingHeader {
+    #[inline(always)]
+    fn new<E: Encoding>(first: u32, len: usize, newest: Timestamp, kept: Lifetime) -> Self {
+        Self {
+            newest: Self::pack::<E>(newest, kept),
+            number: first,
+            len: len as u32,
+        }
+    }
+
+    #[inline(always)]
+    fn pack<E: Encoding>(at: Timestamp, kept: Lifetime) -> u64 {
+        let format = const { Format::of::<E>().to_bits() << FORMAT_SHIFT };
+        at.as_micros() | format | kept.to_bits() << LIFETIME_SHIFT
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        Format::from_bits(self.newest >> FORMAT_SHIFT)
+    }
+
+    /// Whether the ring has this encoding.
+    #[inline(always)]
+    pub(crate) fn is<E: Encoding>(&self) -> bool {
+        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1)
+            == const { Format::of::<E>().to_bits() }
+    }
+
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        Lifetime::from_bits(self.newest >> LIFETIME_SHIFT)
+    }
+
+    /// Returns the newest entry's time, or the epoch if there is none.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Timestamp {
+        internal::timestamp_from_low_bits(self.newest)
+    }
+
+    #[cold]
+    fn should_shrink(capacity: usize, len: usize) -> bool {
+        len < capacity / 4 && capacity > SHRINK_ABOVE
+    }
+}
+
+impl Header for RingHeader {
+    const GROWS: bool = true;
+
+    #[inline(always)]
+    fn first(&self) -> u32 {
+        self.number
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline(always)]
+    fn set_range(&mut self, first: u32, len: usize) {
+        (self.number, self.len) = (first, len as u32);
+    }
+
+    #[inline(always)]
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Lifetime) {
+        self.newest = Self::pack::<E>(at, kept);
+    }
+
+    #[inline(always)]
+    fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool {
+        let next = self.number.wrapping_add(self.len) as usize;
+        let is_check = next & (capacity.wrapping_sub(1) | (APPENDS_PER_CHECK - 1)) == 0;
+        !(is_check && Self::should_shrink(capacity, len))
+            && (E::HINTS > 0 || op.policy.limits().len() == 1)
+    }
+}
 
 /// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is low enough to reach.
 pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
@@ -76,12 +245,11 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use limiter_core::store::Facts;
     use limiter_core::{Policy, Window, policy};
 
     use super::*;
-    use crate::evaluate::general::apply;
-    use crate::log::encoding::Header;
-    use crate::log::header::HINTS;
+    use crate::evaluate::apply;
     use crate::log::inline::{Inline, NUMBERS};
     use crate::log::{LogForm, with_entries};
 
@@ -98,11 +266,8 @@ mod tests {
         cost: u64,
         micros: u64,
     ) -> Option<(Format, usize, usize)> {
-        let facts = apply(
-            log,
-            Op::acquire("", policy).with_cost(cost).at(at(micros)),
-            at(micros),
-        );
+        let op = Op::acquire("", policy).with_cost(cost).at(at(micros));
+        let facts: Facts = apply(&mut *log, &op, at(micros));
         assert_eq!((facts.admitted, log.newest()), (true, Some(at(micros))));
         assert_eq!(
             with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0)), _ => panic!("sparse")),

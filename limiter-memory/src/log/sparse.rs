@@ -1,13 +1,11 @@
 //! The sparse log, for logs that no ring can hold: with idempotency keys, entries that merge, or gaps that refunds leave in the
 //! numbers.
 
-use limiter_core::internal::SizedFacts;
 use limiter_core::store::{self, Change, EntryId, Facts, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Receipt, Timestamp, internal};
 
-use super::encoding::Encoding;
 use super::lifetime::Lifetime;
-use super::view::View;
+use super::view::{Encoding, View};
 
 /// A log as the core implements it, without regard to its size.
 #[derive(Clone)]
@@ -39,23 +37,10 @@ impl Sparse {
 
     pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let facts = self.log.apply(op, now);
-        self.keep_after(op, facts.outcome);
-        facts
-    }
-
-    /// Applies an operation in a few steps if it is one of the most common with a resolution.
-    #[inline]
-    pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
-        let facts = internal::apply_common(&mut self.log, op, now)?;
-        self.keep_after(op, facts.outcome);
-        Some(facts)
-    }
-
-    #[inline]
-    fn keep_after(&mut self, op: &Op<'_>, outcome: Outcome) {
-        if let Outcome::Appended(_) = outcome {
+        if let Outcome::Appended(_) = facts.outcome {
             self.lifetime = Lifetime::after_append(op);
         }
+        facts
     }
 
     pub(crate) fn settle(

@@ -88,11 +88,11 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
 mod tests {
     use std::ops::Range;
 
-    use limiter_core::store::Op;
+    use limiter_core::store::{Facts, Op};
     use limiter_core::{Policy, policy};
 
     use super::*;
-    use crate::evaluate::general;
+    use crate::evaluate;
 
     const POLICY: Policy = policy!("3/1h");
 
@@ -116,7 +116,8 @@ mod tests {
         for key in keys {
             let mut log = LogForm::new(0);
             for i in 0..entries {
-                general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
+                let _: Facts =
+                    evaluate::apply(&mut log, &Op::acquire("", &POLICY), at(u64::from(key) + i));
             }
             let keyed = KeyedLog {
                 key: Key::new(0, &key.to_le_bytes()),

@@ -3,7 +3,7 @@
 use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
-use crate::log::header::Oldest;
+use crate::log::view::Oldest;
 use crate::log::{LogForm, LogParts};
 
 /// A place for one key, in one cache line.
