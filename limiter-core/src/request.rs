@@ -19,3 +19,11 @@ pub use permit::{Permit, PermitDecision, PermitGuard};
 pub use record::Record;
 pub use reset::Reset;
 pub use settle::Settle;
+
+/// For middleware: an [`AllOf`] that leaves errors in its parts, moves into a task, and settles its charges one by one.
+pub mod joint {
+    pub use super::all_of::{
+        again, decide, decision_into_owned, into_owned, refund, reset, settle, take_errors,
+        try_decide,
+    };
+}

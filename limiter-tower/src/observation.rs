@@ -87,7 +87,7 @@ impl<'a> Observation<'a> {
 }
 
 fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
-    Some(match part.outcome.as_ref()? {
+    Some(match part.outcome()? {
         PartOutcome::Charged(decision) => RuleOutcome::Admitted(decision),
         PartOutcome::Denied(decision) => RuleOutcome::Denied(decision),
         PartOutcome::Uncharged(status) => RuleOutcome::Uncharged(status),

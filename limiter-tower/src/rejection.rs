@@ -139,7 +139,7 @@ impl Rejection {
         let denying = calls.iter().filter(|(_, part)| part.denies());
         let errors = denying
             .clone()
-            .filter_map(|(_, part)| match part.outcome.as_ref()? {
+            .filter_map(|(_, part)| match part.outcome()? {
                 // The error stays with the call.
                 PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
                 _ => None,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{BoxFuture, Error, SharedStore, WindowStore as _};
+use limiter_core::request::{AllOf, PartOutcome, joint};
+use limiter_core::{BoxFuture, WindowStore as _};
 
 use crate::charges::{Charges, run};
 use crate::head::{RequestHead, ResponseHead};
@@ -110,8 +110,8 @@ impl Rules {
         };
         let violated = self.policies.violated(&self.list, rulings);
         let retry_after = rulings.decision.retry_after();
-        let errors = std::iter::from_fn(|| rulings.decision.take_error());
-        Rejection::of_calls(violated, retry_after, errors.collect(), pause)
+        let errors = joint::take_errors(&mut rulings.decision);
+        Rejection::of_calls(violated, retry_after, errors, pause)
     }
 
     /// Returns the charges that the handler settles.
@@ -144,9 +144,9 @@ impl Rules {
     ) -> Option<Vec<ActualCost>> {
         let costs: Vec<_> = rulings
             .parts(&self.list)
-            .map(|(rule, part)| match (&rule.settle, &part.outcome, head) {
+            .map(|(rule, part)| match (&rule.settle, part.outcome(), head) {
                 (Some(settle), Some(PartOutcome::Charged(_)), Some(head)) => match settle(head) {
-                    ActualCost::Units(cost) if cost == part.cost => ActualCost::AsCharged,
+                    ActualCost::Units(cost) if cost == part.cost() => ActualCost::AsCharged,
                     cost => cost,
                 },
                 _ => ActualCost::AsCharged,
@@ -158,21 +158,14 @@ impl Rules {
 
     /// Settles a request's charges. If the store fails, the charge stays.
     pub(crate) async fn settle(rulings: &mut Rulings<'static>, costs: Vec<ActualCost>) {
-        for (part, cost) in rulings.decision.parts_mut().iter_mut().zip(costs) {
+        let decision = &mut rulings.decision;
+        for (place, cost) in costs.into_iter().enumerate() {
             let _ = match cost {
                 ActualCost::AsCharged => continue,
-                ActualCost::Nothing => part.settle(0).await,
-                ActualCost::Units(cost) => part.settle(cost).await,
-                ActualCost::Reset => reset(part).await,
+                ActualCost::Nothing => joint::settle(decision, place, 0).await,
+                ActualCost::Units(cost) => joint::settle(decision, place, cost).await,
+                ActualCost::Reset => joint::reset(decision, place).await,
             };
         }
     }
-}
-
-/// Removes the whole log of a key, and reads the usage again.
-async fn reset(part: &mut Part<'_, SharedStore>) -> Result<bool, Error> {
-    let removed = part.limiter().reset(part.key()).await?;
-    let status = part.limiter().status(part.key()).await?;
-    part.outcome = Some(PartOutcome::Uncharged(status));
-    Ok(removed)
 }

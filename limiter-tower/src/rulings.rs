@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::request::{AllOf, JointDecision, Part};
+use limiter_core::request::{AllOf, JointDecision, Part, joint};
 use limiter_core::{Permit, SharedStore};
 use smallvec::SmallVec;
 
@@ -67,7 +67,7 @@ impl<'a> Calls<'a> {
     )]
     pub(crate) fn try_decide(self) -> Result<Rulings<'a>, Self> {
         let Self(found, calls) = self;
-        match calls.try_decide() {
+        match joint::try_decide(calls) {
             Ok(decision) => Ok(Rulings { found, decision }),
             Err(calls) => Err(Self(found, calls)),
         }
@@ -75,12 +75,12 @@ impl<'a> Calls<'a> {
 
     pub(crate) async fn decide(self) -> Rulings<'a> {
         let Self(found, calls) = self;
-        let decision = calls.decide().await;
+        let decision = joint::decide(calls).await;
         Rulings { found, decision }
     }
 
     pub(crate) fn into_owned(self) -> Calls<'static> {
-        Calls(self.0, self.1.into_owned())
+        Calls(self.0, joint::into_owned(self.1))
     }
 }
 
@@ -88,13 +88,13 @@ impl<'a> Rulings<'a> {
     pub(crate) fn into_owned(self) -> Rulings<'static> {
         Rulings {
             found: self.found,
-            decision: self.decision.into_owned(),
+            decision: joint::decision_into_owned(self.decision),
         }
     }
 
     /// Returns the calls to make after a denial.
     pub(crate) fn again(self, timeout: Duration) -> Calls<'a> {
-        Calls(self.found, self.decision.again().timeout(timeout))
+        Calls(self.found, joint::again(self.decision).timeout(timeout))
     }
 
     /// Returns how each rule applies, and its call.
@@ -158,8 +158,14 @@ fn call<'a>(
     if let Some(policy) = charge.policy {
         part = part.policy(&policy);
     }
-    part.keeps_charge = rule.keep_charge;
-    part.is_advisory |= rule.shadow;
-    part.fails_open = fails_open;
+    if rule.keep_charge {
+        part = part.keep_charge();
+    }
+    if rule.shadow {
+        part = part.advisory();
+    }
+    if fails_open {
+        part = part.fail_open();
+    }
     Ok(part)
 }

@@ -1,14 +1,20 @@
 //! One decision over several limiters.
 
-mod joint;
+mod decision;
+mod part;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-pub use self::joint::{JointDecision, JointDenied, Part, PartOutcome};
-use crate::decision::{Decision, decide};
+pub use self::decision::{
+    JointDecision, JointDenied, decision_into_owned, refund, reset, settle, take_errors,
+};
+use self::part::{Calls, within};
+pub use self::part::{Part, PartOutcome};
+use crate::decision::{Decision, decide as decide_one};
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::request::call::Call;
@@ -58,35 +64,28 @@ use crate::store::{SyncStore, WindowStore};
 /// **So add limiters that many callers share last**: a caller that its own limiter denies then never charges them.
 #[must_use = "nothing happens until it is awaited, or `now` is called"]
 #[derive(Debug)]
-pub struct AllOf<'a, S: WindowStore = SharedStore> {
-    parts: SmallVec<[Part<'a, S>; 2]>,
-    /// A store could not make several calls as one.
-    one_by_one: bool,
-    is_refundable: bool,
-    timeout: Option<Duration>,
-}
+pub struct AllOf<'a, S: WindowStore = SharedStore>(Calls<'a, S>);
 
 impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     #[allow(clippy::new_without_default, reason = "nobody needs a default")]
     pub fn new() -> Self {
-        Self {
+        Self(Calls {
             parts: SmallVec::new(),
-            one_by_one: false,
             is_refundable: false,
             timeout: None,
-        }
+        })
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
     pub fn with(mut self, part: impl Into<Part<'a, S>>) -> Self {
-        self.parts.push(part.into());
+        self.0.parts.push(part.into());
         self
     }
 
     /// Asks the stores for receipts of all charges, because they will be settled or refunded.
     pub fn refundable(mut self) -> Self {
-        self.is_refundable = true;
+        self.0.is_refundable = true;
         self
     }
 
@@ -96,21 +95,8 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     /// [timeout](crate::store::Hints::timeout) of the store, and the rest is left for a fallback's decision. With the feature
     /// `tokio`, a store has failed after its share.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.0.timeout = Some(timeout);
         self
-    }
-
-    /// Returns the same calls without their borrows, so that they can move into a task.
-    pub fn into_owned(self) -> AllOf<'static, S>
-    where
-        S: Clone,
-    {
-        AllOf {
-            parts: self.parts.into_iter().map(Part::into_owned).collect(),
-            one_by_one: self.one_by_one,
-            is_refundable: self.is_refundable,
-            timeout: self.timeout,
-        }
     }
 
     /// Makes the calls on synchronous stores, without a future.
@@ -122,152 +108,8 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
         S: SyncStore,
     {
         let waits = || Error::new(ErrorKind::Inconsistent, "a synchronous store waits");
-        self.decide().now_or_never().ok_or_else(waits)?.or_error()
+        decide(self).now_or_never().ok_or_else(waits)?.or_error()
     }
-
-    /// Decides if no store has to wait.
-    ///
-    /// # Errors
-    /// Otherwise returns the calls, some of them made, to be [decided](Self::decide). Dropping them may leave charges.
-    #[allow(clippy::result_large_err, reason = "the caller continues with either")]
-    pub fn try_decide(mut self) -> Result<JointDecision<'a, S>, Self> {
-        while let Some(group) = self.next() {
-            match self.try_once(&group) {
-                Some(decision) => self.parts[group[0]].note(decision),
-                None => return Err(self),
-            }
-        }
-        if self.is_denied() && self.parts.iter().any(Part::is_undone) {
-            return Err(self);
-        }
-        Ok(JointDecision(self))
-    }
-
-    /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting the value returns the first.
-    pub async fn decide(mut self) -> JointDecision<'a, S> {
-        while let Some(group) = self.next() {
-            let made = match self.try_once(&group) {
-                Some(decision) => vec![(group[0], decision)],
-                None => self.ask(&group).await,
-            };
-            self.one_by_one |= made.is_empty();
-            for (place, decision) in made {
-                self.parts[place].note(decision);
-            }
-        }
-        let mut all = JointDecision(self);
-        if all.is_denied() {
-            all.refund().await;
-        }
-        all
-    }
-
-    /// Returns the places of the next calls: all that are left if they may go together, otherwise one.
-    fn next(&self) -> Option<SmallVec<[usize; 4]>> {
-        let part = |place: &usize| &self.parts[*place];
-        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len()).collect();
-        left.retain(|place| part(place).outcome.is_none());
-        left.sort_by_key(|place| part(place).turn());
-        let (first, others) = left.split_first()?;
-        let is_alone = |(i, other): (usize, &usize)| {
-            let mut earlier = left[..=i].iter().map(|place| part(place).log());
-            !part(other).goes_with(part(first)) || earlier.any(|log| log == part(other).log())
-        };
-        if self.one_by_one || others.iter().enumerate().any(is_alone) {
-            left.truncate(1);
-        }
-        Some(left)
-    }
-
-    /// Makes a single call if its store decides without waiting.
-    fn try_once(&self, group: &[usize]) -> Option<Result<Decision, Error>> {
-        let [place] = *group else { return None };
-        self.parts[place]
-            .store()
-            .try_decide(self.call(place, group).op())
-    }
-
-    fn is_denied(&self) -> bool {
-        self.parts.iter().any(Part::denies)
-    }
-
-    /// Returns a call of a group. Its charge needs a receipt if it may be settled, or refunded because of a later call.
-    fn call(&self, place: usize, group: &[usize]) -> Call<'_, S, &[u8]> {
-        let may_deny = |part: &Part<'_, S>| part.outcome.is_none() && !part.is_advisory;
-        let is_later = |(i, part): &(usize, &Part<'_, S>)| !group.contains(i) && may_deny(part);
-        let wants_receipt =
-            self.is_refundable || self.parts.iter().enumerate().any(|of| is_later(&of));
-        self.parts[place].call(self.is_denied(), wants_receipt)
-    }
-
-    /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
-    async fn ask(&self, group: &[usize]) -> Vec<Made> {
-        let share = self.share(group.len());
-        let call = |place: &usize| {
-            let mut call = self.call(*place, group);
-            call.hints.timeout = share.map(|share| share / 10 * 9);
-            call
-        };
-        let calls: SmallVec<[_; 2]> = group.iter().map(call).collect();
-        if let ([place], [call]) = (group, &calls[..]) {
-            return vec![(*place, within(share, call.apply()).await)];
-        }
-        let mut ops = Vec::with_capacity(calls.len());
-        for (place, call) in group.iter().zip(&calls) {
-            match call.op().checked() {
-                Ok(op) => ops.push(JointOp {
-                    op,
-                    is_advisory: self.parts[*place].is_advisory || self.is_denied(),
-                    keeps_charge: self.parts[*place].keeps_charge,
-                }),
-                Err(error) => return vec![(*place, Err(error))],
-            }
-        }
-        let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
-            let facts = facts?;
-            let op = joint.answered_by(&facts);
-            facts.verify(&op)?;
-            Ok(decide(&op, facts))
-        };
-        let decisions: Vec<_> =
-            match within(share, self.parts[group[0]].store().apply_all(&ops)).await {
-                Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
-                Err(error) if error.is_retryable() => {
-                    group.iter().map(|_| Err(error.without_log())).collect()
-                }
-                // An error about one of the logs is that of its call alone.
-                Ok(None) | Err(_) => return Vec::new(),
-            };
-        group.iter().copied().zip(decisions).collect()
-    }
-
-    /// Returns how long so many of the calls may take.
-    fn share(&self, calls: usize) -> Option<Duration> {
-        Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
-    }
-}
-
-/// The place of a call, and what its store decided.
-type Made = (usize, Result<Decision, Error>);
-
-/// Awaits a store for its share of the time, on tokio's timers. Outside a runtime, it may not wait.
-async fn within<T>(
-    share: Option<Duration>,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    #[cfg(feature = "tokio")]
-    if let Some(share) = share {
-        if tokio::runtime::Handle::try_current().is_err() {
-            let text = "an asynchronous store's timeout needs a tokio runtime";
-            let error = Error::new(ErrorKind::Configuration, text);
-            return call.now_or_never().unwrap_or(Err(error));
-        }
-        let text = "the store did not respond in time";
-        let late = |_| Err(Error::new(ErrorKind::Timeout, text));
-        return tokio::time::timeout(share, call).await.unwrap_or_else(late);
-    }
-    let _ = share;
-    call.await
 }
 
 impl<'a, S: WindowStore> IntoFuture for AllOf<'a, S> {
@@ -275,6 +117,195 @@ impl<'a, S: WindowStore> IntoFuture for AllOf<'a, S> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async { self.decide().await.or_error() })
+        Box::pin(async { decide(self).await.or_error() })
+    }
+}
+
+/// Returns the same calls without their borrows, so that they can move into a task.
+pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S> {
+    AllOf(all.0.into_owned())
+}
+
+/// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting an [`AllOf`] returns the first.
+pub async fn decide<S: WindowStore>(AllOf(mut calls): AllOf<'_, S>) -> JointDecision<'_, S> {
+    let mut turns = Turns::of(&calls);
+    while !turns.group().is_empty() {
+        let made = match turns.try_once(&calls) {
+            Some(made) => vec![made],
+            None => turns.ask(&calls).await,
+        };
+        turns.note(&mut calls, made);
+    }
+    let mut decision = JointDecision(calls);
+    if turns.is_denied {
+        refund(&mut decision).await;
+    }
+    decision
+}
+
+/// Decides if no store has to wait.
+///
+/// # Errors
+/// Otherwise returns the calls, some of them made, to be [decided](decide). Dropping them may leave charges.
+#[allow(clippy::result_large_err, reason = "the caller continues with either")]
+pub fn try_decide<S: WindowStore>(
+    AllOf(mut calls): AllOf<'_, S>,
+) -> Result<JointDecision<'_, S>, AllOf<'_, S>> {
+    let mut turns = Turns::of(&calls);
+    while !turns.group().is_empty() {
+        match turns.try_once(&calls) {
+            Some(made) => turns.note(&mut calls, [made]),
+            None => return Err(AllOf(calls)),
+        }
+    }
+    if turns.is_denied && calls.parts.iter().any(Part::is_undone) {
+        return Err(AllOf(calls));
+    }
+    Ok(JointDecision(calls))
+}
+
+/// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
+pub fn again<S: WindowStore>(decision: JointDecision<'_, S>) -> AllOf<'_, S> {
+    let JointDecision(mut calls) = decision;
+    for part in &mut calls.parts {
+        part.outcome
+            .take_if(|outcome| !matches!(outcome, PartOutcome::Charged(_)));
+    }
+    AllOf(calls)
+}
+
+/// The place of a call, and what its store decided.
+type Made = (usize, Result<Decision, Error>);
+
+/// The calls that have not been made.
+struct Turns {
+    /// Their places, in the order in which they are made.
+    order: SmallVec<[usize; 4]>,
+    /// How many of them have been made meanwhile.
+    next: usize,
+    /// From here on, one store may make all of them as one.
+    together: usize,
+    /// Whether a call that was made denies.
+    is_denied: bool,
+}
+
+impl Turns {
+    fn of<S: WindowStore>(Calls { parts, .. }: &Calls<'_, S>) -> Self {
+        let left = (0..parts.len()).filter(|place| parts[*place].outcome.is_none());
+        let mut order: SmallVec<[usize; 4]> = left.collect();
+        if !order.is_sorted_by_key(|place| parts[*place].turn()) {
+            order.sort_by_cached_key(|place| parts[*place].turn());
+        }
+        let (last, mut logs) = (order.last().map(|place| &parts[*place]), HashSet::new());
+        let joins = |part: &Part<'_, S>| last.is_some_and(|last| part.goes_with(last));
+        let behind = order.iter().rev().map(|place| &parts[*place]);
+        // `logs` keeps two calls on one log apart.
+        let behind = behind.take_while(|part| joins(part) && logs.insert(part.log()));
+        Self {
+            together: order.len() - behind.count(),
+            is_denied: parts.iter().any(Part::denies),
+            order,
+            next: 0,
+        }
+    }
+
+    /// Returns the places of the next calls: all that are left if they may go together, otherwise one.
+    fn group(&self) -> &[usize] {
+        let left = &self.order[self.next..];
+        match self.next < self.together {
+            true => left.get(..1).unwrap_or_default(),
+            false => left,
+        }
+    }
+
+    /// Returns a call of the group. Its charge needs a receipt if it may be settled, or refunded because of a later call.
+    fn call<'c, S: WindowStore>(
+        &self,
+        calls: &'c Calls<'_, S>,
+        place: usize,
+    ) -> Call<'c, S, &'c [u8]> {
+        // Advisory calls come last, and never deny.
+        let later = self.order.get(self.next + self.group().len());
+        let may_deny = later.is_some_and(|place| !calls.parts[*place].is_advisory);
+        calls.parts[place].call(self.is_denied, calls.is_refundable || may_deny)
+    }
+
+    /// Makes a single call if its store decides without waiting.
+    fn try_once<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Option<Made> {
+        let [place] = *self.group() else { return None };
+        let call = self.call(calls, place);
+        Some((place, calls.parts[place].store().try_decide(call.op())?))
+    }
+
+    /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
+    async fn ask<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Vec<Made> {
+        let group = self.group();
+        let share = calls.share(group.len());
+        let call = |place: &usize| {
+            let mut call = self.call(calls, *place);
+            call.hints.timeout = share.map(|share| share / 10 * 9);
+            call
+        };
+        let all: SmallVec<[_; 2]> = group.iter().map(call).collect();
+        if let ([place], [call]) = (group, &all[..]) {
+            return vec![(*place, within(share, call.apply()).await)];
+        }
+        let (mut ops, mut invalid) = (Vec::with_capacity(all.len()), Vec::new());
+        for (place, call) in group.iter().zip(&all) {
+            let part = &calls.parts[*place];
+            match call.op().checked() {
+                Ok(op) => ops.push(JointOp {
+                    op,
+                    is_advisory: part.is_advisory || self.is_denied,
+                    keeps_charge: part.keeps_charge,
+                }),
+                Err(error) => {
+                    invalid.push((*place, Err(error)));
+                    // From the first that denies on, the others only look, so they may be valid.
+                    if !part.is_advisory && !self.is_denied {
+                        break;
+                    }
+                }
+            }
+        }
+        if !invalid.is_empty() {
+            return invalid;
+        }
+        let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
+            let facts = facts?;
+            let op = joint.answered_by(&facts);
+            facts.verify(&op)?;
+            Ok(decide_one(&op, facts))
+        };
+        let store = calls.parts[group[0]].store();
+        let decisions: Vec<_> = match within(share, store.apply_all(&ops)).await {
+            Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
+            Err(error) if error.is_retryable() => {
+                group.iter().map(|_| Err(error.without_log())).collect()
+            }
+            // An error about one of the logs is that of its call alone.
+            Ok(None) | Err(_) => return Vec::new(),
+        };
+        group.iter().copied().zip(decisions).collect()
+    }
+
+    /// Notes what the store returned for the group, for a part of it, or nothing if it cannot make the group as one.
+    fn note<S>(&mut self, calls: &mut Calls<'_, S>, made: impl IntoIterator<Item = Made>) {
+        let (is_single, before) = (self.group().len() == 1, self.order.len());
+        for (place, decision) in made {
+            let part = &mut calls.parts[place];
+            part.note(decision);
+            self.is_denied |= part.denies();
+        }
+        if is_single {
+            self.next += 1;
+            return;
+        }
+        let is_left = |place: &mut usize| calls.parts[*place].outcome.is_none();
+        self.order.retain(is_left);
+        (self.next, self.together) = match self.order.len() == before {
+            true => (self.next, usize::MAX),
+            false => (0, 0),
+        };
     }
 }

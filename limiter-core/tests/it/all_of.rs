@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use futures::executor::block_on;
-use limiter_core::request::{AllOf, JointDecision, Part, PartOutcome};
+use limiter_core::request::{AllOf, JointDecision, Part, PartOutcome, joint};
 use limiter_core::{Counting, Error, ErrorKind, Limiter, Permit, SharedStore, Timestamp, policy};
 use limiter_testkit::ReferenceStore;
 
@@ -59,24 +59,15 @@ fn admits(calls: AllOf<'_>) -> bool {
 }
 
 fn kept<'a>(part: impl Into<Part<'a, SharedStore>>) -> Part<'a, SharedStore> {
-    let mut part = part.into();
-    part.keeps_charge = true;
-    part
-}
-
-fn advisory<'a>(part: impl Into<Part<'a, SharedStore>>) -> Part<'a, SharedStore> {
-    let mut part = part.into();
-    part.is_advisory = true;
-    part
+    part.into().keep_charge()
 }
 
 fn failing_open<'a>(
     part: impl Into<Part<'a, SharedStore>>,
     fails_open: bool,
 ) -> Part<'a, SharedStore> {
-    let mut part = part.into();
-    part.fails_open = fails_open;
-    part
+    let part = part.into();
+    if fails_open { part.fail_open() } else { part }
 }
 
 #[test]
@@ -180,7 +171,8 @@ fn advisory_calls_come_last_and_kept_charges_stay() {
         let (five, two) = limiters(&store);
         let trial = Limiter::new("trial", policy!("1/1h"), store.clone());
         let calls = || {
-            let [trial, broken] = [trial.acquire("k"), broken.acquire("k")].map(advisory);
+            let [trial, broken] = [trial.acquire("k"), broken.acquire("k")]
+                .map(|acquire| Part::from(acquire).advisory());
             let kept = kept(five.acquire("k"));
             AllOf::new()
                 .with(trial)
@@ -208,7 +200,7 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
                 .with(two.status("k"));
             let both = decided(both).unwrap();
             assert_eq!(!both.is_denied(), admitted);
-            let record = &both.parts()[0].outcome;
+            let record = both.parts()[0].outcome();
             assert_eq!(
                 matches!(record, Some(PartOutcome::Uncharged(_))),
                 !admitted,
@@ -289,19 +281,20 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
             .with(five.acquire("k").cost(3))
             .with(part(2))
             .with(part(20))
-            .with(five.peek("k"))
-            .into_owned();
-        let mut all = decided(calls).unwrap().into_owned();
+            .with(five.peek("k"));
+        let decision = decided(joint::into_owned(calls)).unwrap();
+        let mut all = joint::decision_into_owned(decision);
+        let settle = |all: &mut _, place, cost| block_on(joint::settle(all, place, cost)).unwrap();
         let permit = all.parts()[1].permit().unwrap();
         assert_eq!(
             (permit.key(), permit.decision().remaining()),
             (&b"k"[..], 48)
         );
-        assert!(block_on(all.parts_mut()[1].settle(1)).unwrap());
+        assert!(settle(&mut all, 1, 1));
         assert_eq!(all.parts()[1].status().unwrap().remaining(), 29);
         // The limiter's policy does not admit 20 units, so their charge stays.
-        assert!(!block_on(all.parts_mut()[2].settle(7)).unwrap());
-        assert!(block_on(all.parts_mut()[0].settle(0)).unwrap());
+        assert!(!settle(&mut all, 2, 7));
+        assert!(settle(&mut all, 0, 0));
         let settled: Vec<bool> = all
             .parts()
             .iter()
@@ -313,7 +306,7 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
             .with(five.acquire("k"))
             .with(kept(five.acquire("j")));
         let mut both = decided(calls).unwrap();
-        block_on(both.refund());
+        block_on(joint::refund(&mut both));
         let rest = both.into_result().unwrap();
         let keys: Vec<&[u8]> = rest.iter().map(Permit::key).collect();
         assert_eq!((keys, used(&five)), (vec![&b"j"[..]], 0));

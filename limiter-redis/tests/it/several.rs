@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind as IoErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use limiter_core::request::AllOf;
+use limiter_core::request::{AllOf, joint};
 use limiter_core::store::{Facts, JointOp, LogKey, Op, Outcome};
 use limiter_core::{Counting, ErrorKind, Limiter, Policy, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
@@ -69,8 +69,9 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     // A decision over all of them peeks at the others, and does not charge any.
     breaks("search");
     let limiter = search(policy.clone(), Arc::new(store) as SharedStore);
-    let mut all = all_of(&limiter, &keys).decide().await;
-    assert_eq!(all.take_error().unwrap().kind(), ErrorKind::Corrupt);
+    let mut all = joint::decide(all_of(&limiter, &keys)).await;
+    let errors = joint::take_errors(&mut all);
+    assert_eq!(errors[0].kind(), ErrorKind::Corrupt);
     assert_eq!(all.parts()[4].status().unwrap().used(), 0);
     assert_eq!(limiter.status(&keys[0]).await.unwrap().used(), 0);
 

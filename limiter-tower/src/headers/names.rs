@@ -101,7 +101,7 @@ impl FieldNames {
     }
 
     pub(crate) fn violated_by<S>(&self, part: &Part<'_, S>) -> Vec<String> {
-        match &part.outcome {
+        match part.outcome() {
             Some(PartOutcome::Denied(decision)) => self.denying(decision),
             Some(PartOutcome::Failed(_)) => {
                 let limits = part
@@ -112,7 +112,7 @@ impl FieldNames {
                     .names
                     .iter()
                     .zip(limits)
-                    .filter(|(_, limit)| part.cost > limit.max());
+                    .filter(|(_, limit)| part.cost() > limit.max());
                 exceeded.map(|(name, _)| name.clone()).collect()
             }
             _ => Vec::new(),

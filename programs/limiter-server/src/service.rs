@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use limiter_core::request::Part;
+use limiter_core::request::{Part, joint};
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
@@ -239,18 +239,18 @@ impl Service {
         if let Some(timeout) = timeout.or(self.caller_timeout) {
             calls = calls.timeout(timeout - timeout / 4);
         }
-        let mut decision = match calls.try_decide() {
+        let mut decision = match joint::try_decide(calls) {
             Ok(decision) => decision,
             // It takes kilobytes.
-            Err(calls) => Box::pin(calls.decide()).await,
+            Err(calls) => Box::pin(joint::decide(calls)).await,
         };
         let spent = claim::rule(&mut claims, decision.parts());
         let admitted = !decision.is_denied() && !claim::refuse(&claims) && !spent;
-        if let Some(error) = decision.take_error() {
+        if let Some(error) = joint::take_errors(&mut decision).into_iter().next() {
             return Err(error.into());
         }
         if !admitted {
-            decision.refund().await;
+            joint::refund(&mut decision).await;
         }
         self.count_all(&claims, decision.parts(), admitted, spent);
         let fields = self.fields.as_ref();

@@ -195,8 +195,12 @@ impl<'r> Claim<'r> {
         if let Some(policy) = &self.policy {
             part = part.policy(policy);
         }
-        part.is_advisory |= self.class != Class::Enforced;
-        part.keeps_charge = self.keeps_charge;
+        if self.class != Class::Enforced {
+            part = part.advisory();
+        }
+        if self.keeps_charge {
+            part = part.keep_charge();
+        }
         Some(part)
     }
 
@@ -210,7 +214,7 @@ impl<'r> Claim<'r> {
 
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
-        let outcome = self.part(parts).and_then(|part| part.outcome.as_ref());
+        let outcome = self.part(parts).and_then(Part::outcome);
         self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 

@@ -90,7 +90,7 @@ fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted
 
 fn usage(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>]) -> Option<Status> {
     let part = claim.part(parts)?;
-    match part.outcome.as_ref()? {
+    match part.outcome()? {
         PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
             Some(denial.status().clone())
         }

@@ -1,14 +1,14 @@
-//! The calls of a decision over several limiters, and what it returns.
+//! The calls of a decision over several limiters.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AllOf, within};
+use smallvec::SmallVec;
+
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::limiter::{Limiter, SharedStore};
-use crate::name::Name;
+use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::request::acquire::Acquire;
 use crate::request::call::Call;
@@ -20,158 +20,28 @@ use crate::status::Status;
 use crate::store::WindowStore;
 use crate::store::log_key::LogKey;
 use crate::store::op::{EntryId, Mode};
-use crate::verdict::Denied;
 
-/// The decision of an [`AllOf`].
-#[must_use = "a decision may be a denial"]
+/// Calls with the options of all, before and after they are made.
 #[derive(Debug)]
-pub struct JointDecision<'a, S: WindowStore = SharedStore>(pub(super) AllOf<'a, S>);
-
-/// The denial of an [`AllOf`] as an error: the limiters that denied, with their decisions, in the order of the calls.
-#[derive(Clone, Debug)]
-pub struct JointDenied(Vec<(Name, Denied)>);
-
-impl<'a, S: WindowStore> JointDecision<'a, S> {
-    /// Returns the calls and their outcomes, in the order in which they were added.
-    #[must_use]
-    pub fn parts(&self) -> &[Part<'a, S>] {
-        &self.0.parts
-    }
-
-    /// Returns the calls, to settle them.
-    pub fn parts_mut(&mut self) -> &mut [Part<'a, S>] {
-        &mut self.0.parts
-    }
-
-    /// Returns `true` if a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keeps_charge).
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        self.0.is_denied()
-    }
-
-    /// Returns how long to wait until the same calls fit, if nothing else is charged. `None` if none denies, or if one failed.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        let denying = self.parts().iter().filter(|part| part.denies());
-        let waits = denying.map(|part| match &part.outcome {
-            Some(PartOutcome::Denied(decision)) => decision.retry_after(),
-            _ => None,
-        });
-        waits.reduce(|a, b| Some(a?.max(b?))).flatten()
-    }
-
-    /// Takes the first error of a call that denies.
-    pub fn take_error(&mut self) -> Option<Error> {
-        let is_failed = |outcome: &mut PartOutcome| matches!(outcome, PartOutcome::Failed(_));
-        let mut denying = self.0.parts.iter_mut().filter(|part| part.denies());
-        match denying.find_map(|part| part.outcome.take_if(is_failed))? {
-            PartOutcome::Failed(error) => Some(error),
-            _ => None,
-        }
-    }
-
-    pub(super) fn or_error(mut self) -> Result<Self, Error> {
-        self.take_error().map_or(Ok(self), Err)
-    }
-
-    /// Returns the charges in the order of the calls, to settle or refund them, or the error [`JointDenied`], for `?`.
-    ///
-    /// # Errors
-    /// [`JointDenied`] if a call denies.
-    pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, JointDenied> {
-        let (is_denied, parts) = (self.is_denied(), self.0.parts.into_iter());
-        let (mut permits, mut denials) = (Vec::new(), Vec::new());
-        for part in parts.filter(|part| !is_denied || part.denies()) {
-            let name = part.limiter().name();
-            match part.outcome {
-                Some(PartOutcome::Charged(charge)) => {
-                    permits.extend(Permit::of_entry(part.target, charge));
-                }
-                Some(PartOutcome::Denied(denial)) if is_denied => {
-                    denials.push((name, Denied::new(denial)));
-                }
-                _ => {}
-            }
-        }
-        if is_denied {
-            Err(JointDenied(denials))
-        } else {
-            Ok(permits)
-        }
-    }
-
-    /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
-    pub fn again(mut self) -> AllOf<'a, S> {
-        for part in &mut self.0.parts {
-            part.outcome
-                .take_if(|outcome| !matches!(outcome, PartOutcome::Charged(_)));
-        }
-        self.0
-    }
-
-    /// Returns the same decision without its borrows, so that it can move into a task.
-    pub fn into_owned(self) -> JointDecision<'static, S>
-    where
-        S: Clone,
-    {
-        JointDecision(self.0.into_owned())
-    }
-
-    /// Refunds all charges except [kept](Part::keeps_charge) ones. If the store fails, the charge stays.
-    ///
-    /// # Cancel safety
-    /// Dropping the future may leave charges.
-    pub async fn refund(&mut self) {
-        let share = self.0.share(1);
-        for part in self.0.parts.iter_mut().filter(|part| part.is_undone()) {
-            let _ = within(share, part.settle(0)).await;
-        }
-    }
+pub(super) struct Calls<'a, S> {
+    pub(super) parts: SmallVec<[Part<'a, S>; 2]>,
+    pub(super) is_refundable: bool,
+    pub(super) timeout: Option<Duration>,
 }
 
-impl JointDenied {
-    /// Returns how long to wait until the same calls fit, if nothing else is charged.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.0.iter().map(|(_, denied)| denied.retry_after()).max()
-    }
-
-    /// Returns the limiters that denied, with their decisions.
-    pub fn denials(&self) -> impl Iterator<Item = (Name, &Decision)> {
-        self.0
-            .iter()
-            .map(|(name, denied)| (*name, denied.decision()))
-    }
-}
-
-impl fmt::Display for JointDenied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let longest = self.0.iter().max_by_key(|(_, denied)| denied.retry_after());
-        longest.map_or(Ok(()), |(name, denied)| write!(f, "{name}: {denied}"))
-    }
-}
-
-impl std::error::Error for JointDenied {}
-
-/// One call of an [`AllOf`]: a request with options, and its outcome.
+/// One call of an [`AllOf`](super::AllOf): a request with options, and its outcome.
 ///
 /// It is made from an acquire, a record, a peek, which denies but is never charged, or a status, which never denies.
 pub struct Part<'a, S> {
-    target: Target<'a, S>,
+    pub(super) target: Target<'a, S>,
     mode: Mode,
     id: Option<EntryId>,
     is_status: bool,
-    /// The cost.
-    pub cost: u64,
-    /// Whether it is charged even if another call denies. Default: `false`.
-    pub keeps_charge: bool,
-    /// Whether it never denies, even if it does not fit or fails. It is then made last, and charged only if all others admit.
-    /// Default: `false`.
-    pub is_advisory: bool,
-    /// Whether it is left out if its store fails. Default: `false`, so the whole fails.
-    pub fails_open: bool,
-    /// What came of it. `None` before it was made, and once its error was taken.
-    pub outcome: Option<PartOutcome>,
+    cost: u64,
+    pub(super) keeps_charge: bool,
+    pub(super) is_advisory: bool,
+    fails_open: bool,
+    pub(super) outcome: Option<PartOutcome>,
 }
 
 /// What came of one call.
@@ -222,15 +92,35 @@ impl<'a, S> Part<'a, S> {
         self
     }
 
+    /// Charges the call even if another one denies.
+    #[must_use]
+    pub fn keep_charge(mut self) -> Self {
+        self.keeps_charge = true;
+        self
+    }
+
+    /// Makes the call one that never denies, even if it does not fit or fails. It is then made last, and charged only if all others
+    /// admit.
+    #[must_use]
+    pub fn advisory(mut self) -> Self {
+        self.is_advisory = true;
+        self
+    }
+
+    /// Leaves the call out if its store fails. Otherwise the whole fails.
+    #[must_use]
+    pub fn fail_open(mut self) -> Self {
+        self.fails_open = true;
+        self
+    }
+
     /// Returns the limiter.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
         &self.target.limiter
     }
 
-    /// Returns the key.
-    #[must_use]
-    pub fn key(&self) -> &[u8] {
+    pub(super) fn key(&self) -> &[u8] {
         self.target.key.as_ref()
     }
 
@@ -238,6 +128,18 @@ impl<'a, S> Part<'a, S> {
     #[must_use]
     pub fn own_policy(&self) -> Option<&Policy> {
         self.target.policy.as_deref()
+    }
+
+    /// Returns the cost of the call.
+    #[must_use]
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns what came of the call. `None` before it was made, and once its error was taken.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&PartOutcome> {
+        self.outcome.as_ref()
     }
 
     /// Returns the usage that the store reported last.
@@ -324,7 +226,7 @@ impl<'a, S> Part<'a, S> {
         !self.keeps_charge && self.charge().is_some_and(has_receipt)
     }
 
-    pub(super) fn into_owned(self) -> Part<'static, S>
+    fn into_owned(self) -> Part<'static, S>
     where
         S: Clone,
     {
@@ -362,12 +264,7 @@ impl<S: WindowStore> Part<'_, S> {
             && self.target.at == other.target.at
     }
 
-    /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
-    /// receipt.
-    ///
-    /// # Errors
-    /// If the store fails. The charge then stays.
-    pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
+    pub(super) async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(receipt) = self.charge().and_then(Decision::receipt) else {
             return Ok(false);
         };
@@ -375,6 +272,44 @@ impl<S: WindowStore> Part<'_, S> {
         self.outcome = Some(PartOutcome::Uncharged(settled.status().clone()));
         Ok(settled.applied())
     }
+}
+
+impl<S> Calls<'_, S> {
+    /// Returns how long so many of the calls may take.
+    pub(super) fn share(&self, calls: usize) -> Option<Duration> {
+        Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
+    }
+
+    pub(super) fn into_owned(self) -> Calls<'static, S>
+    where
+        S: Clone,
+    {
+        Calls {
+            parts: self.parts.into_iter().map(Part::into_owned).collect(),
+            ..self
+        }
+    }
+}
+
+/// Awaits a store for its share of the time, on tokio's timers. Outside a runtime, it may not wait.
+pub(super) async fn within<T>(
+    share: Option<Duration>,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    #[cfg(feature = "tokio")]
+    if let Some(share) = share {
+        use futures_util::FutureExt;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "an asynchronous store's timeout needs a tokio runtime";
+            let error = Error::new(ErrorKind::Configuration, text);
+            return call.now_or_never().unwrap_or(Err(error));
+        }
+        let text = "the store did not respond in time";
+        let late = |_| Err(Error::new(ErrorKind::Timeout, text));
+        return tokio::time::timeout(share, call).await.unwrap_or_else(late);
+    }
+    let _ = share;
+    call.await
 }
 
 impl<S> fmt::Debug for Part<'_, S> {

@@ -1,0 +1,168 @@
+//! The decision over several limiters, and its denial as an error.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::part::{Calls, Part, PartOutcome, within};
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::limiter::SharedStore;
+use crate::name::Name;
+use crate::request::permit::Permit;
+use crate::store::WindowStore;
+use crate::verdict::Denied;
+
+/// The decision of an [`AllOf`](super::AllOf).
+#[must_use = "a decision may be a denial"]
+#[derive(Debug)]
+pub struct JointDecision<'a, S: WindowStore = SharedStore>(pub(super) Calls<'a, S>);
+
+/// The denial of an [`AllOf`](super::AllOf) as an error: the limiters that denied, with their decisions, in the order of the calls.
+#[derive(Clone, Debug)]
+pub struct JointDenied(Vec<(Name, Denied)>);
+
+impl<'a, S: WindowStore> JointDecision<'a, S> {
+    /// Returns the calls and their outcomes, in the order in which they were added.
+    #[must_use]
+    pub fn parts(&self) -> &[Part<'a, S>] {
+        &self.0.parts
+    }
+
+    /// Returns `true` if a call denies or failed. Then nothing is charged, except by calls that [keep theirs](Part::keep_charge).
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.parts().iter().any(Part::denies)
+    }
+
+    /// Returns how long to wait until the same calls fit, if nothing else is charged. `None` if none denies, or if one failed.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let denying = self.parts().iter().filter(|part| part.denies());
+        let waits = denying.map(|part| match &part.outcome {
+            Some(PartOutcome::Denied(decision)) => decision.retry_after(),
+            _ => None,
+        });
+        waits.reduce(|a, b| Some(a?.max(b?))).flatten()
+    }
+
+    pub(super) fn or_error(mut self) -> Result<Self, Error> {
+        let first = take_errors(&mut self).into_iter().next();
+        first.map_or(Ok(self), Err)
+    }
+
+    /// Returns the charges in the order of the calls, to settle or refund them, or the error [`JointDenied`], for `?`.
+    ///
+    /// # Errors
+    /// [`JointDenied`] if a call denies.
+    pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, JointDenied> {
+        let (is_denied, parts) = (self.is_denied(), self.0.parts.into_iter());
+        let (mut permits, mut denials) = (Vec::new(), Vec::new());
+        for part in parts.filter(|part| !is_denied || part.denies()) {
+            let name = part.limiter().name();
+            match part.outcome {
+                Some(PartOutcome::Charged(charge)) => {
+                    permits.extend(Permit::of_entry(part.target, charge));
+                }
+                Some(PartOutcome::Denied(denial)) if is_denied => {
+                    denials.push((name, Denied::new(denial)));
+                }
+                _ => {}
+            }
+        }
+        if is_denied {
+            Err(JointDenied(denials))
+        } else {
+            Ok(permits)
+        }
+    }
+}
+
+/// Returns the same decision without its borrows, so that it can move into a task.
+pub fn decision_into_owned<S: WindowStore + Clone>(
+    decision: JointDecision<'_, S>,
+) -> JointDecision<'static, S> {
+    JointDecision(decision.0.into_owned())
+}
+
+/// Takes the errors of the calls that deny, in their order.
+pub fn take_errors<S: WindowStore>(decision: &mut JointDecision<'_, S>) -> Vec<Error> {
+    let denying = decision.0.parts.iter_mut().filter(|part| part.denies());
+    let failed = |part: &mut Part<'_, S>| {
+        let is_failed = |outcome: &mut PartOutcome| matches!(outcome, PartOutcome::Failed(_));
+        match part.outcome.take_if(is_failed)? {
+            PartOutcome::Failed(error) => Some(error),
+            _ => None,
+        }
+    };
+    denying.filter_map(failed).collect()
+}
+
+/// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, the charge stays.
+///
+/// # Cancel safety
+/// Dropping the future may leave charges.
+pub async fn refund<S: WindowStore>(decision: &mut JointDecision<'_, S>) {
+    let share = decision.0.share(1);
+    let undone = decision.0.parts.iter_mut().filter(|part| part.is_undone());
+    for part in undone {
+        let _ = within(share, part.settle(0)).await;
+    }
+}
+
+/// Replaces the cost of a call's charge; 0 refunds it. `place` is the call's index in the [parts](JointDecision::parts).
+///
+/// Returns `false` if nothing is charged, the entry has expired, or it has no receipt.
+///
+/// # Errors
+/// If the store fails. The charge then stays.
+pub async fn settle<S: WindowStore>(
+    decision: &mut JointDecision<'_, S>,
+    place: usize,
+    cost: u64,
+) -> Result<bool, Error> {
+    match decision.0.parts.get_mut(place) {
+        Some(part) => part.settle(cost).await,
+        None => Ok(false),
+    }
+}
+
+/// Removes the whole log of a call, and reads the usage again. Returns `false` if there was no log.
+///
+/// # Errors
+/// If the store fails.
+pub async fn reset<S: WindowStore>(
+    decision: &mut JointDecision<'_, S>,
+    place: usize,
+) -> Result<bool, Error> {
+    let Some(part) = decision.0.parts.get_mut(place) else {
+        return Ok(false);
+    };
+    let removed = part.limiter().reset(part.key()).await?;
+    let status = part.limiter().status(part.key()).await?;
+    part.outcome = Some(PartOutcome::Uncharged(status));
+    Ok(removed)
+}
+
+impl JointDenied {
+    /// Returns how long to wait until the same calls fit, if nothing else is charged.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.iter().map(|(_, denied)| denied.retry_after()).max()
+    }
+
+    /// Returns the limiters that denied, with their decisions.
+    pub fn denials(&self) -> impl Iterator<Item = (Name, &Decision)> {
+        self.0
+            .iter()
+            .map(|(name, denied)| (*name, denied.decision()))
+    }
+}
+
+impl fmt::Display for JointDenied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.0.iter().max_by_key(|(_, denied)| denied.retry_after());
+        longest.map_or(Ok(()), |(name, denied)| write!(f, "{name}: {denied}"))
+    }
+}
+
+impl std::error::Error for JointDenied {}
