@@ -32,8 +32,8 @@ pub use self::nodes::Outage;
 use self::nodes::{Nodes, Out, later};
 use self::stand_in::StandIn;
 
-/// A caller with a shorter timeout is no evidence against the store.
-const HURRY: Duration = Duration::from_millis(100);
+/// A shorter timeout of a caller is no evidence against the store.
+const SHORTEST_TIMEOUT_THAT_COUNTS: Duration = Duration::from_millis(100);
 
 /// A store behind a denial cache, a circuit breaker and a timeout, with a choice for outages.
 ///
@@ -189,102 +189,72 @@ impl<S: WindowStore> Guarded<S> {
 }
 
 impl<S: WindowStore> Inner<S> {
-    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_heard` is `true` if a
-    /// server made this response.
+    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_response` is `true` if
+    /// the result came from a server.
     async fn call<T>(
         &self,
         log: LogKey<'_>,
         patience: Option<Duration>,
         call: impl Future<Output = Result<T, Error>>,
-        is_heard: fn(&T) -> bool,
+        is_response: fn(&T) -> bool,
     ) -> Result<T, Error> {
         let node = || self.store.node(log);
         self.nodes.admit(node)?;
         let timeout = patience.map_or(self.timeout, |patience| {
             in_millis(patience.min(self.timeout))
         });
-        let answer = within(timeout, call).await;
-        let is_heard = match &answer {
-            Ok(answer) => is_heard(answer),
+        let result = within(timeout, call).await;
+        let is_response = match &result {
+            Ok(result) => is_response(result),
             // Other errors are the library's, or a refusal: no decision, and no outage.
             Err(error) => {
                 error.is_retryable()
                     || matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Inconsistent)
             }
         };
-        if !is_heard {
-            self.nodes.pass_on(node);
+        if is_response {
+            let counts = patience.is_none_or(|patience| patience >= SHORTEST_TIMEOUT_THAT_COUNTS);
+            self.nodes.note(&result, counts, node);
         } else {
-            let is_hurried = patience.is_some_and(|patience| patience < HURRY);
-            self.nodes.note(&answer, is_hurried, node);
+            self.nodes.pass_on(node);
         }
-        answer
+        result
     }
 
-    /// Applies an operation unless its denial is cached, possibly with a block.
-    async fn ask(&self, mut op: Op<'_>) -> Result<Facts, Error> {
-        if let Some(facts) = self.denials.find(&op) {
-            return Ok(facts);
-        }
-        if let Some(asking) = self.blocks.ask(&op) {
-            let (sent, wide) = (Instant::now(), asking.with_block(op));
-            let (facts, _) = self.apply(wide).await?;
-            facts.verify(&wide)?;
-            if facts.admitted {
-                return Ok(asking.grant(&wide, facts));
-            }
-            // Without the block, it may fit.
-            op = left_to_wait(op, sent);
-        }
-        let sent = Instant::now();
-        let (facts, watch) = self.apply(op).await?;
-        watch.end(&op, &facts);
-        self.blocks.note(&op, &facts, sent);
-        Ok(facts)
+    /// Decides an operation.
+    async fn ask(&self, op: Op<'_>) -> Result<Facts, Error> {
+        only(self.ask_all(&[op.into()]).await?)
     }
 
-    async fn apply(&self, op: Op<'_>) -> Result<(Facts, Watch<'_>), Error> {
-        let watch = self.denials.watch(op.log);
-        let answer = self
-            .call(
-                op.log,
-                op.hints.timeout,
-                self.store.apply(op.with_timeout(self.timeout)),
-                |_| true,
-            )
-            .await;
-        Ok((answer.map_err(about(op.log))?, watch))
-    }
-
-    /// Applies operations as one, if neither all their denials are known nor blocks cover all of them.
+    /// Decides operations as one, or a single one: by their cached denials, by blocks, or by the store.
     async fn ask_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let known: Option<JointFacts> = ops
-            .iter()
-            .map(|joint| self.denials.find(&joint.op).map(Ok))
-            .collect();
-        let known = known.or_else(|| self.blocks.spend_all(ops));
-        if known.is_some() {
-            return Ok(known);
+        let denied = ops.iter().map(|joint| self.denials.find(&joint.op).map(Ok));
+        let known = denied.collect::<Option<JointFacts>>();
+        if let Some(known) = known.or_else(|| self.blocks.spend_all(ops)) {
+            return Ok(Some(known));
         }
         let mut askings = self.blocks.ask_all(ops);
-        let sent = Instant::now();
-        let mut asked: Vec<_> = ops.to_vec();
+        let mut sent = Instant::now();
+        let mut asked = ops.to_vec();
         for (joint, asking) in asked.iter_mut().zip(&askings) {
-            joint.op = asking
-                .as_ref()
-                .map_or(joint.op, |asking| asking.with_block(joint.op));
+            if let Some(asking) = asking {
+                joint.op = asking.with_block(joint.op);
+            }
         }
-        let (mut results, mut watches) = self.apply_all(&asked).await?;
+        let (mut results, mut watches) = self.apply(&asked).await?;
         let refuses = |(asking, facts): (&Option<Asking<'_>>, &Result<Facts, Error>)| {
             asking.is_some() && facts.as_ref().is_ok_and(|facts| !facts.admitted)
         };
         if askings.iter().zip(results.iter().flatten()).any(refuses) {
             // Nothing was appended. Without the blocks, all may fit.
             askings.fill_with(|| None);
+            // Dropped later, they would take the denial for outdated.
+            watches.clear();
             for (joint, original) in asked.iter_mut().zip(ops) {
                 joint.op = left_to_wait(original.op, sent);
             }
-            (results, watches) = self.apply_all(&asked).await?;
+            sent = Instant::now();
+            (results, watches) = self.apply(&asked).await?;
         }
         let calls = asked.iter().zip(askings).zip(watches);
         for (((joint, asking), watch), result) in calls.zip(results.iter_mut().flatten()) {
@@ -303,7 +273,8 @@ impl<S: WindowStore> Inner<S> {
         Ok(results)
     }
 
-    async fn apply_all(
+    /// Lets the store apply operations, and watches their logs for changes meanwhile.
+    async fn apply(
         &self,
         ops: &[JointOp<'_>],
     ) -> Result<(Option<JointFacts>, Vec<Watch<'_>>), Error> {
@@ -315,27 +286,24 @@ impl<S: WindowStore> Inner<S> {
         if self.nodes.in_outage() && ops.iter().any(|joint| node(joint) != node(first)) {
             return Ok((None, Vec::new()));
         }
-        let watches = ops
-            .iter()
-            .map(|joint| self.denials.watch(joint.op.log))
-            .collect();
-        let timed: Vec<_> = ops
-            .iter()
-            .map(|joint| JointOp {
-                op: joint.op.with_timeout(self.timeout),
-                ..*joint
-            })
-            .collect();
+        let watch = |joint: &JointOp<'_>| self.denials.watch(joint.op.log);
+        let watches = ops.iter().map(watch).collect();
+        let mut timed = ops.to_vec();
+        for joint in &mut timed {
+            joint.op = joint.op.with_timeout(self.timeout);
+        }
+        let apply = async {
+            match &timed[..] {
+                [joint] if !joint.is_advisory => {
+                    let facts = self.store.apply(joint.op).await?;
+                    Ok(Some(vec![Ok(facts)]))
+                }
+                _ => self.store.apply_all(&timed).await,
+            }
+        };
         let patience = ops.iter().filter_map(|joint| joint.op.hints.timeout).min();
-        let results = self
-            .call(
-                first.op.log,
-                patience,
-                self.store.apply_all(&timed),
-                Option::is_some,
-            )
-            .await?;
-        Ok((results, watches))
+        let results = self.call(first.op.log, patience, apply, Option::is_some);
+        Ok((results.await?, watches))
     }
 }
 
@@ -355,12 +323,7 @@ fn left_to_wait(mut op: Op<'_>, sent: Instant) -> Op<'_> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let answer = self.0.ask(op).await;
-        self.or_stand_in(answer, |stand_in| stand_in.apply(&op))
-            .map(|facts| Facts {
-                refundable: facts.refundable && lease_of(&op).is_none(),
-                ..facts
-            })
+        only(self.apply_all(&[op.into()]).await.map_err(about(op.log))?)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
@@ -396,7 +359,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
             });
         }
         let _watch = self.0.denials.watch(log);
-        let _forgets = self.0.blocks.forget(log);
+        let _forget = self.0.blocks.forget(log);
         self.0
             .call(log, None, self.0.store.reset(log), |_| true)
             .await
@@ -454,6 +417,14 @@ async fn within<T>(
                 "the store did not respond in time",
             ))
         })
+}
+
+/// Returns the facts of a single operation.
+fn only(results: Option<JointFacts>) -> Result<Facts, Error> {
+    let none = || Error::new(ErrorKind::Inconsistent, "the store returned no facts");
+    results
+        .and_then(|mut results| results.pop())
+        .ok_or_else(none)?
 }
 
 /// Adds the log to an error that names none.

@@ -274,7 +274,7 @@ impl Blocks {
     }
 
     /// Notes a plain acquire that no block covers. Returns a request for a block, if the acquire should ask for one.
-    pub(super) fn ask(&self, op: &Op<'_>) -> Option<Asking<'_>> {
+    fn ask(&self, op: &Op<'_>) -> Option<Asking<'_>> {
         let (lease, place, hash) = (lease_of(op)?, self.place(op.log)?, self.hash(op));
         let sent = self.now();
         let new = || Slot::new(hash, sent.monotonic);
@@ -323,10 +323,10 @@ impl Blocks {
     }
 
     /// Forgets the block of a log now and when the result is dropped, and with it the blocks of pending requests.
-    pub(super) fn forget(&self, log: LogKey<'_>) -> Forgets<'_> {
-        let forgets = Forgets(self, self.place(log));
-        forgets.forget();
-        forgets
+    pub(super) fn forget(&self, log: LogKey<'_>) -> ForgetOnDrop<'_> {
+        let forget = ForgetOnDrop(self, self.place(log));
+        forget.now();
+        forget
     }
 
     /// Returns how many plain acquires with a lease were decided from blocks, and how many by calls.
@@ -465,17 +465,17 @@ impl Drop for Asking<'_> {
 }
 
 /// Forgets what is at a place when it is dropped.
-pub(super) struct Forgets<'a>(&'a Blocks, Option<u64>);
+pub(super) struct ForgetOnDrop<'a>(&'a Blocks, Option<u64>);
 
-impl Forgets<'_> {
-    fn forget(&self) {
+impl ForgetOnDrop<'_> {
+    fn now(&self) {
         self.1.map(|place| self.0.slots.remove(&place));
     }
 }
 
-impl Drop for Forgets<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
-        self.forget();
+        self.now();
     }
 }
 

@@ -36,9 +36,9 @@ pub enum Outage<'a> {
 }
 
 /// How long a node must respond to every call before its outage is over.
-const CALM: Duration = Duration::from_secs(1);
+const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// A node that no call has asked for so long has left the store.
-const LEFT: Duration = Duration::from_secs(60);
+const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
 
@@ -85,7 +85,8 @@ pub(super) struct Out {
 
 impl Out {
     fn has_left(&self) -> bool {
-        self.failed.elapsed() > LEFT && self.probe.is_none_or(|probe| probe.elapsed() > LEFT)
+        self.failed.elapsed() > GONE_AFTER
+            && self.probe.is_none_or(|probe| probe.elapsed() > GONE_AFTER)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -94,7 +95,7 @@ impl Out {
 
     fn is_over(&self) -> bool {
         self.answering_since
-            .map_or_else(|| self.has_left(), |since| since.elapsed() >= CALM)
+            .map_or_else(|| self.has_left(), |since| since.elapsed() >= STABLE_AFTER)
     }
 
     fn fail(&mut self) {
@@ -164,20 +165,17 @@ impl Nodes {
         ))
     }
 
-    /// Notes the result of a call. The caller's hurry must not open the breaker for all.
+    /// Notes the result of a call. `timeout_counts` is `false` for a caller whose own short timeout must not open the breaker for all.
     pub(super) fn note<T>(
         &self,
         answer: &Result<T, Error>,
-        is_hurried: bool,
+        timeout_counts: bool,
         node: impl FnOnce() -> NodeName,
     ) {
         match answer {
             Err(error) if error.is_retryable() => {
-                self.failed(
-                    error,
-                    is_hurried && error.kind() == ErrorKind::Timeout,
-                    &node(),
-                );
+                let counts = timeout_counts || error.kind() != ErrorKind::Timeout;
+                self.failed(error, counts, &node());
             }
             _ if self.in_outage() => self.answered(&node()),
             _ => {}
@@ -194,7 +192,7 @@ impl Nodes {
         }
     }
 
-    fn failed(&self, error: &Error, is_hurried: bool, node: &NodeName) {
+    fn failed(&self, error: &Error, counts: bool, node: &NodeName) {
         let mut locked = self.lock();
         let out = locked.nodes.entry(node.clone()).or_default();
         let is_new = out.is_none();
@@ -211,7 +209,7 @@ impl Nodes {
         }
         out.fail();
         // A call from before the breaker opened does not lengthen the pause.
-        if !is_hurried && out.probe.is_none() {
+        if counts && out.probe.is_none() {
             out.failures += 1;
             out.probe = (out.failures >= self.threshold).then(|| later(self.pause));
         }

@@ -32,17 +32,7 @@ impl StandIn {
         }
     }
 
-    /// Returns the facts of an operation. `None` if there are none.
-    pub(super) fn apply(&self, op: &Op<'_>) -> Option<Facts> {
-        match self {
-            Self::Nothing => None,
-            Self::Open(clock) => Some(Log::new().apply(op, now(*clock))),
-            Self::Closed(retry_after, clock) => full(op, *retry_after, now(*clock)),
-            Self::Local(local) => Some(local.apply(op)),
-        }
-    }
-
-    /// Returns the facts of operations as one. `None` if there are none for one of them.
+    /// Returns the facts of operations as one, or of a single one. `None` if there are none for one of them.
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Option<Vec<Facts>> {
         match self {
             Self::Nothing => None,
@@ -53,22 +43,19 @@ impl StandIn {
             )),
             Self::Closed(retry_after, clock) => {
                 let now = now(*clock);
-                let denier = ops.iter().position(|joint| joint.denies(false));
-                let deny = |(i, joint): (usize, &JointOp<'_>)| {
-                    let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
-                    full(
-                        &if is_held {
-                            joint.op.to_peek()
-                        } else {
-                            joint.op
-                        },
-                        *retry_after,
-                        now,
-                    )
-                };
-                ops.iter().enumerate().map(deny).collect()
+                let look = |joint: &JointOp<'_>| full(&joint.op.to_peek(), *retry_after, now);
+                let alone: Vec<_> = ops.iter().filter_map(look).collect();
+                let held = JointOp::held(ops, &alone).zip(ops);
+                held.map(|(is_held, joint)| match is_held {
+                    true => look(joint),
+                    false => full(&joint.op, *retry_after, now),
+                })
+                .collect()
             }
-            Self::Local(local) => Some(local.apply_all(ops)),
+            Self::Local(local) => Some(match ops {
+                [joint] => vec![local.apply(&joint.op)],
+                _ => local.apply_all(ops),
+            }),
         }
     }
 
