@@ -9,27 +9,38 @@ use crate::format::NUMBERS;
 const HEAD: &str = include_str!("lua/head.lua");
 const ENTRY: &str = include_str!("lua/entry.lua");
 const FAST: &str = include_str!("lua/fast.lua");
-const FAST_WRITE: &str = include_str!("lua/fast_write.lua");
 const LOG: &str = include_str!("lua/log.lua");
 const EVALUATE: &str = include_str!("lua/evaluate.lua");
 const MERGE: &str = include_str!("lua/merge.lua");
 const APPEND: &str = include_str!("lua/append.lua");
-const APPLY_END: &str = include_str!("lua/apply.lua");
+const APPLY_GENERAL: &str = include_str!("lua/apply.lua");
+const WRITE_END: &str = include_str!("lua/write.lua");
 const CHANGE: &str = include_str!("lua/change.lua");
 const SETTLE_END: &str = include_str!("lua/settle.lua");
-const RENEW_END: &str = include_str!("lua/renew.lua");
+const RENEWAL: &str = include_str!("lua/renew.lua");
 const INSPECT_END: &str = include_str!("lua/inspect.lua");
 
-/// The fast path comes before the files of the general one: making their functions takes as long as a command or two.
+/// The files of the general path are a block that the fast path skips: making their functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> = LazyLock::new(|| {
     LuaScript::new(&[
-        HEAD, ENTRY, FAST, FAST_WRITE, LOG, EVALUATE, MERGE, APPEND, APPLY_END,
+        HEAD,
+        ENTRY,
+        FAST,
+        "if not is_common then\n",
+        LOG,
+        EVALUATE,
+        MERGE,
+        APPEND,
+        APPLY_GENERAL,
+        "end\n",
+        WRITE_END,
     ])
 });
 pub(crate) static SETTLE: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, CHANGE, SETTLE_END]));
-pub(crate) static RENEW: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, MERGE, APPEND, CHANGE, RENEW_END]));
+pub(crate) static RENEW: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(&[HEAD, ENTRY, LOG, MERGE, APPEND, CHANGE, RENEWAL, WRITE_END])
+});
 pub(crate) static INSPECT: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, ENTRY, LOG, INSPECT_END]));
 
@@ -117,15 +128,15 @@ mod tests {
         HEAD,
         ENTRY,
         FAST,
-        FAST_WRITE,
         LOG,
         EVALUATE,
         MERGE,
         APPEND,
-        APPLY_END,
+        APPLY_GENERAL,
+        WRITE_END,
         CHANGE,
         SETTLE_END,
-        RENEW_END,
+        RENEWAL,
         INSPECT_END,
     ];
 

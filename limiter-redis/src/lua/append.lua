@@ -108,25 +108,16 @@ local function facts(op, log, appends)
   return reply
 end
 
--- Appends if told to. Returns the reply.
+-- Appends if told to. Returns the plan: the reply, and what decides on the key's expiry.
 local function finish(op, appends)
   local log = op.log
-  local key, t, newest, ttl = log.key, log.t, log.newest, op.ttl
+  local newest, last_ttl = log.newest, nil
   local reply = facts(op, log, appends)
   if appends then
     local entry, has_merged = append(op)
-    if has_merged then reply = facts(op, open(key, entry), true) end
-    -- When the key expires, unless the newest entry has set the same. Nothing is read afterwards: if the window is shorter than the
-    -- script takes, the key is gone.
-    if given then
-      -- A given time does not reveal the server's clock, so keep the key for a minute longer.
-      call('PEXPIRE', key, math.ceil((t - now + op.longest.window) / 1000) + GIVEN_TIME_GRACE_MS)
-    else
-      -- All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.
-      local cell = 2 ^ ((ttl - ttl % TTL_CELLS) / TTL_CELLS)
-      local is_set = newest and log.last - log.last % cell == t - t % cell and not has(flags_of(newest), NO_EXPIRY)
-        and ttl == parse('>I2', newest, byte(newest, 8) < LONG_BYTE and SHORT_TTL_PLACE or LONG_TTL_PLACE)
-      if not is_set then call('PEXPIREAT', key, math.floor((t - t % cell + (ttl % TTL_CELLS + 1) * cell) / 1000) + 1) end
+    if has_merged then reply = facts(op, open(log.key, entry), true) end
+    if newest and not has(flags_of(newest), NO_EXPIRY) then
+      last_ttl = parse('>I2', newest, byte(newest, 8) < LONG_BYTE and SHORT_TTL_PLACE or LONG_TTL_PLACE)
     end
   end
   local code = (op.fits and ADMITTED or 0) + (op.is_refundable and REFUNDABLE or 0) + (newest and 0 or EMPTY)
@@ -135,5 +126,6 @@ local function finish(op, appends)
   elseif op.earlier then
     code, reply = code + REPEATED, reply .. pack('>I7I7', op.earlier, op.earlier_cost)
   end
-  return reply .. pack('>I7I7B', now, log.last or 0, code)
+  reply = reply .. pack('>I7I7B', now, log.last or 0, code)
+  return { reply = reply, is_written = appends, t = log.t, longest = op.longest.window, ttl = op.ttl, last = log.last, last_ttl = last_ttl }
 end

@@ -1,22 +1,23 @@
--- Applies one operation, or several as one: section "Several operations" of the contract. The last file of the script, after head.lua,
--- entry.lua, fast.lua, log.lua, evaluate.lua, merge.lua and append.lua.
+-- The end of the general path, after append.lua: applies one operation, or several as one. See the section "Several operations" of the
+-- contract.
 --
 -- ARGV[#KEYS + 3] has a byte for each of several operations, the sum of ADVISORY and KEPT. A single one has none.
 --
--- Returns the reply to one operation, a list of the replies to several, or LATE alone. A log that cannot be read has FAILED, the number
+-- The reply is that to one operation, a list of the replies to several, or LATE alone. A log that cannot be read has FAILED, the number
 -- of its operation (4 bytes) and the error's text: in the list if the operation is advisory, and otherwise as the whole reply.
 -- After a stop, the server has many of these to catch up with, and nobody waits for them.
 if now >= parse('>I7', args[1], DEADLINE_PLACE) then return string.char(LATE) end
 
 -- 1. Evaluate all, by reads alone.
-local operations, replies, denier = {}, {}, nil
+local operations, denier = {}, nil
+plans = {}
 if is_single then operations[1] = evaluate(keys[1], args[1], newest) end
 for i = 1, is_single and 0 or count do
   local function look() operations[i] = evaluate(keys[i], args[i], call('ZRANGE', keys[i], '0', '0', 'REV')[1]) end
   local is_read, failure = pcall(look)
   if not is_read then
-    replies[i] = pack('>BI4', FAILED, i) .. (type(failure) == 'table' and failure.err or failure)
-    if not has(byte(flags, i), ADVISORY) then return replies[i] end
+    plans[i] = { reply = pack('>BI4', FAILED, i) .. (type(failure) == 'table' and failure.err or failure) }
+    if not has(byte(flags, i), ADVISORY) then return plans[i].reply end
   end
 end
 
@@ -32,9 +33,8 @@ for i = 1, count do
   end
 end
 
--- 3. Append, and reply.
+-- 3. Append, and plan the rest.
 for i = 1, count do
   local op, counts = operations[i], not denier or denier == i or has(byte(flags, i), KEPT)
-  if op then replies[i] = finish(op, op.appends and counts) end
+  if op then plans[i] = finish(op, op.appends and counts) end
 end
-return is_single and replies[1] or replies

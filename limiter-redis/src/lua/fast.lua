@@ -5,7 +5,8 @@
 local flags = args[count + 3]
 local is_single, plans, is_common, is_denied = not flags, flags and {}, false, false
 -- The log's newest entry; the reply; the new entry; the first entry that stays if older ones go, or whether only the oldest goes; what
--- entries merge into, and the first of these or what goes instead; and what decides on the key's expiry.
+-- entries merge into, and the first of these or what goes instead; and what decides on the key's expiry. `plans` keeps them for each of
+-- several operations.
 local newest, reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl
 for i = 1, count do
   is_common, longest, stays, drops_one, merged, gone, entry = false, 0, nil, false, nil, nil, nil
@@ -129,5 +130,8 @@ for i = 1, count do
     if units > 1 then entry = entry .. pack('>I7', units) end
     if empties then stays, drops_one, gone = entry, false, nil end
   end
-  if plans then plans[i] = { reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl } end
+  if plans then
+    plans[i] = { reply = reply, entry = entry, stays = stays, drops_one = drops_one, t = t, longest = longest, ttl = ttl, last = last,
+      last_ttl = last_ttl }
+  end
 end

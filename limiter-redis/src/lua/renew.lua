@@ -1,4 +1,4 @@
--- Moves one entry to now. The last file of the script, after head.lua, entry.lua, log.lua, merge.lua, append.lua and change.lua.
+-- Moves one entry to now, after change.lua. write.lua sets the key's expiry and replies.
 local defaults, form, ttl = parse('>BBI2', request, RENEW_HEAD_LEN - 3)
 local has_resolution = form % CALLER_ID == RESOLUTION
 local limits_end = #request - (has_resolution and LIMIT_LEN or 0)
@@ -39,7 +39,7 @@ local function take_out(log, target, cost)
   call('ZREM', key, target)
 end
 
-local log, before, id = open(key, read_newest()), 0, string.rep('\0', CALLER_ID_LEN)
+local plan, log, before, id = {}, open(key, read_newest()), 0, string.rep('\0', CALLER_ID_LEN)
 local target, t = find_receipt(log), log.t
 if not target and log.newest and (since or form >= CALLER_ID) then target = find_moved(log) end
 if target then
@@ -64,7 +64,7 @@ if target then
   if has_resolution then resolution, exact = parse('>I7I7', request, limits_end + 1) end
   local fits = not has(flags, DENIED)
   -- No limit is reported here.
-  finish({
+  plan = finish({
     log = log, cost = before, ttl = ttl, number = is_own and parse('>I4', id, 3), id = id, is_own = is_own, resolution = resolution,
     exact = exact, limits = limits, first_own = #limits + 1, longest = longest, cap = cap, fits = fits,
     is_refundable = fits and not has(flags, FINAL),
@@ -72,5 +72,7 @@ if target then
   if is_own then id = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id end
   log = reopened(t)
 end
-return usage_in(log, RENEW_HEAD_LEN + 1 + defaults * LIMIT_LEN, limits_end + 1) .. id
+plan.reply = usage_in(log, RENEW_HEAD_LEN + 1 + defaults * LIMIT_LEN, limits_end + 1) .. id
   .. pack('>I7I7I7I7B', before, now, t, log.last or 0, (target and APPLIED or 0) + (log.newest and 0 or EMPTY))
+local is_single, plans, is_denied, flags = true, { plan }, false, nil
+local reply, entry, stays, drops_one, merged, gone, longest, last, last_ttl
