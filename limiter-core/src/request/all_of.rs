@@ -68,7 +68,6 @@ pub struct AllOf<'a, S: WindowStore = SharedStore>(Calls<'a, S>);
 
 impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
-    #[allow(clippy::new_without_default, reason = "nobody needs a default")]
     pub fn new() -> Self {
         Self(Calls {
             parts: SmallVec::new(),
@@ -109,6 +108,12 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     {
         let waits = || Error::new(ErrorKind::Inconsistent, "a synchronous store waits");
         decide(self).now_or_never().ok_or_else(waits)?.or_error()
+    }
+}
+
+impl<S: WindowStore> Default for AllOf<'_, S> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

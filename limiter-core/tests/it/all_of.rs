@@ -391,6 +391,47 @@ fn calls_that_go_together_are_one_call() {
     }
 }
 
+/// One call after the other, together, or the first alone and the rest together.
+#[test]
+fn a_thousand_calls_take_as_many_round_trips_as_few() {
+    for (joins, alone, round_trips) in [(false, 0, 1_000), (true, 0, 1), (true, 1, 2)] {
+        let slow = Arc::new(SlowStore {
+            joins,
+            waits: [0, 0],
+            ..SlowStore::default()
+        });
+        let (five, _) = limiters(&(slow.clone() as SharedStore));
+        let part = |n: u64| match n < alone {
+            true => five.acquire(999_u64),
+            false => five.acquire(n),
+        };
+        let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(part(n)));
+        assert!(admits(calls));
+        assert_eq!(slow.calls.load(Ordering::Relaxed), round_trips, "{joins}");
+    }
+}
+
+#[test]
+fn from_the_first_invalid_call_on_the_others_only_look() {
+    let (five, two) = limiters(&(joining() as SharedStore));
+    let calls = AllOf::new()
+        .with(five.acquire("k"))
+        .with(two.acquire("j").cost(3))
+        .with(two.acquire("k").cost(3))
+        .with(five.record("r").cost(0));
+    let decision = block_on(joint::decide(calls));
+    let outcomes = decision.parts().iter().map(|part| match part.outcome() {
+        Some(PartOutcome::Failed(error)) => Some(error.kind()),
+        Some(PartOutcome::Uncharged(_)) => None,
+        other => panic!("{other:?}"),
+    });
+    let too_much = Some(ErrorKind::CostExceedsLimit);
+    assert_eq!(
+        outcomes.collect::<Vec<_>>(),
+        [None, too_much, too_much, None]
+    );
+}
+
 #[test]
 fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
     let joining = joining();
