@@ -1,6 +1,7 @@
 //! The conformance suite. It checks a store against the contract of [`WindowStore`](limiter_core::WindowStore).
 //!
-//! Each phase is a module with a `run` function. [`Suite`] runs the phases.
+//! Each phase is a module with a `run` function. [`Suite`] contains the settings and runs the phases. It needs a tokio runtime with a
+//! timer.
 
 mod caller;
 mod cancel;
@@ -15,24 +16,25 @@ mod handles;
 mod long_log;
 mod mismatch;
 mod model;
-mod policies;
-mod random;
+pub(crate) mod policies;
 mod result;
-mod script;
+pub(crate) mod script;
 mod sentence;
 mod session;
 mod several;
-mod sleep;
-mod spawn;
 mod store_clock;
 mod suite;
+mod tasks;
 mod watched;
 
-pub use case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
+use std::sync::Arc;
+
+use limiter_core::{BoxFuture, SharedStore, WindowStore};
+
+pub use case::{Case, CaseId, CaseLimiter, Joint, Place, Step, Verb};
 pub use mismatch::Mismatch;
 pub use sentence::Sentence;
 pub use session::replay;
-pub use spawn::Task;
 pub use suite::Suite;
 pub use suite::failure::Failure;
 pub use suite::report::{Phase, Report};
@@ -40,3 +42,100 @@ pub use suite::sizes::Sizes;
 
 #[doc(hidden)]
 pub use suite::macros as __private;
+
+use sentence::Sentence::C2;
+use suite::run::Run;
+use watched::{Watch, watched};
+
+/// Checks a phase.
+type Check = for<'r, 'a> fn(&'r mut Run<'a>) -> BoxFuture<'r, ()>;
+
+const PHASES: [(Phase, Check); Phase::ALL.len()] = [
+    (Phase::Golden, |run| Box::pin(golden::run(run))),
+    (Phase::Cases, |run| Box::pin(cases::run(run))),
+    (Phase::LongLog, |run| Box::pin(long_log::run(run))),
+    (Phase::StoreClock, |run| Box::pin(store_clock::run(run))),
+    (Phase::Forgetting, |run| Box::pin(forgetting::run(run))),
+    (Phase::Cancel, |run| Box::pin(cancel::run(run))),
+    (Phase::Handles, |run| Box::pin(handles::run(run))),
+    (Phase::Exhaustive, |run| {
+        Box::pin(generated::exhaustive(run))
+    }),
+    (Phase::Random, |run| Box::pin(generated::random(run))),
+    (Phase::Contention, |run| Box::pin(contention::run(run))),
+    (Phase::Several, |run| Box::pin(several::run(run))),
+];
+
+impl Suite {
+    /// Runs the suite on a store, in a tokio runtime.
+    ///
+    /// Every key starts with a random prefix, or is empty and has a random name, so the store may be live and shared. The suite
+    /// removes every log at the end, unless the store fails.
+    ///
+    /// # Errors
+    /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run also
+    /// fails, and so does a call that takes longer than [`Sizes::call`].
+    pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
+        self.run_all(vec![store], None).await
+    }
+
+    /// Runs the suite on several handles of one store, for example several connections to a server or several openings of a
+    /// file, and on one more that `open` opens after others have written. It must find what they wrote.
+    /// [`Phase::Handles`] uses all of them, in turn and concurrently. Other phases use the first.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_handles<S: WindowStore + ?Sized>(
+        &self,
+        handles: Vec<Arc<S>>,
+        open: impl Future<Output = Arc<S>> + Send,
+    ) -> Result<Report, Failure> {
+        let open = async { Arc::new(open.await) as SharedStore };
+        self.run_all(handles, Some(Box::pin(open))).await
+    }
+
+    async fn run_all<S: WindowStore + ?Sized>(
+        &self,
+        handles: Vec<Arc<S>>,
+        late: Option<BoxFuture<'_, SharedStore>>,
+    ) -> Result<Report, Failure> {
+        let watch = Watch::new(self.sizes.call);
+        let handles: Vec<SharedStore> = handles
+            .into_iter()
+            .map(|handle| watched(Arc::new(handle), &watch))
+            .collect();
+        let late = late.map(|late| -> BoxFuture<'_, SharedStore> {
+            let watch = Arc::clone(&watch);
+            Box::pin(async move { watched(late.await, &watch) })
+        });
+        let mut phases = self.phases.clone().unwrap_or(Phase::ALL.to_vec());
+        phases
+            .retain(|phase| self.phases.is_some() || handles.len() > 1 || *phase != Phase::Handles);
+        let mut run = Run::new(self, late);
+        for phase in phases {
+            run.start(phase, &handles);
+            if handles.is_empty() {
+                let text = "the list of handles is empty";
+                run.fail(Mismatch::new("no store", &[], text));
+            } else if let Some((_, check)) = PHASES.iter().find(|(other, _)| *other == phase) {
+                check(&mut run).await;
+                run.has_checked();
+            }
+            if let Some(text) = watch.hung() {
+                run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
+            }
+            if !run.mismatches.is_empty() {
+                return Err(Failure::new(phase, run.mismatches, self.seed));
+            }
+        }
+        Ok(run.report)
+    }
+
+    /// Like [`run`](Self::run), with a tokio runtime that it starts.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_blocking<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
+        suite::macros::block_on(self.run(store))
+    }
+}

@@ -1,45 +1,36 @@
 //! Worked examples decided by hand. Every backend and every front end returns exactly these results.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use limiter_core::store::Mode;
-use limiter_core::{Counting, Decision, Error, Policy, Status};
+use limiter_core::{Decision, Policy, Status};
 
 use crate::answer::Answer;
+use crate::conformance::script::{self, Script};
+use crate::conformance::{CaseLimiter, Step};
 
 /// A sequence of operations on one new key, with the result of each.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Trace {
     /// The name.
-    pub name: &'static str,
-    /// The limits of the default policy, such as `"3/1s, 5/5s"`.
-    pub limits: &'static str,
-    /// Which acquires the policy counts.
-    pub counting: Counting,
+    pub name: String,
+    /// The policies. The first is the default of both limiters.
+    pub policies: Vec<Policy>,
     /// The operations, in order.
-    pub rows: &'static [Row],
+    pub rows: Vec<Row>,
+    pub(crate) script: Script,
 }
 
 /// An operation of a [`Trace`] and its result.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Row {
     /// The time given with the operation, in microseconds.
     pub at: u64,
-    /// Whether it acquires, peeks or records.
-    pub mode: Mode,
-    /// The cost.
-    pub cost: u64,
-    /// The limits of the operation's policy. Empty for the default policy.
-    pub own_limits: &'static str,
-    /// The limiter: 0, or 1 for one with another name on the same store.
-    pub limiter: usize,
-    /// The idempotency key, a small number.
-    pub id: Option<u8>,
-    /// The row whose entry it renews, counted from 0. It is then no other operation.
-    pub renews: Option<usize>,
+    /// The operation. Limiter 1 has another name on the same store.
+    pub step: Step,
     /// The usage of each limit. Empty if the trace does not state it.
-    pub used_each: &'static [u64],
+    pub used_each: Vec<u64>,
     /// The result. `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
@@ -56,27 +47,6 @@ pub struct RowAnswer {
     pub retry_after: Option<u64>,
     pub refill_after: u64,
     pub reset_after: u64,
-}
-
-impl Trace {
-    /// Returns the default policy.
-    ///
-    /// # Errors
-    /// Never: the limits of the golden traces are valid.
-    pub fn policy(&self) -> Result<Policy, Error> {
-        Ok(self.limits.parse::<Policy>()?.with_counting(self.counting))
-    }
-}
-
-impl Row {
-    /// Returns the operation's policy. `None` for the default policy.
-    ///
-    /// # Errors
-    /// Never: the limits of the golden traces are valid.
-    pub fn own_policy(&self) -> Result<Option<Policy>, Error> {
-        let own = Some(self.own_limits).filter(|own| !own.is_empty());
-        own.map(str::parse).transpose()
-    }
 }
 
 impl From<&Decision> for RowAnswer {
@@ -114,70 +84,61 @@ pub fn traces() -> &'static [Trace] {
     &TRACES
 }
 
-/// Parses traces that are written like the golden ones. Skips rows that it cannot parse, so count traces and rows.
+/// Parses traces that are written like the golden ones. Skips traces that it cannot parse, so count traces and rows.
 #[must_use]
-pub fn parse(text: &'static str) -> Vec<Trace> {
-    let lines = |block: &'static str| block.lines().filter(|line| !line.starts_with('#'));
-    let blocks = text.split("\n\n");
-    blocks.filter_map(|block| trace(lines(block))).collect()
+pub fn parse(text: &str) -> Vec<Trace> {
+    let lines = |block: &'_ str| -> Vec<String> {
+        let lines = block.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect()
+    };
+    let blocks = text.split("\n\n").map(lines);
+    blocks.filter_map(|lines| trace(&lines)).collect()
 }
 
-fn trace(mut lines: impl Iterator<Item = &'static str>) -> Option<Trace> {
-    let mut columns = lines.next()?.split(" | ");
-    let (name, limits) = (columns.next()?, columns.next()?);
-    let counting = match columns.next() {
-        Some("attempts") => Counting::Attempts,
-        _ => Counting::Admitted,
-    };
-    let rows: Vec<Row> = lines.filter_map(rows).flatten().collect();
-    Some(Trace {
-        name,
-        limits,
-        counting,
-        rows: rows.leak(),
-    })
-}
-
-/// Parses one line, which may repeat its row.
-fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
-    let mut columns = line.split(" | ");
-    let mut words = columns.next()?.split_whitespace();
-    let (at, answer) = (micros(words.next()?)?, answer(columns.next()?));
-    let used = columns.next().unwrap_or_default().split_whitespace();
-    let used: Vec<u64> = used.filter_map(|used| used.parse().ok()).collect();
-    let mut row = Row {
-        at,
-        mode: Mode::Acquire,
-        cost: 1,
-        own_limits: "",
-        limiter: 0,
-        id: None,
-        renews: None,
-        used_each: used.leak(),
-        answer,
-    };
-    let mut times = 1;
-    while let Some(word) = words.next() {
-        match word {
-            "peek" => row.mode = Mode::Peek,
-            "record" => row.mode = Mode::Record,
-            "cost" => row.cost = words.next()?.parse().ok()?,
-            "under" => row.own_limits = words.next()?,
-            "elsewhere" => row.limiter = 1,
-            "id" => row.id = Some(words.next()?.parse().ok()?),
-            "renew" => row.renews = Some(words.next()?.parse().ok()?),
-            "x" => times = words.next()?.parse().ok()?,
-            _ => return None,
+fn trace(lines: &[String]) -> Option<Trace> {
+    let (head, lines) = lines.split_first()?;
+    let mut script = script::head_of(head)?;
+    script.case.limiters = [0, 1]
+        .map(|name| CaseLimiter {
+            name,
+            policy: Some(0),
+        })
+        .to_vec();
+    script.case.start = 0;
+    let (mut about, mut called) = (script.citations.remove(0), HashMap::new());
+    let (mut rows, mut last) = (Vec::new(), 0);
+    for line in lines {
+        let mut columns = line.split('|').map(str::trim);
+        let (at, step) = columns.next()?.split_once(' ')?;
+        let (step, times) = step.split_once(" x ").unwrap_or((step, "1"));
+        let (at, answer) = (micros(at)?, answer(columns.next()?));
+        let used = columns.next().unwrap_or_default().split_whitespace();
+        let used: Vec<u64> = used.filter_map(|used| used.parse().ok()).collect();
+        for time in 0..times.trim().parse().ok()? {
+            let text = format!("{} after {}", step.trim(), at as i64 - last as i64);
+            script::add_step(&mut script, &mut about, &mut called, &text)?;
+            last = at;
+            let step = *script.case.steps.last()?;
+            let mut row = Row {
+                at,
+                step,
+                used_each: used.clone(),
+                answer,
+            };
+            // Each repetition finds the usage larger by the cost.
+            if let Some(answer) = row.answer.as_mut().filter(|answer| answer.allowed) {
+                answer.used += time * step.cost;
+                answer.remaining = answer.limit.saturating_sub(answer.used);
+            }
+            rows.push(row);
         }
     }
-    Some((0..times).map(move |time| {
-        let mut row = row;
-        if let Some(answer) = row.answer.as_mut().filter(|answer| answer.allowed) {
-            answer.used += time * row.cost;
-            answer.remaining = answer.limit.saturating_sub(answer.used);
-        }
-        row
-    }))
+    Some(Trace {
+        name: script.name.clone(),
+        policies: script.case.policies.clone(),
+        rows,
+        script,
+    })
 }
 
 fn answer(text: &str) -> Option<RowAnswer> {

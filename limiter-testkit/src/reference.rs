@@ -25,19 +25,19 @@ pub struct ReferenceStore {
 #[derive(Clone, Debug, Default)]
 struct Logs {
     by_key: HashMap<(Name, Vec<u8>), Vec<ReferenceEntry>>,
-    /// The number of entries ever appended.
-    named: u64,
+    /// The number of ids that the store has given to entries.
+    ids: u64,
     /// The time of a clock that stands still. `None` for the system's clock.
     clock: Option<Timestamp>,
 }
 
-/// An entry of a log in an [`ReferenceStore`].
+/// An entry of a log in a [`ReferenceStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceEntry {
     /// The store's entry id, which is never reused.
-    pub name: EntryId,
+    pub id: EntryId,
     /// The caller's id (the idempotency key).
-    pub id: Option<EntryId>,
+    pub callers_id: Option<EntryId>,
     /// The time at which the entry counts.
     pub at: Timestamp,
     /// The cost.
@@ -49,9 +49,9 @@ pub struct ReferenceEntry {
 }
 
 impl ReferenceEntry {
-    fn named(&self) -> Entry {
+    fn entry(&self) -> Entry {
         Entry {
-            id: self.name,
+            id: self.id,
             at: self.at,
         }
     }
@@ -158,13 +158,13 @@ fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
     }
 }
 
-/// Merges entries after the append of `new` at `now`. The newest entry was at `newest` before. `name` returns a new id.
+/// Merges entries after the append of `new` at `now`. The newest entry was at `newest` before. `new_id` returns an id.
 fn merge(
     log: &mut Vec<ReferenceEntry>,
     limits: &[Limit],
     (newest, now): (Timestamp, Timestamp),
     new: EntryId,
-    mut name: impl FnMut() -> EntryId,
+    mut new_id: impl FnMut() -> EntryId,
 ) {
     let Some(resolution) = limits.iter().filter_map(Limit::resolution).min() else {
         return;
@@ -173,7 +173,7 @@ fn merge(
     let mut merged: Vec<ReferenceEntry> = Vec::new();
     for mut u in log.drain(..) {
         let is_due = match exact {
-            0 => u.name == new,
+            0 => u.id == new,
             _ => age(&u, newest) < exact && age(&u, now) >= exact,
         };
         let counts =
@@ -186,7 +186,7 @@ fn merge(
                     .all(|limit| counts(v, limit) == counts(&u, limit))
         };
         if let Some(v) = merged.pop_if(joins) {
-            (u.name, u.id) = (name(), None);
+            (u.id, u.callers_id) = (new_id(), None);
             u.cost = u.cost.saturating_add(v.cost).min(MAX_COST);
         }
         merged.push(u);
@@ -200,12 +200,12 @@ fn limits_of(own: &Policy, limiter: Option<&Policy>) -> Vec<Limit> {
     policies.flat_map(Policy::limits).copied().collect()
 }
 
-/// Appends an entry, drops what no limit can see, and merges. `name` returns a new id.
+/// Appends an entry, drops what no limit can see, and merges. `new_id` returns an id.
 fn append(
     log: &mut Vec<ReferenceEntry>,
     limits: &[Limit],
     entry: ReferenceEntry,
-    name: impl FnMut() -> EntryId,
+    new_id: impl FnMut() -> EntryId,
 ) {
     let now = entry.at;
     let windows = limits.iter().map(|limit| limit.window().as_micros());
@@ -214,7 +214,7 @@ fn append(
     log.push(entry);
     log.retain(|entry| age(entry, now) < longest.unwrap_or(0));
     cap(log, largest.unwrap_or(0));
-    merge(log, limits, (newest, now), entry.name, name);
+    merge(log, limits, (newest, now), entry.id, new_id);
 }
 
 /// Returns the time of an operation, and the time from which its waits count.
@@ -234,12 +234,12 @@ impl Logs {
 
     /// Applies an operation when the store's clock shows `clock`.
     fn apply(&mut self, op: &Op<'_>, clock: Timestamp) -> Facts {
-        let mut named = self.named;
+        let mut ids = self.ids;
         let log = self.by_key.entry(owned(op.log)).or_default();
         let times = times(op.at, log, clock);
         let now = times[0];
         let limits = limits_of(op.policy, op.limiter_policy);
-        let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
+        let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.callers_id == op.id;
         let repeats =
             |entry: &&ReferenceEntry| has_id(entry) && age(entry, now) < longest_exact(&limits);
         let repeated = log.iter().find(repeats).copied();
@@ -259,29 +259,29 @@ impl Logs {
         let mut outcome = Outcome::Nothing;
         if let Some(entry) = repeated {
             outcome = Outcome::Repeated {
-                entry: entry.named(),
+                entry: entry.entry(),
                 cost: entry.cost,
             };
         }
-        let mut name = || {
-            named += 1;
-            EntryId::from_u128(named.into())
+        let mut new_id = || {
+            ids += 1;
+            EntryId::from_u128(ids.into())
         };
         if appends {
             // An older entry may have the id for longer than it is valid.
             log.iter_mut()
                 .filter(|entry| has_id(entry))
-                .for_each(|entry| entry.id = None);
+                .for_each(|entry| entry.callers_id = None);
             let entry = ReferenceEntry {
-                name: name(),
-                id: op.id,
+                id: new_id(),
+                callers_id: op.id,
                 at: now,
                 cost: op.cost,
                 admitted,
                 refundable,
             };
-            append(log, &limits, entry, name);
-            outcome = Outcome::Appended(entry.named());
+            append(log, &limits, entry, new_id);
+            outcome = Outcome::Appended(entry.entry());
         }
         let facts = Facts {
             admitted,
@@ -292,7 +292,7 @@ impl Logs {
         if log.is_empty() {
             self.by_key.remove(&owned(op.log));
         }
-        self.named = named;
+        self.ids = ids;
         facts
     }
 }
@@ -348,15 +348,17 @@ impl SyncStore for ReferenceStore {
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut logs = self.logs();
         let clock = logs.clock();
-        let mut named = logs.named;
+        let mut ids = logs.ids;
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let times = times(settlement.at, log, clock);
         let (now, receipt) = (times[0], settlement.receipt);
         let is_named =
-            |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
+            |entry: &ReferenceEntry| entry.id == receipt.entry() && entry.at == receipt.at();
         // An earlier attempt of a renewal may have moved the entry.
         let is_moved = |entry: &ReferenceEntry| match settlement.change {
-            Change::Renew { id } => id.is_some() && entry.id == id && entry.at >= receipt.at(),
+            Change::Renew { id } => {
+                id.is_some() && entry.callers_id == id && entry.at >= receipt.at()
+            }
             Change::Cost(_) => false,
         };
         let found = log.iter().position(is_named);
@@ -376,16 +378,16 @@ impl SyncStore for ReferenceStore {
                     log.remove(i);
                     entry.at = now;
                     let limits = limits_of(settlement.policy, settlement.limiter_policy);
-                    let name = || {
-                        named += 1;
-                        EntryId::from_u128(named.into())
+                    let new_id = || {
+                        ids += 1;
+                        EntryId::from_u128(ids.into())
                     };
-                    append(log, &limits, entry, name);
+                    append(log, &limits, entry, new_id);
                 }
             }
             Changed {
                 cost_before,
-                entry: entry.named(),
+                entry: entry.entry(),
             }
         });
         let facts = SettlementFacts {
@@ -395,7 +397,7 @@ impl SyncStore for ReferenceStore {
         if log.is_empty() {
             logs.by_key.remove(&owned(settlement.log));
         }
-        logs.named = named;
+        logs.ids = ids;
         facts
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use exact_limiter::store::Mode;
 use exact_limiter::time::Timestamp;
 use exact_limiter::{ErrorKind, LimitStatus, Limiter, SharedStore};
+use limiter_testkit::conformance::Verb;
 use limiter_testkit::golden::{RowAnswer, parse};
 
 const SECOND: u64 = 1_000_000;
@@ -40,16 +41,17 @@ async fn the_traces_show_no_bug() {
     assert_eq!((traces.len(), rows), (13, 113), "some cannot be parsed");
     for (store, _server) in stores().await {
         for trace in &traces {
-            let limiter = Limiter::new(trace.name, trace.policy().unwrap(), store.clone());
-            for row in trace.rows {
-                let own = row.own_policy().unwrap();
-                let policy = own.as_ref().unwrap_or(limiter.policy());
-                let decision = match row.mode {
-                    Mode::Peek => {
+            let default = trace.policies[0].clone();
+            let limiter = Limiter::new(&*trace.name, default, store.clone());
+            for row in &trace.rows {
+                let policy = &trace.policies[usize::from(row.step.policy)];
+                let cost = row.step.cost;
+                let decision = match row.step.verb {
+                    Verb::Run(Mode::Peek) => {
                         limiter
                             .peek("k")
                             .policy(policy)
-                            .cost(row.cost)
+                            .cost(cost)
                             .at(time(row.at))
                             .await
                     }
@@ -57,7 +59,7 @@ async fn the_traces_show_no_bug() {
                         limiter
                             .acquire("k")
                             .policy(policy)
-                            .cost(row.cost)
+                            .cost(cost)
                             .at(time(row.at))
                             .await
                     }
@@ -65,14 +67,14 @@ async fn the_traces_show_no_bug() {
                 let Some(expected) = row.answer else {
                     let error = decision.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-                    let (text, cost) = (error.to_string(), row.cost.to_string());
+                    let (text, cost) = (error.to_string(), cost.to_string());
                     assert!(
                         text.contains(&cost) && text.contains(&policy.to_string()),
                         "{text}"
                     );
                     continue;
                 };
-                let (decision, name) = (decision.unwrap(), trace.name);
+                let (decision, name) = (decision.unwrap(), &trace.name);
                 assert_eq!(RowAnswer::from(&decision), expected, "{name}: {row:?}");
                 let used: Vec<u64> = decision.limits().iter().map(LimitStatus::used).collect();
                 assert!(

@@ -34,7 +34,7 @@ fn path(folder: &TempDir) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-conformance_tests!(the_store, tokio, Suite::slow(), async |suite| {
+conformance_tests!(the_store, Suite::slow(), async |suite| {
     let folder = folder();
     let table = RedbTable::open(&path(&folder)).unwrap();
     let store = Arc::new(LogStore::new(table.clone()));

@@ -13,7 +13,6 @@ use crate::{SERVER, pool, store};
 
 conformance_tests!(
     three_processes,
-    tokio,
     // On a busy test machine, a server with a disk may not respond for seconds.
     Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(120)),
     async |suite| {

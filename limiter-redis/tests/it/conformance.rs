@@ -39,7 +39,6 @@ async fn damage() -> impl Fn(LogKey<'_>) -> BoxFuture<'static, ()> {
 
 conformance_tests!(
     a_simulated_server,
-    tokio,
     Suite::slow(),
     async |suite| {
         let server = Direct::default();
@@ -55,7 +54,6 @@ conformance_tests!(
 );
 conformance_tests!(
     one_server,
-    tokio,
     // With `--all`, it also waits for the minute for which a log must be kept.
     Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(if test_all() { 75 } else { 2 })),
     async |suite| through_connections(suite.damage(damage().await), &SERVER.url(), 2).await,
@@ -63,7 +61,6 @@ conformance_tests!(
 );
 conformance_tests!(
     a_cluster,
-    tokio,
     Suite::slow(),
     async |suite| through_connections(suite, &shared_cluster().url(), 3).await,
     handles

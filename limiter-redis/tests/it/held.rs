@@ -1,17 +1,25 @@
 //! What Redis holds of a log: after each random operation exactly what the reference store holds, in entries of the shortest form and
 //! in few bytes, read and written with few commands.
 
-use fastrand::Rng;
+use std::cell::RefCell;
+
 use futures::future::join_all;
 use limiter_core::store::{Change, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{
     Counting, Decision, MAX_COST, Name, Policy, Receipt, Settled, Timestamp, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
-use limiter_testkit::{Answer, ReferenceStore};
+use limiter_testkit::{Answer, ReferenceEntry, ReferenceStore};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::{Just, Strategy, any};
+use proptest::prop_oneof;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Cmd;
 use sim::Direct;
 use testbed::server::Server;
+use tokio::runtime::Runtime;
 
 use crate::simulated::on_both;
 use crate::support::{
@@ -60,8 +68,9 @@ struct Kind {
     /// Operations come so many microseconds after a unit begins.
     micros: Vec<u64>,
     /// One operation of so many has an id.
-    ids: u64,
-    length: u64,
+    ids: u32,
+    /// The maximum number of operations.
+    length: usize,
     /// The running total comes close to its end, where it goes on from 0.
     laps: bool,
 }
@@ -92,7 +101,7 @@ fn kinds() -> [Kind; 5] {
         back: 30,
         micros: vec![0, 0, 0, 1, 2, SECOND - 1],
         ids: 6,
-        length: 250,
+        length: 500,
         laps: false,
     };
     let exact = Kind {
@@ -124,7 +133,7 @@ fn kinds() -> [Kind; 5] {
         back: 1,
         micros: vec![0],
         ids: 60,
-        length: 30,
+        length: 60,
         laps: false,
     };
     // Over a hundred entries, usually of the fast path, and limits that see further or less far, by time and by cost.
@@ -135,8 +144,8 @@ fn kinds() -> [Kind; 5] {
         ),
         costs: [&[1; 18][..], &[2, 3, 500, 2_500]].concat(),
         steps: vec![0, 1, 2, 3, 4],
-        ids: u64::MAX,
-        length: 350,
+        ids: u32::MAX,
+        length: 700,
         ..extreme.clone()
     };
     let meter = Kind {
@@ -146,7 +155,7 @@ fn kinds() -> [Kind; 5] {
         costs: vec![1 << 51, 1, 2, 3],
         steps: vec![0, 1, 2, 3],
         ids: 4,
-        length: 200,
+        length: 400,
         laps: true,
         ..extreme.clone()
     };
@@ -177,83 +186,186 @@ struct Seen {
     renewed: u64,
 }
 
-/// Returns a random operation on the key `k` with these policies, for a time.
-fn random_op<'a>(
-    kind: &Kind,
-    policies: &[&'a Policy],
-    time: Timestamp,
-    random: &mut Rng,
-) -> Op<'a> {
-    let policy = |random: &mut Rng| policies[random.usize(..policies.len())];
-    let cost = kind.costs[random.usize(..kind.costs.len())];
-    let mut op = Op::record("k", policy(random)).with_cost(cost).at(time);
-    if random.bool() {
-        op = op.with_limiter_policy(policy(random));
-    }
-    if random.u64(..kind.ids) == 0 && op.receipt_window().is_some() {
-        op = op.with_id(random.u128(..5));
-    }
-    if cost <= op.policy.smallest_max() {
-        let modes = [
-            Mode::Record,
-            Mode::Acquire,
-            Mode::Acquire,
-            Mode::Acquire,
-            Mode::Peek,
-        ];
-        op.mode = modes[random.usize(..5)];
-    }
-    op
+/// An operation, before the policies of its log are known, and what follows it.
+#[derive(Clone, Copy, Debug)]
+struct Draft {
+    units: u64,
+    behind: u64,
+    micros: u64,
+    policy: Index,
+    limiter_policy: Option<Index>,
+    cost: u64,
+    mode: Mode,
+    id: Option<u128>,
+    /// How often it is made.
+    alike: u8,
+    /// Which of the latest receipts is settled then, to which cost, and whether it is renewed instead. `None` is the operation's cost.
+    settlement: Option<(Index, Option<u64>, bool)>,
 }
 
-/// Runs random operations on one log of Redis and of the reference store.
+fn draft(kind: &Kind) -> impl Strategy<Value = Draft> + use<> {
+    const MODES: [Mode; 5] = [
+        Mode::Record,
+        Mode::Acquire,
+        Mode::Acquire,
+        Mode::Acquire,
+        Mode::Peek,
+    ];
+    const SETTLED_TO: [Option<u64>; 5] = [Some(0), Some(0), Some(1), Some(2), None];
+    let time = (
+        select(kind.steps.clone()),
+        prop_oneof![7 => Just(0), 1 => 0..kind.back],
+        select(kind.micros.clone()),
+    );
+    let policies = (any::<Index>(), option::of(any::<Index>()));
+    let id = prop_oneof![kind.ids - 1 => Just(None), 1 => (0..5_u128).prop_map(Some)];
+    let renews = prop_oneof![2 => Just(false), 1 => Just(true)];
+    let settlement = (any::<Index>(), select(&SETTLED_TO[..]), renews);
+    let draft = (
+        time,
+        policies,
+        select(kind.costs.clone()),
+        select(&MODES[..]),
+        id,
+        prop_oneof![11 => Just(1), 1 => 1..7_u8],
+        option::weighted(0.2, settlement),
+    );
+    draft.prop_map(
+        |((units, behind, micros), policies, cost, mode, id, alike, settlement)| Draft {
+            units,
+            behind,
+            micros,
+            policy: policies.0,
+            limiter_policy: policies.1,
+            cost,
+            mode,
+            id,
+            alike,
+            settlement,
+        },
+    )
+}
+
+/// Operations on one log.
+#[derive(Clone, Debug)]
+struct Sequence {
+    policies: Vec<Policy>,
+    start: u64,
+    /// Where the running total begins, if it comes close to its end.
+    left: Option<u64>,
+    unit: u64,
+    drafts: Vec<Draft>,
+}
+
+fn sequence(kind: &Kind) -> impl Strategy<Value = Sequence> + use<> {
+    let starts = [START, 0, Timestamp::MAX.as_micros() - 20_000 * SECOND];
+    let left = if kind.laps {
+        select(vec![Some(5), Some(1 << 48)])
+    } else {
+        select(vec![None])
+    };
+    let (unit, length) = (kind.unit, kind.length);
+    let sequence = (
+        vec(select(kind.policies.clone()), 3),
+        select(starts.to_vec()),
+        left,
+        vec(draft(kind), 1..=length),
+    );
+    sequence.prop_map(move |(policies, start, left, drafts)| Sequence {
+        policies,
+        start,
+        left,
+        unit,
+        drafts,
+    })
+}
+
+impl Draft {
+    fn op<'a>(&self, policies: &'a [Policy], time: Timestamp) -> Op<'a> {
+        let policy = self.policy.get(policies);
+        let mut op = Op::record("k", policy).with_cost(self.cost).at(time);
+        if let Some(default) = &self.limiter_policy {
+            op = op.with_limiter_policy(default.get(policies));
+        }
+        if let Some(id) = self.id
+            && op.receipt_window().is_some()
+        {
+            op = op.with_id(id);
+        }
+        if self.cost <= policy.smallest_max() {
+            op.mode = self.mode;
+        }
+        op
+    }
+}
+
+/// Returns an error with a context if two values differ.
+macro_rules! same {
+    ($got:expr, $expected:expr, $context:expr) => {{
+        let (got, expected) = ($got, $expected);
+        if got != expected {
+            return Err(format!(
+                "{}: expected {expected:?}, found {got:?}",
+                $context
+            ));
+        }
+    }};
+}
+
+/// Runs operations on one log of Redis and of the reference store.
 async fn compare(
     (server, simulated, redis): (&Server, &Direct, &RedisStore),
-    (kind, start): (Kind, u64),
-    random: &mut Rng,
+    sequence: &Sequence,
     seen: &mut Seen,
-) {
+) -> Result<(), String> {
     let (reference, log) = (ReferenceStore::new(), LogKey::new(Name::default(), "k"));
-    let policies = [(); 3].map(|()| &kind.policies[random.usize(..kind.policies.len())]);
-    if kind.laps {
+    let (policies, start) = (&sequence.policies, sequence.start);
+    // An earlier sequence may have failed.
+    redis.reset(log).await.unwrap();
+    if let Some(left) = sequence.left {
         // Costs so great that the entries are long.
         for n in 0..4 {
-            let op = Op::record("k", policies[0]).with_cost(1 << 47);
+            let op = Op::record("k", &policies[0]).with_cost(1 << 47);
             let op = op.at(Timestamp::from_micros_saturating(start + n));
             assert!(run(&reference, op).await.unwrap().appended());
             assert!(run(redis, op).await.unwrap().appended());
         }
-        let left = if random.bool() { 5 } else { 1 << 48 };
         move_totals(server, simulated, &redis.redis_key(log), left);
     }
     let (mut units, mut receipts) = (0, Vec::<(Receipt, Receipt)>::new());
-    for n in 0..kind.length {
-        units += random.choice(&kind.steps).unwrap();
-        let behind = if random.u8(..8) == 0 {
-            random.u64(..kind.back)
-        } else {
-            0
-        };
-        let micros = random.choice(&kind.micros).unwrap();
-        let time = start + units.saturating_sub(behind) * kind.unit + micros;
+    let expect = |what: &str| {
+        let (entries, ids) = held(server, redis, log);
+        let read: Vec<_> = entries.iter().map(|entry| read(entry)).collect();
+        let reference = reference.entries(log);
+        let expected: Vec<_> = reference
+            .iter()
+            .map(|entry| (entry.at, entry.cost))
+            .collect();
+        let count = expected.len();
+        same!(read, expected, what);
+        // Ids of entries that are gone leave with later appends.
+        let has_id = |entry: &&ReferenceEntry| entry.callers_id.is_some();
+        let least = reference.iter().filter(has_id).count();
+        let is_right = ids >= least && (ids == 0 || count > 0);
+        same!(is_right, true, format!("{ids} ids, {what}"));
+        Ok(count)
+    };
+    for draft in &sequence.drafts {
+        units += draft.units;
+        let behind = units.saturating_sub(draft.behind);
+        let time = start + behind * sequence.unit + draft.micros;
         let time = Timestamp::from_micros_saturating(time);
-        let op = random_op(&kind, &policies, time, random);
-        let context = format!("{start}, {n}: {op:?}");
-        // Sometimes a run of alike ones.
-        let alike = if random.u8(..12) == 0 {
-            random.u8(1..7)
-        } else {
-            1
-        };
+        let op = draft.op(policies, time);
+        let context = format!("{op:?}");
         let (before, mut appended) = (reference.entries(log).len(), 0);
-        for _ in 0..alike {
+        for _ in 0..draft.alike {
             let got = run(redis, op).await.unwrap();
             let expected = run(&reference, op).await.unwrap();
-            assert_eq!(Answer::from(&got), Answer::from(&expected), "{context}");
-            assert_eq!(got.appended(), expected.appended(), "{context}");
+            same!(Answer::from(&got), Answer::from(&expected), context);
+            same!(got.appended(), expected.appended(), context);
             appended += usize::from(got.appended());
             let of = [got.receipt(), expected.receipt()];
-            assert_eq!(of[0].is_some(), of[1].is_some(), "{context}");
+            same!(of[0].is_some(), of[1].is_some(), context);
             let [Some(of_redis), Some(of_reference)] = of else {
                 continue;
             };
@@ -268,30 +380,19 @@ async fn compare(
                 appended -= 1;
             }
         }
-        let expect = |what: &str| {
-            let (entries, ids) = held(server, redis, log);
-            let read: Vec<_> = entries.iter().map(|entry| read(entry)).collect();
-            let reference = reference.entries(log);
-            let expected: Vec<_> = reference
-                .iter()
-                .map(|entry| (entry.at, entry.cost))
-                .collect();
-            assert_eq!(read, expected, "{what} {context}");
-            // Ids of entries that are gone leave with later appends.
-            let least = reference.iter().filter(|entry| entry.id.is_some()).count();
-            let is_right = ids >= least && (ids == 0 || !read.is_empty());
-            assert!(is_right, "{ids} ids, {what} {context}");
-            read.len()
-        };
-        let removed = before + appended - expect("applied");
+        let removed = before + appended - expect(&context)?;
         seen.removed[removed.min(3)] += u64::from(appended > 0);
-        if random.u8(..5) == 0 && !receipts.is_empty() && time < Timestamp::MAX {
-            let latest = random.usize(receipts.len().saturating_sub(12)..receipts.len());
+        if let Some((index, cost, renews)) = draft.settlement
+            && !receipts.is_empty()
+            && time < Timestamp::MAX
+        {
+            let latest = receipts.len().saturating_sub(12);
+            let latest = latest + index.index(receipts.len() - latest);
             let (of_redis, of_reference) = receipts.remove(latest);
-            let cost = random.choice([0, 0, 1, 2, op.cost]).unwrap();
-            let renews = random.u8(..3) == 0 && op.receipt_window().is_some();
+            let cost = cost.unwrap_or(op.cost);
+            let renews = renews && op.receipt_window().is_some();
             let settle = |receipt| {
-                let mut settlement = Settlement::new(log, policies[0], receipt, cost).at(time);
+                let mut settlement = Settlement::new(log, &policies[0], receipt, cost).at(time);
                 if renews {
                     (settlement.policy, settlement.limiter_policy) = (op.policy, op.limiter_policy);
                     settlement.change = Change::Renew { id: None };
@@ -308,11 +409,8 @@ async fn compare(
                 (changed, facts.log.newest, used)
             };
             let what = if renews { "renewed" } else { "settled" };
-            assert_eq!(
-                told(&got),
-                told(&expected),
-                "{what} to {cost} after {context}"
-            );
+            let context = format!("{what} to {cost} after {context}");
+            same!(told(&got), told(&expected), context);
             let receipt = |facts, of| Settled::new(&settle(of), facts).receipt();
             let renewed = (receipt(got, of_redis), receipt(expected, of_reference));
             if let (true, (Some(of_redis), Some(of_reference))) = (renews, renewed) {
@@ -320,27 +418,36 @@ async fn compare(
                 receipts.push((of_redis, of_reference));
                 seen.renewed += 1;
             }
-            expect("settled after");
+            expect(&context)?;
         }
     }
     redis.reset(log).await.unwrap();
+    Ok(())
 }
 
 /// Policies of a log vary, entries with ids lie between others, and time moves by microseconds, by windows and by minutes, and back.
-/// The simulated server does the same. `LIMITER_SEED` sets other ones.
-#[tokio::test]
-async fn redis_holds_exactly_what_the_reference_holds() {
+/// The simulated server does the same.
+#[test]
+fn redis_holds_exactly_what_the_reference_holds() {
+    let runtime = Runtime::new().unwrap();
     let (server, simulated) = (Server::start().unwrap(), Direct::default());
-    let redis = on_both(&server, &simulated).await;
-    let seed = std::env::var("LIMITER_SEED").map_or(28, |seed| seed.parse().unwrap());
-    let (mut random, mut seen) = (Rng::with_seed(seed), Seen::default());
-    for round in 0..size(36, 300) {
-        let start = [START, 0, Timestamp::MAX.as_micros() - 20_000 * SECOND][round % 3];
-        for kind in kinds() {
+    let redis = runtime.block_on(on_both(&server, &simulated));
+    let seen = RefCell::new(Seen::default());
+    for kind in kinds() {
+        let config = Config {
+            cases: size(60, 500) as u32,
+            max_shrink_iters: 2_000,
+            ..Config::with_source_file(file!())
+        };
+        let compared = TestRunner::new(config).run(&sequence(&kind), |sequence| {
             let stores = (&server, &simulated, &redis);
-            compare(stores, (kind, start), &mut random, &mut seen).await;
-        }
+            let mut seen = seen.borrow_mut();
+            let compared = runtime.block_on(compare(stores, &sequence, &mut seen));
+            compared.map_err(TestCaseError::fail)
+        });
+        assert!(compared.is_ok(), "{}", compared.unwrap_err());
     }
+    let seen = seen.into_inner();
     println!("{seen:?}");
     let often = seen.removed.iter().all(|times| *times > 200) && seen.repeated > 30;
     let often = often && seen.renewed > 200;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-use limiter_core::store::{At, LogKey, Mode, Op, decide};
+use limiter_core::store::{At, JointOp, LogKey, Mode, Op, decide};
 use limiter_core::{
     Decision, Error, ErrorKind, Limiter, Name, Receipt, Settled, SharedStore, WindowStore as _,
 };
@@ -92,6 +92,49 @@ impl Caller {
     ) -> CallResult {
         let result = self.try_call(store, model, step, call, route).await;
         result.unwrap_or_else(|error| CallResult::Failed(error.kind(), format!("{error:?}")))
+    }
+
+    /// Makes calls on `store` as one. `None` if the store cannot.
+    pub(crate) async fn call_joint(
+        &mut self,
+        store: &SharedStore,
+        model: &Model,
+        calls: &[(usize, Call)],
+    ) -> Option<Vec<CallResult>> {
+        let failed = |error: &Error| CallResult::Failed(error.kind(), format!("{error:?}"));
+        let entry = |step| self.receipts.get(&step).map(Receipt::entry);
+        let ops = calls.iter().filter_map(|(_, call)| {
+            let log = self.store_keys.log(call.log);
+            call.joint_op_on(&model.policies, log, self.salt, entry)
+        });
+        let ops: Vec<JointOp<'_>> = ops.collect();
+        let all = match store.apply_all(&ops).await {
+            Ok(all) => all?,
+            Err(error) => return Some(vec![failed(&error); calls.len()]),
+        };
+        if all.len() != ops.len() {
+            let text = format!("{} results for {} operations", all.len(), ops.len());
+            let error = Error::new(ErrorKind::Inconsistent, text);
+            return Some(vec![failed(&error); calls.len()]);
+        }
+        let (mut results, mut receipts) = (Vec::new(), Vec::new());
+        for (((step, _), joint), facts) in calls.iter().zip(&ops).zip(all) {
+            let decided = facts.and_then(|facts| {
+                let op = joint.answered_by(&facts);
+                facts.verify(&op)?;
+                let raw_facts = RawFacts::from(&facts);
+                Ok((decide(&op, facts), raw_facts))
+            });
+            results.push(match decided {
+                Ok((decision, raw_facts)) => {
+                    receipts.extend(decision.receipt().map(|receipt| (*step, receipt)));
+                    CallResult::decided(&decision, Some(raw_facts))
+                }
+                Err(error) => failed(&error),
+            });
+        }
+        self.receipts.extend(receipts);
+        Some(results)
     }
 
     async fn try_call(

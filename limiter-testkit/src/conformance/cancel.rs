@@ -11,8 +11,8 @@ use super::mismatch::Mismatch;
 use super::script::{self, Script};
 use super::sentence::Sentence::C2;
 use super::session::Session;
-use super::sleep::{DropAfter, sleep, within};
 use super::suite::run::Run;
+use super::tasks::{DropAfter, sleep, within};
 
 /// The maximum number of polls before a future is dropped.
 const MAX_POLLS: usize = 16;
@@ -79,31 +79,33 @@ async fn once(
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
     let mut script = script.clone();
     if is_given {
-        script.stand_still();
+        script.give_times();
     }
     if let Err(mismatch) = session.script(&script, 0..dropped, 1_000).await {
         return Some((false, Err(mismatch)));
     }
-    let (step, when) = (script.case.steps[dropped], script.when(dropped, None));
-    let finished = match session.dropped_step(dropped, step, when, after).await {
+    let (call, when) = (script.case.call_at(dropped), script.when(dropped, None));
+    let later = call.end..steps;
+    let finished = session.dropped_call(&script.case, call, when, after).await;
+    let finished = match finished {
         Ok(finished) => finished,
         Err(mismatch) => return Some((false, Err(mismatch))),
     };
     let (send, receive) = oneshot::channel();
-    let task = run.suite.spawner.start(Box::pin(async move {
+    let task = tokio::spawn(async move {
         // The log is one of two, and each peek shows which.
         session.peeks = true;
         let mut result = session.peek_all(dropped, when).await;
         if result.is_ok() {
-            result = session.script(&script, dropped + 1..steps, 1_000).await;
+            result = session.script(&script, later, 1_000).await;
         }
         _ = send.send((session, result));
-    }));
+    });
     let answered = async {
-        task.await;
-        receive.await
+        task.await.ok()?;
+        receive.await.ok()
     };
-    let (session, result) = within(later_calls(run), answered).await?.ok()?;
+    let (session, result) = within(later_calls(run), answered).await??;
     run.count(session.calls());
     if !finished {
         // The dropped call may still arrive.

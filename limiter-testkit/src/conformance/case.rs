@@ -1,5 +1,7 @@
 //! A sequence of operations as data.
 
+use std::ops::Range;
+
 use limiter_core::store::{EntryId, Mode};
 use limiter_core::{Policy, Timestamp};
 
@@ -40,6 +42,22 @@ pub struct Step {
     pub cost: u64,
     /// The idempotency key. For a renewal, that of the entry.
     pub id: Option<CaseId>,
+    /// How it takes part in a call of several operations.
+    pub joint: Joint,
+}
+
+/// How a [`Step`] takes part in a call of several operations as one.
+///
+/// A call needs different logs, and acquires, peeks and records that [`Op::checked`](limiter_core::store::Op::checked) accepts. A step
+/// that does not suit the call is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Joint {
+    /// Whether it is part of the same call as the step before.
+    pub with_previous: bool,
+    /// Whether it never denies the others.
+    pub is_advisory: bool,
+    /// Whether it appends even if another one denies.
+    pub keeps_charge: bool,
 }
 
 /// What a [`Step`] does.
@@ -102,6 +120,11 @@ impl Step {
             policy: 0,
             cost,
             id: None,
+            joint: Joint {
+                with_previous: false,
+                is_advisory: false,
+                keeps_charge: false,
+            },
         }
     }
 
@@ -117,6 +140,24 @@ impl Step {
 }
 
 impl Case {
+    /// Returns the steps that are one call with a step and follow it, and that step.
+    pub(crate) fn call_at(&self, step: usize) -> Range<usize> {
+        let others = self.steps.iter().skip(step + 1);
+        step..step + 1 + others.take_while(|step| step.joint.with_previous).count()
+    }
+
+    /// Returns the case with the steps from `first` on twice.
+    pub(crate) fn repeated(&self, first: usize) -> Self {
+        let (mut case, count) = (self.clone(), self.steps.len() - first);
+        for mut step in self.steps[first..].iter().copied() {
+            if let Some(other) = step.refers_to().filter(|other| **other >= first) {
+                *other += count;
+            }
+            case.steps.push(step);
+        }
+        case
+    }
+
     /// Returns the time of each step.
     pub(crate) fn times(&self) -> Vec<Timestamp> {
         let mut now = Timestamp::from_micros_saturating(self.start);
@@ -131,7 +172,7 @@ impl Case {
     /// Returns the case without some of its steps, and without the steps that refer to those. Times do not change.
     pub(crate) fn without(&self, is_dropped: impl Fn(usize) -> bool) -> Self {
         let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
-        let (mut steps, mut after) = (Vec::new(), 0_i64);
+        let (mut steps, mut after, mut is_joined) = (Vec::new(), 0_i64, false);
         for (number, mut step) in self.steps.iter().copied().enumerate() {
             after = after.saturating_add(step.after);
             let mut stays = !is_dropped(number);
@@ -142,7 +183,11 @@ impl Case {
                 }
             }
             numbers.push(stays.then_some(steps.len()));
+            // The first step of a call may go, and the others stay.
+            is_joined = step.joint.with_previous && is_joined;
             if stays {
+                step.joint.with_previous = is_joined;
+                is_joined = true;
                 step.after = std::mem::take(&mut after);
                 steps.push(step);
             }

@@ -1,13 +1,13 @@
 //! The scripts at given times. At least one covers each sentence of the contract that a sequence of calls can break.
 
-use limiter_core::Name;
+use limiter_core::{Name, WindowStore as _};
 
 use super::caller::StoreKeys;
 use super::case::CaseLimiter;
 use super::mismatch::Mismatch;
 use super::script::{self, Script};
 use super::session::Session;
-use super::suite::run::Run;
+use super::suite::run::{Run, log};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     for round in 0..run.suite.sizes.rounds_of_cases.min(3) {
@@ -28,6 +28,17 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         }
     }
     similar_keys(run).await;
+    nodes(run);
+}
+
+/// Checks that the store names the node of a log, if it names one.
+fn nodes(run: &mut Run<'_>) {
+    let keys = [run.new_key(), String::new()];
+    let node = |key| run.store().node(log(key));
+    if keys.iter().any(|key| node(key) != node(key)) {
+        let text = "two calls of `WindowStore::node` for one log returned different names";
+        run.fail(Mismatch::new("the node of a log", &[], text));
+    }
 }
 
 /// Three logs, each with a name and a key.

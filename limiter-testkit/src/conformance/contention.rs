@@ -17,8 +17,9 @@ use super::model::{Call, LogId, Model};
 use super::policies::START;
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
-use super::sleep::sleep;
+use super::session::Session;
 use super::suite::run::Run;
+use super::tasks::{self, sleep};
 use order::{Made, Order, Search};
 
 /// The number of tasks with separate keys.
@@ -32,8 +33,15 @@ pub(crate) async fn run(run: &mut Run<'_>) {
                 "{} concurrent tasks: {}",
                 run.suite.sizes.tasks, script.name
             );
-            if let Err(text) = together(run, &Arc::new(script)).await {
-                run.fail(Mismatch::new(title, &[L12], text));
+            let script = Arc::new(script);
+            if let Err(text) = together(run, &script).await {
+                // If one task also fails, tasks that overlap are not the reason.
+                let case = script.case.repeated(script.alone);
+                let alone = Session::new(run, &case, 0).replay(&case).await;
+                run.fail(match alone {
+                    Ok(_) => Mismatch::new(title, &[L12], text),
+                    Err(mismatch) => mismatch.titled(format!("one task: {}", script.name)),
+                });
             }
         }
         if !run.mismatches.is_empty() {
@@ -44,11 +52,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 /// Makes the steps of a script in all tasks, in several turns with new keys.
 async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String> {
-    let (tasks, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
+    let (count, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
-        let (key, count) = (run.new_key(), tasks.min(OWN_KEYS) as u8);
-        let store_keys = StoreKeys::new(0..=count, |k| format!("{key}/{k}").into_bytes());
+        let (key, own) = (run.new_key(), count.min(OWN_KEYS) as u8);
+        let store_keys = StoreKeys::new(0..=own, |k| format!("{key}/{k}").into_bytes());
         let mut turn = Turn {
             script: Arc::clone(script),
             model: Model::new(&script.case),
@@ -74,8 +82,7 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
             }
         }
     };
-    let spawner = &run.suite.spawner;
-    let mut made = spawner.run_all((tasks, turns.len()), work).await?;
+    let mut made = tasks::run_all((count, turns.len()), work).await?;
     for turn in turns.iter().rev() {
         let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
         let end = turn.end(run.store(), &calls).await;

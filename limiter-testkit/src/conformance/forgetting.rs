@@ -52,7 +52,7 @@ async fn among_other_keys(run: &mut Run<'_>) {
     let mut sessions = Vec::new();
     for (number, mut script) in run.scripts(KEPT).into_iter().enumerate() {
         if number > 0 {
-            script.stand_still();
+            script.give_times();
         }
         let mut session = Session::new(run, &script.case, 0);
         session.sweep = run.suite.sweep.clone();

@@ -2,13 +2,16 @@
 
 use limiter_core::store::Mode;
 use limiter_core::{Name, Policy};
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::{Config, Reason, RngAlgorithm, TestRng, TestRunner};
 
 use super::case::{Case, CaseId, Step, Verb};
 use super::mismatch::Mismatch;
 use super::policies::{START, limit, policy, resolved};
-use super::random::{self, Random};
 use super::session::Session;
+use super::suite::regressions::Regressions;
 use super::suite::run::Run;
+use crate::strategy::{self, Tree};
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
@@ -28,7 +31,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
 }
 
 /// Runs a case on new keys, with new ids.
-async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
+pub(super) async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     let turn = run.report.checks_of(run.phase) as usize;
     let mut session = Session::new(run, case, turn);
     let store_keys = &mut session.caller.store_keys;
@@ -46,25 +49,69 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
     }
     let result = session.replay(case).await;
     run.count(session.calls());
+    run.joined += session.together.values().filter(|was| **was).count();
     result
         .map(drop)
         .map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {
-    let (mut random, mut failed) = (Random(run.suite.seed), 0);
-    for number in 0..run.suite.sizes.sequences {
-        let case = match number % 20 {
-            // A few sequences are long, because a store may encode large logs differently.
-            19 => random::case(&mut random, 60..=200),
-            4 | 9 | 14 => random::traffic(&mut random),
-            _ => random::case(&mut random, 1..=30),
+    repeat(run, |case| !is_joint(case)).await;
+    let mut made = |number: u64, runner: &mut TestRunner| match number % 20 {
+        // A few sequences are long, because a store may encode large logs differently.
+        19 => strategy::cases(60..=200).new_tree(runner),
+        4 | 9 | 14 => strategy::traffic().new_tree(runner),
+        _ => strategy::cases(1..=30).new_tree(runner),
+    };
+    sequences(run, run.suite.sizes.sequences, &mut made).await;
+}
+
+/// Returns `true` if a call of the case is several operations as one.
+pub(super) fn is_joint(case: &Case) -> bool {
+    case.steps.iter().any(|step| step.joint.with_previous)
+}
+
+/// Runs the regressions that are of interest.
+pub(super) async fn repeat(run: &mut Run<'_>, is_of_interest: impl Fn(&Case) -> bool) {
+    let scripts = match run.suite.regressions.as_ref().map(Regressions::read) {
+        None => return,
+        Some(Ok(scripts)) => scripts,
+        Some(Err(text)) => return run.fail(Mismatch::new("the file of regressions", &[], text)),
+    };
+    for script in scripts {
+        if is_of_interest(&script.case) {
+            let result = sequence(run, &script.case).await;
+            run.check(result.map_err(|mismatch| script.cited(mismatch)));
+        }
+    }
+}
+
+/// Runs random sequences. The suite's seed and its number determine each.
+pub(super) async fn sequences(
+    run: &mut Run<'_>,
+    count: u64,
+    made: &mut (dyn FnMut(u64, &mut TestRunner) -> Result<Tree<Case>, Reason> + Send),
+) {
+    let mut failed = 0;
+    for number in 0..count {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&run.suite.seed.to_le_bytes());
+        seed[8..16].copy_from_slice(&number.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let mut tree = match made(
+            number,
+            &mut TestRunner::new_with_rng(Config::default(), rng),
+        ) {
+            Ok(tree) => tree,
+            Err(reason) => {
+                return run.fail(Mismatch::new("a strategy", &[], reason.to_string()));
+            }
         };
-        let mut result = sequence(run, &case).await;
+        let mut result = sequence(run, &tree.current()).await;
         if let Err(mismatch) = result {
             failed += 1;
             result = Err(if failed <= MAX_SHRUNK {
-                shrunk(run, case, mismatch).await
+                shrunk(run, &mut tree, mismatch).await
             } else {
                 mismatch
             });
@@ -76,49 +123,28 @@ pub(crate) async fn random(run: &mut Run<'_>) {
     }
 }
 
-/// Shrinks a failing case: removes ever fewer steps together until every step is needed, and makes the others simpler.
-async fn shrunk(run: &mut Run<'_>, mut smallest: Case, mut mismatch: Mismatch) -> Mismatch {
-    let (mut runs, most) = (0, run.suite.sizes.shrinking);
-    let mut width = smallest.steps.len();
-    while width > 0 && runs < most {
-        let (mut end, mut has_shrunk) = (smallest.steps.len(), false);
-        while end > 0 && runs < most {
-            let begin = end.saturating_sub(width);
-            let mut others = vec![smallest.without(|step| (begin..end).contains(&step))];
-            if width == 1 {
-                others.extend(simpler(&smallest, begin));
+/// Shrinks a failing case, and keeps it.
+async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch) -> Mismatch {
+    let (mut smallest, mut runs) = (tree.current(), 0);
+    let mut is_next = tree.simplify();
+    while is_next && runs < run.suite.sizes.shrinking {
+        runs += 1;
+        let case = tree.current();
+        is_next = match sequence(run, &case).await {
+            Err(smaller) => {
+                (smallest, mismatch) = (case, smaller);
+                tree.simplify()
             }
-            for case in others {
-                runs += 1;
-                if let Err(smaller) = sequence(run, &case).await {
-                    (smallest, mismatch, has_shrunk) = (case, smaller, true);
-                    break;
-                }
-            }
-            end = begin.min(smallest.steps.len());
-        }
-        if !has_shrunk || width > 1 {
-            width /= 2;
-        }
+            Ok(()) => tree.complicate(),
+        };
     }
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
+    let text = smallest.to_string();
+    mismatch.text = format!("{}\n\nas a script:\n{text}", mismatch.text.trim_end());
+    if let Some(regressions) = &run.suite.regressions {
+        mismatch.text += &regressions.keep(&text);
+    }
     mismatch
-}
-
-/// Returns cases in which one step has a smaller cost, no id, or no time before it.
-fn simpler(case: &Case, step: usize) -> Vec<Case> {
-    let changes: [fn(&mut Step); 3] = [
-        |step| step.cost = step.cost.min(1),
-        |step| step.id = None,
-        |step| step.after = 0,
-    ];
-    let changed = |change: fn(&mut Step)| {
-        let mut other = case.clone();
-        change(&mut other.steps[step]);
-        other
-    };
-    let all = changes.map(changed).into_iter();
-    all.filter(|other| other != case).collect()
 }
 
 /// The policies that every short sequence runs under.

@@ -25,10 +25,11 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 }
 
 async fn opened_late(run: &mut Run<'_>) {
-    let (Some(mut script), Some(late)) = (run.scripts(LATE).pop(), run.late.take()) else {
+    let late = run.late.get_mut().ok().and_then(Option::take);
+    let (Some(mut script), Some(late)) = (run.scripts(LATE).pop(), late) else {
         return;
     };
-    script.stand_still();
+    script.give_times();
     let (mut session, steps) = (Session::new(run, &script.case, 0), script.case.steps.len());
     let mut result = session.script(&script, 0..FIRST_LATE_STEP, 0).await;
     if result.is_ok() {

@@ -5,9 +5,11 @@ use std::fmt::{self, Debug, Write};
 use limiter_core::{Counting, MAX_COST, Timestamp};
 
 use super::case::Verb;
-use super::model::{Call, Model};
+use super::model::{Call, Model, Wrong};
 use super::result::CallResult;
-use super::sentence::Sentence::{self, E1, E2};
+use super::sentence::Sentence::{
+    self, A4, A5, A6, E1, E2, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
+};
 
 /// A wrong result from a store, or another failed check. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Mismatch {
     pub(crate) step: usize,
     /// The sentences that the case checks.
     pub(crate) citations: Vec<Sentence>,
+    /// The sentences that the result is likely to break, for a case that checks no particular one.
+    likely: Vec<Sentence>,
     pub(crate) text: String,
 }
 
@@ -28,7 +32,7 @@ impl fmt::Display for Mismatch {
         if !self.title.is_empty() {
             writeln!(f, "{}", self.title)?;
         }
-        for citation in &self.citations {
+        for citation in self.cited() {
             writeln!(f, "{citation}")?;
         }
         let text = self.text.trim_end();
@@ -51,30 +55,57 @@ impl Mismatch {
             call: 0,
             step: 0,
             citations: citations.to_vec(),
+            likely: Vec::new(),
             text,
+        }
+    }
+
+    /// Returns the sentences to cite.
+    pub(crate) fn cited(&self) -> &[Sentence] {
+        if self.citations.is_empty() {
+            &self.likely
+        } else {
+            &self.citations
         }
     }
 
     /// Returns the mismatch of the model's last call, with all calls and `text`.
     pub(crate) fn at_last(model: &Model, citations: &[Sentence], text: &str) -> Self {
+        Self::at(model, model.calls.len().saturating_sub(1), citations, text)
+    }
+
+    /// Returns the mismatch of a call, with all calls and `text`.
+    fn at(model: &Model, number: usize, citations: &[Sentence], text: &str) -> Self {
         Self {
-            call: model.calls.len().saturating_sub(1),
-            step: model.last_step(),
-            ..Self::new("", citations, calls(model) + text)
+            call: number,
+            step: model.calls.get(number).map_or(0, |planned| planned.step),
+            ..Self::new("", citations, calls(model, number) + text)
         }
     }
 
-    /// Returns the mismatch of a wrong result of the model's last call.
-    pub(crate) fn of(model: &Model, got: &CallResult) -> Self {
-        let Some(expected) = model.calls.last().map(|last| last.expected.comparable(got)) else {
+    /// Returns the mismatch of a wrong result.
+    pub(crate) fn of(model: &Model, (number, got): &Wrong) -> Self {
+        let Some(planned) = model.calls.get(*number) else {
             return Self::new("", &[], "there is no call");
         };
+        let others = [number.wrapping_sub(1), number + 1];
+        let others = others.iter().filter_map(|other| model.calls.get(*other));
+        let is_joint = planned.call.step.joint.with_previous
+            || others
+                .clone()
+                .any(|other| other.step > planned.step && other.call.step.joint.with_previous);
+        let verb = planned.call.step.verb;
+        let expected = planned.expected.comparable(got, is_joint.then_some(verb));
         let citations: &[Sentence] = match (&expected, got) {
             (CallResult::Failed(..), _) => &[E2],
             (_, CallResult::Failed(..)) => &[E1],
             _ => &[],
         };
-        Self::at_last(model, citations, &columns(model.start, &expected, got))
+        let text = columns(model.start, &expected, got);
+        Self {
+            likely: likely(&planned.call, &expected, got, is_joint),
+            ..Self::at(model, *number, citations, &text)
+        }
     }
 
     pub(crate) fn titled(self, title: impl Into<String>) -> Self {
@@ -92,6 +123,38 @@ impl Mismatch {
     }
 }
 
+/// Returns the sentences that a wrong result is likely to break, by the first value that differs.
+fn likely(call: &Call, expected: &CallResult, got: &CallResult, is_joint: bool) -> Vec<Sentence> {
+    if is_joint {
+        return vec![A4, A5, A6];
+    }
+    match (expected, got) {
+        (CallResult::Decided(expected), CallResult::Decided(got)) => {
+            let (ours, theirs) = (&expected.answer, &got.answer);
+            if ours.status.at() != theirs.status.at() || expected.clock != got.clock {
+                vec![T3]
+            } else if ours.appended != theirs.appended || expected.repeats != got.repeats {
+                vec![if call.step.id.is_some() { L9 } else { L4 }]
+            } else if ours.allowed != theirs.allowed {
+                vec![L2, L3]
+            } else if ours.receipt != theirs.receipt {
+                vec![L15]
+            } else {
+                vec![L2, L11]
+            }
+        }
+        (CallResult::Settled(expected), CallResult::Settled(got)) => {
+            let is_wrong = expected.changed.is_some() != got.changed.is_some();
+            match call.step.verb {
+                Verb::Renew(_) => vec![S9],
+                _ => vec![if is_wrong { S4 } else { S7 }],
+            }
+        }
+        (CallResult::Reset { .. }, _) => vec![S8],
+        _ => Vec::new(),
+    }
+}
+
 /// Returns a time as microseconds after (or before) `start`.
 fn since(start: Timestamp, at: Timestamp) -> String {
     match at.as_micros().checked_sub(start.as_micros()) {
@@ -103,7 +166,8 @@ fn since(start: Timestamp, at: Timestamp) -> String {
 /// Describes a call in one line.
 pub(crate) fn describe(model: &Model, call: &Call) -> String {
     let (step, log) = (call.step, call.log);
-    let mut text = match step.verb {
+    let mut text = if step.joint.with_previous { "and " } else { "" }.to_owned();
+    text += &match step.verb {
         Verb::Run(mode) => format!("{mode:?} {}", step.cost).to_lowercase(),
         Verb::Settle(other) if step.cost == 0 => format!("refund the entry of step {other}"),
         Verb::Settle(other) => format!("settle the entry of step {other} to {}", step.cost),
@@ -115,6 +179,12 @@ pub(crate) fn describe(model: &Model, call: &Call) -> String {
     }
     if let Some(id) = step.id {
         text += &format!(" with id {id:?}");
+    }
+    if step.joint.is_advisory {
+        text += ", advisory,";
+    }
+    if step.joint.keeps_charge {
+        text += ", keeping its charge,";
     }
     if step.verb == Verb::Reset {
         return text;
@@ -136,19 +206,16 @@ pub(crate) fn describe(model: &Model, call: &Call) -> String {
 /// The maximum number of calls printed before the wrong one.
 const MAX_CALLS_SHOWN: usize = 60;
 
-/// Prints the calls with their expected results. The last line starts with `>`.
-fn calls(model: &Model) -> String {
+/// Prints the calls with their expected results. The line of the wrong call starts with `>`.
+fn calls(model: &Model, wrong: usize) -> String {
     let mut text = format!("times in \u{b5}s since {}\n", model.start.as_micros());
-    let (last, skipped) = (
-        model.calls.len().saturating_sub(1),
-        model.calls.len().saturating_sub(MAX_CALLS_SHOWN + 1),
-    );
+    let skipped = model.calls.len().saturating_sub(MAX_CALLS_SHOWN + 1);
     if skipped > 0 {
         _ = writeln!(text, "  ... {skipped} calls");
     }
     for (number, planned) in model.calls.iter().enumerate().skip(skipped) {
         let (mark, at) = (
-            if number == last { '>' } else { ' ' },
+            if number == wrong { '>' } else { ' ' },
             since(model.start, planned.call.time),
         );
         let call = describe(model, &planned.call);

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use limiter_core::store::{At, Change, EntryId, LogKey, Mode, Op, Settlement, decide};
+use limiter_core::store::{
+    At, Change, EntryId, Facts, JointOp, LogKey, Mode, Op, Settlement, decide,
+};
 use limiter_core::{
     ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore, Timestamp, Window,
 };
@@ -76,6 +78,32 @@ impl Call {
         self
     }
 
+    /// Returns the operation of a call that is one of several. The reference's logs have one byte for a key.
+    pub(crate) fn joint_op<'a>(
+        &'a self,
+        policies: &'a [Policy],
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<JointOp<'a>> {
+        let log = LogKey::new(self.log.name(), std::slice::from_ref(&self.log.key));
+        self.joint_op_on(policies, log, salt, entry)
+    }
+
+    pub(crate) fn joint_op_on<'a>(
+        &self,
+        policies: &'a [Policy],
+        log: LogKey<'a>,
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<JointOp<'a>> {
+        // A store receives what `Op::checked` returns.
+        Some(JointOp {
+            op: self.op(policies, log, salt, entry)?.checked().ok()?,
+            is_advisory: self.step.joint.is_advisory,
+            keeps_charge: self.step.joint.keeps_charge,
+        })
+    }
+
     /// Returns the operation of an acquire, a peek or a record. `entry` returns the id of the entry that a step returned.
     pub(crate) fn op<'a>(
         &self,
@@ -126,6 +154,9 @@ impl Call {
     }
 }
 
+/// A wrong result: the number of the call, and the result.
+pub(crate) type Wrong = (usize, CallResult);
+
 /// A call and its expected result.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -160,8 +191,8 @@ pub(crate) struct Model {
     pub(crate) logs: Vec<LogId>,
     /// How long each log is kept after its newest entry. `None` if its last append was at a given time.
     kept: HashMap<LogId, Option<Window>>,
-    /// The number of a dropped call that has not taken effect.
-    dropped: Option<usize>,
+    /// The numbers of the dropped calls that have not taken effect. Several are one call.
+    dropped: Vec<usize>,
 }
 
 impl Model {
@@ -181,7 +212,7 @@ impl Model {
             issued: BTreeMap::new(),
             logs: Vec::new(),
             kept: HashMap::new(),
-            dropped: None,
+            dropped: Vec::new(),
         }
     }
 
@@ -202,7 +233,7 @@ impl Model {
     /// Returns the first step that returned a receipt of an entry.
     pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
         let mut issued = self.issued.iter();
-        let found = issued.find(|(_, issued)| issued.receipt.entry() == entry.name);
+        let found = issued.find(|(_, issued)| issued.receipt.entry() == entry.id);
         found.map(|(step, _)| *step)
     }
 
@@ -229,10 +260,10 @@ impl Model {
             // time, which S1 and L13 leave open.
             // A renewal with an id finds it at any later time.
             let is_namesake = |entry: &ReferenceEntry| {
-                entry.id.is_some()
-                    && entry.id == issued.id
+                entry.callers_id.is_some()
+                    && entry.callers_id == issued.id
                     && (entry.at == issued.receipt.at() || step.id.is_some())
-                    && entry.name != issued.receipt.entry()
+                    && entry.id != issued.receipt.entry()
             };
             if self.entries(log).iter().any(is_namesake) {
                 return None;
@@ -278,28 +309,48 @@ impl Model {
         self.calls.len() - 1
     }
 
-    /// Adds a call, and compares the store's result with the expected one. `receipts` are the store's receipts, by step.
+    /// Adds a call, or several that are one, each with its step. Compares the store's results with the expected ones. `receipts` are
+    /// the store's receipts, by step.
     ///
     /// # Errors
-    /// Returns a wrong result.
+    /// Returns the first wrong result.
     pub(crate) fn compare(
         &mut self,
-        step: usize,
-        call: Call,
+        calls: &[(usize, Call)],
         receipts: &BTreeMap<usize, Receipt>,
-        got: &CallResult,
-    ) -> Result<(), CallResult> {
-        let number = self.add(step, call);
-        let result = self.apply(number);
-        let own = |step| self.issued.get(&step).map(|issued| issued.receipt);
-        let expected = result.with_original(|| self.original(step, &call, own));
-        let theirs = |step| receipts.get(&step).copied();
-        let got = got
-            .clone()
-            .with_original(|| self.original(step, &call, theirs));
-        let agrees = expected.comparable(&got) == got;
-        Arc::make_mut(&mut self.calls[number]).expected = expected;
-        if agrees { Ok(()) } else { Err(got) }
+        got: &[CallResult],
+    ) -> Result<(), Wrong> {
+        let numbers: Vec<usize> = calls
+            .iter()
+            .map(|(step, call)| self.add(*step, *call))
+            .collect();
+        let mut wrong = None;
+        let results = self.apply(&numbers);
+        for (((number, result), (step, call)), got) in
+            numbers.iter().zip(results).zip(calls).zip(got)
+        {
+            let own = |step| self.issued.get(&step).map(|issued| issued.receipt);
+            let expected = result.with_original(|| self.original(*step, call, own));
+            let theirs = |step| receipts.get(&step).copied();
+            let got = got
+                .clone()
+                .with_original(|| self.original(*step, call, theirs));
+            let is_joint = calls.len() > 1;
+            let agrees = expected.comparable(&got, is_joint.then_some(call.step.verb)) == got;
+            Arc::make_mut(&mut self.calls[*number]).expected = expected;
+            if !agrees {
+                wrong = wrong.or(Some((*number, got)));
+            }
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Adds calls that the store could not make as one.
+    pub(crate) fn add_refused(&mut self, calls: &[(usize, Call)]) {
+        for (step, call) in calls {
+            let number = self.add(*step, *call);
+            Arc::make_mut(&mut self.calls[number]).expected = CallResult::NotTogether;
+        }
     }
 
     /// Returns the step whose entry a step's receipt names, if it is another one.
@@ -319,7 +370,7 @@ impl Model {
         };
         let own = entry(step)?;
         let is_it = |(other, issued): &(&usize, &Issued)| {
-            let holds = |entry: &ReferenceEntry| entry.name == issued.receipt.entry();
+            let holds = |entry: &ReferenceEntry| entry.id == issued.receipt.entry();
             **other != step
                 && !issued.is_stale
                 && issued.log == call.log
@@ -329,19 +380,70 @@ impl Model {
         self.issued.iter().find(is_it).map(|(step, _)| *step)
     }
 
+    /// Applies calls to the reference store, several as one.
+    fn apply(&mut self, numbers: &[usize]) -> Vec<CallResult> {
+        if let [number] = numbers {
+            return vec![self.apply_alone(*number)];
+        }
+        let calls: Vec<(usize, Call)> = numbers
+            .iter()
+            .map(|number| (self.calls[*number].step, self.calls[*number].call))
+            .collect();
+        let policies = Arc::clone(&self.policies);
+        let entry = |step| self.entry_of(step);
+        let ops = calls
+            .iter()
+            .filter_map(|(_, call)| call.joint_op(&policies, SALT, entry));
+        let ops: Vec<JointOp<'_>> = ops.collect();
+        self.reference.stop_clock(calls[0].1.time);
+        let facts = self.reference.apply_all_now(&ops);
+        let noted = calls.iter().zip(&ops).zip(facts);
+        let noted = noted.map(|(((step, call), joint), facts)| {
+            self.noted(*step, call, &joint.answered_by(&facts), facts)
+        });
+        noted.collect()
+    }
+
+    fn entry_of(&self, step: usize) -> Option<EntryId> {
+        let issued = self.issued.get(&step);
+        issued.map(|issued| issued.receipt.entry())
+    }
+
+    /// Returns the calls of some steps that can be made as one, each with its step.
+    pub(crate) fn joint_calls(
+        &self,
+        case: &Case,
+        steps: std::ops::Range<usize>,
+        at: At,
+    ) -> Vec<(usize, Call)> {
+        let mut calls: Vec<(usize, Call)> = Vec::new();
+        for number in steps {
+            let Some(call) = self.call(case.steps[number], at) else {
+                continue;
+            };
+            let entry = |step| self.entry_of(step);
+            let joint = call.joint_op(&self.policies, SALT, entry);
+            let is_new = calls.iter().all(|(_, other)| other.log != call.log);
+            if is_new && joint.is_some() {
+                calls.push((number, call));
+            }
+        }
+        calls
+    }
+
     /// Applies a call to the reference store.
-    fn apply(&mut self, number: usize) -> CallResult {
+    fn apply_alone(&mut self, number: usize) -> CallResult {
         let Planned { call, step, .. } = *self.calls[number];
         let (policies, key) = (Arc::clone(&self.policies), [call.log.key]);
         let log = LogKey::new(call.log.name(), &key);
-        let entry = |step| {
-            let issued = self.issued.get(&step);
-            issued.map(|issued| issued.receipt.entry())
-        };
+        let entry = |step| self.entry_of(step);
         self.reference.stop_clock(call.time);
         if let Some(op) = call.op(&policies, log, SALT, entry) {
             return match op.checked() {
-                Ok(op) => self.run(step, &call, &op),
+                Ok(op) => {
+                    let facts = self.reference.apply_now(&op);
+                    self.noted(step, &call, &op, facts)
+                }
                 Err(error) => CallResult::Failed(error.kind(), String::new()),
             };
         }
@@ -381,8 +483,8 @@ impl Model {
         self.kept.insert(call.log, window);
     }
 
-    fn run(&mut self, step: usize, call: &Call, op: &Op<'_>) -> CallResult {
-        let facts = self.reference.apply_now(op);
+    /// Notes what an operation changed, and decides.
+    fn noted(&mut self, step: usize, call: &Call, op: &Op<'_>, facts: Facts) -> CallResult {
         let raw_facts = RawFacts::from(&facts);
         if raw_facts.outcome == RawFacts::APPENDED {
             self.keep(call, op);
@@ -401,22 +503,30 @@ impl Model {
         CallResult::decided(&decision, Some(raw_facts))
     }
 
-    /// Adds a call that was dropped. It has not taken effect yet.
-    pub(crate) fn drop_call(&mut self, step: usize, call: Call) {
-        self.dropped = Some(self.add(step, call));
+    /// Adds a call that was dropped, or several that are one. It has not taken effect yet.
+    pub(crate) fn drop_calls(&mut self, calls: &[(usize, Call)]) {
+        let added = calls.iter().map(|(step, call)| self.add(*step, *call));
+        self.dropped = added.collect();
     }
 
     /// Returns the same history after the dropped call took effect. At the store's clock, it appended the entry at `newest`. Its
     /// receipt is lost.
     pub(crate) fn with_dropped_call(&self, newest: Option<Timestamp>) -> Option<Self> {
-        let number = self.dropped?;
         let mut other = self.clone();
-        other.dropped = None;
-        let planned = Arc::make_mut(&mut other.calls[number]);
-        planned.call = planned.call.happened(newest.unwrap_or(planned.call.time));
-        let step = planned.step;
-        _ = other.apply(number);
-        other.issued.remove(&step);
+        let numbers = std::mem::take(&mut other.dropped);
+        let mut steps = Vec::new();
+        for number in &numbers {
+            let planned = Arc::make_mut(&mut other.calls[*number]);
+            planned.call = planned.call.happened(newest.unwrap_or(planned.call.time));
+            steps.push(planned.step);
+        }
+        if numbers.is_empty() {
+            return None;
+        }
+        _ = other.apply(&numbers);
+        steps
+            .iter()
+            .for_each(|step| drop(other.issued.remove(step)));
         Some(other)
     }
 

@@ -50,6 +50,22 @@ pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
         .unwrap_or(limit)
 }
 
+/// Returns the limit with the longest lease up to `micros` that it may have. It counts the same window.
+pub(crate) fn leased(of: Limit, micros: u64) -> Limit {
+    let window = of.window().as_micros();
+    let longest = micros.min(window / 2);
+    let lease = RESOLUTIONS.into_iter().rfind(|lease| *lease <= longest);
+    let leased = lease.and_then(|micros| {
+        let stated = limit(of.max(), window - micros);
+        let stated = stated.with_lease(Duration::from_micros(micros)).ok()?;
+        let resolution = of.resolution();
+        resolution.map_or(Some(stated), |resolution| {
+            stated.with_resolution(resolution).ok()
+        })
+    });
+    leased.unwrap_or(of)
+}
+
 /// Returns limits of which some have a resolution: this fraction of the shortest of their windows. Exact for 0.
 pub(crate) fn coarse(limits: &[(Limit, bool)], fraction: u64) -> Vec<Limit> {
     let some = limits.iter().filter(|(_, is_coarse)| *is_coarse);

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use limiter_core::store::{Facts, Outcome, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, Mode, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Decision, ErrorKind, LimitStatus, Status, Timestamp};
 
+use super::case::Verb;
 use crate::answer::Answer;
 
 /// The result of a call, expected or actual.
@@ -20,6 +21,8 @@ pub(crate) enum CallResult {
     Failed(ErrorKind, String),
     /// The call's future was dropped.
     Dropped,
+    /// The store cannot make the call as one with others.
+    NotTogether,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,35 @@ pub(crate) struct RawFacts {
 
 impl RawFacts {
     pub(crate) const APPENDED: &str = "Appended";
+    pub(crate) const REPEATED: &str = "Repeated";
+}
+
+impl Decided {
+    /// Takes over what is unspecified for one of several operations.
+    fn relax(&mut self, joint: Option<Verb>, got: &Self) {
+        // A store need not know whether a repeated entry has a receipt.
+        if self
+            .raw_facts
+            .is_some_and(|facts| facts.outcome == RawFacts::REPEATED)
+            && got.answer.receipt.is_none()
+        {
+            (self.answer.receipt, self.repeats) = (None, None);
+        }
+        // A record that another one denied may be above the maximum, so that no wait helps: which limit binds is unspecified.
+        let values = |answer: &Answer| -> Vec<_> {
+            let of =
+                |limit: &LimitStatus| (limit.used(), limit.refill_after(), limit.reset_after());
+            answer.status.limits().iter().map(of).collect()
+        };
+        let is_held = joint == Some(Verb::Run(Mode::Record)) && !self.answer.appended;
+        if is_held
+            && self.answer.status.at() == got.answer.status.at()
+            && values(&self.answer) == values(&got.answer)
+        {
+            self.answer.status = got.answer.status.clone();
+            self.answer.retry_after = got.answer.retry_after;
+        }
+    }
 }
 
 impl From<&Facts> for RawFacts {
@@ -59,7 +91,7 @@ impl From<&Facts> for RawFacts {
         let outcome = match facts.outcome {
             Outcome::Nothing => "Nothing",
             Outcome::Appended(_) => Self::APPENDED,
-            Outcome::Repeated { .. } => "Repeated",
+            Outcome::Repeated { .. } => Self::REPEATED,
         };
         Self {
             outcome,
@@ -108,11 +140,14 @@ impl CallResult {
         self
     }
 
-    /// Returns this expected result, without what the store's result leaves out.
-    pub(crate) fn comparable(&self, got: &Self) -> Self {
+    /// Returns this expected result, without what the store's result leaves out. `joint` is the verb of a call that is one of several.
+    pub(crate) fn comparable(&self, got: &Self, joint: Option<Verb>) -> Self {
         match (self.clone(), got) {
             (Self::Decided(mut expected), Self::Decided(got)) => {
                 expected.raw_facts = expected.raw_facts.filter(|_| got.raw_facts.is_some());
+                if joint.is_some() {
+                    expected.relax(joint, got);
+                }
                 Self::Decided(expected)
             }
             (Self::Failed(kind, _), Self::Failed(_, text)) => Self::Failed(kind, text.clone()),
@@ -175,6 +210,7 @@ impl fmt::Display for CallResult {
             Self::Failed(kind, text) if text.is_empty() => write!(f, "error {kind:?}")?,
             Self::Failed(_, text) => write!(f, "error {text}")?,
             Self::Dropped => f.write_str("dropped")?,
+            Self::NotTogether => f.write_str("not together with others")?,
         }
         let Some(status) = self.status() else {
             return Ok(());

@@ -7,25 +7,25 @@
 pub(super) mod clock;
 pub(super) mod run_script;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{At, LogKey, Mode};
-use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
+use limiter_core::{SharedStore, Timestamp, WindowStore};
 
 use super::caller::{Caller, Route, StoreKeys};
 use super::case::{Case, Step, Verb};
 use super::mismatch::Mismatch;
-use super::model::{Call, Model};
+use super::model::{Call, LogId, Model};
 use super::result::CallResult;
 use super::script::Script;
-use super::sleep::{DropAfter, sleep_on};
+use super::sentence::Sentence::{A1, T2, T4};
+use super::suite::Sweep;
 use super::suite::run::{Run, reset_all};
+use super::tasks::{DropAfter, sleep_on};
 use clock::{ClockCheck, Moment};
-
-/// A function that makes the store sweep.
-pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Calls a store, and compares its results with the reference store's at the times that the store stated.
 pub(crate) struct Session {
@@ -44,7 +44,12 @@ pub(crate) struct Session {
     clock: ClockCheck,
     /// The time of the first call.
     first: Option<Timestamp>,
+    /// Whether the store made calls of several operations as one.
+    pub(crate) together: HashMap<Together, bool>,
 }
+
+/// What the store's ability to make calls as one may depend on: everything except the time and what the logs hold.
+type Together = Vec<(LogId, String)>;
 
 impl Session {
     /// Returns a session with the policies and limiters of `case`.
@@ -59,6 +64,7 @@ impl Session {
             caller: Caller::new(store_keys),
             clock: ClockCheck::new(None, false),
             first: None,
+            together: HashMap::new(),
         }
     }
 
@@ -128,7 +134,10 @@ impl Session {
         when: impl Fn(usize, Option<Timestamp>) -> At,
     ) -> Result<(), Mismatch> {
         let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
-        for number in range {
+        let mut next = range.start;
+        while next < range.end {
+            let (number, members) = (next, case.call_at(next));
+            next = members.end;
             let step = case.steps[number];
             let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
             if !after.is_zero() {
@@ -138,16 +147,28 @@ impl Session {
             }
             elapsed += after;
             let when = when(number, self.first);
-            // There is no call, for example, without a receipt.
-            let Some(call) = self.model.call(step, when) else {
-                continue;
-            };
-            self.call(number, call).await?;
+            let calls = self.calls_of(case, members, when);
+            match &calls[..] {
+                // There is no call, for example, without a receipt.
+                [] => continue,
+                [(number, call)] => self.call(*number, *call).await?,
+                _ => self.call_joint(&calls).await?,
+            }
             if self.peeks && step.verb != Verb::Run(Mode::Peek) {
                 self.peek_all(number, when).await?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the calls of some steps that are one call, each with its step.
+    fn calls_of(&self, case: &Case, steps: Range<usize>, when: At) -> Vec<(usize, Call)> {
+        if steps.len() > 1 {
+            return self.model.joint_calls(case, steps, when);
+        }
+        let number = steps.start;
+        let call = self.model.call(case.steps[number], when);
+        call.map(|call| (number, call)).into_iter().collect()
     }
 
     /// Peeks at each log with every policy and at all entries, and resets it.
@@ -175,46 +196,113 @@ impl Session {
         if let Some(sweep) = &self.sweep {
             sweep().await;
         }
-        let (store, before) = (self.handle().clone(), Moment::now());
+        let store = self.handle().clone();
+        let before = Moment::now(&store);
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
         let made = self.caller.call(&store, &self.model, step, &call, route);
         let got = made.await;
-        self.answered(step, call, (before, got))
+        self.answered(&[(step, call)], (before, vec![got]))
     }
 
-    /// Makes a step's call and drops its future. Returns `true` if it had already finished.
-    pub(crate) async fn dropped_step(
+    /// Makes calls as one. If the store cannot, checks that nothing has changed.
+    async fn call_joint(&mut self, calls: &[(usize, Call)]) -> Result<(), Mismatch> {
+        if let Some(sweep) = &self.sweep {
+            sweep().await;
+        }
+        let store = self.handle().clone();
+        let before = Moment::now(&store);
+        let got = self.caller.call_joint(&store, &self.model, calls).await;
+        let about = |(_, call): &(usize, Call)| {
+            let timeless = Step {
+                after: 0,
+                ..call.step
+            };
+            let of = (timeless, call.policy, call.limiter_policy);
+            (call.log, format!("{of:?}"))
+        };
+        let together = *self
+            .together
+            .entry(calls.iter().map(about).collect())
+            .or_insert(got.is_some());
+        let Some(got) = got else {
+            self.model.add_refused(calls);
+            if together {
+                let text = "the store returned `None` for operations that it applied as one before";
+                return Err(Mismatch::at_last(&self.model, &[A1], text));
+            }
+            for (step, call) in calls {
+                let peek = self.model.peek_all(call.log, call.at);
+                let unchanged = self.call(*step, peek).await;
+                unchanged.map_err(|mismatch| mismatch.under(", after `None`", &[A1]))?;
+            }
+            return Ok(());
+        };
+        self.answered(calls, (before, got))
+    }
+
+    /// Makes the call of some steps and drops its future. Returns `true` if it had already finished.
+    pub(crate) async fn dropped_call(
         &mut self,
-        number: usize,
-        step: Step,
+        case: &Case,
+        steps: Range<usize>,
         when: At,
         after: DropAfter,
     ) -> Result<bool, Mismatch> {
-        let Some(call) = self.model.call(step, when) else {
-            return Ok(true);
+        let mut calls = self.calls_of(case, steps, when);
+        let store = self.handle().clone();
+        let before = Moment::now(&store);
+        let (caller, model) = (&mut self.caller, &self.model);
+        let done = match &calls[..] {
+            [] => return Ok(true),
+            [(number, call)] => {
+                let future = caller.call(&store, model, *number, call, Route::Facts);
+                after.poll(future).await.map(|got| Some(vec![got]))
+            }
+            _ => after.poll(caller.call_joint(&store, model, &calls)).await,
         };
-        let (store, before) = (self.handle().clone(), Moment::now());
-        let route = Route::Facts;
-        let future = self.caller.call(&store, &self.model, number, &call, route);
-        if let Some(got) = after.poll(future).await {
-            return self.answered(number, call, (before, got)).map(|()| true);
+        match done {
+            Some(Some(got)) => self.answered(&calls, (before, got)).map(|()| true),
+            Some(None) => {
+                self.model.add_refused(&calls);
+                Ok(true)
+            }
+            None => {
+                let happened = |call: Call| call.happened(before.system);
+                calls
+                    .iter_mut()
+                    .for_each(|(_, call)| *call = happened(*call));
+                self.model.drop_calls(&calls);
+                Ok(false)
+            }
         }
-        self.model.drop_call(number, call.happened(before.system));
-        Ok(false)
     }
 
-    /// Compares a call's result, and its time.
+    /// Compares the results of calls that are one, and their time.
     fn answered(
         &mut self,
-        step: usize,
-        call: Call,
-        (before, got): (Moment, CallResult),
+        calls: &[(usize, Call)],
+        (before, got): (Moment, Vec<CallResult>),
     ) -> Result<(), Mismatch> {
-        let (after, newest, stated) = (Moment::now(), self.model.newest(call.log), got.clock());
+        let after = Moment::now(self.handle());
+        let call = calls[0].1;
+        let (newest, stated) = (self.model.newest(call.log), got[0].clock());
         self.turn += 1;
         self.first = self.first.or(stated);
-        self.compare(step, call.happened(stated.unwrap_or(before.system)), &got)?;
+        let time = stated.unwrap_or(before.system);
+        let happened = |(step, call): &(usize, Call)| (*step, call.happened(time));
+        let calls: Vec<(usize, Call)> = calls.iter().map(happened).collect();
+        self.compare(&calls, &got)?;
         if let (At::StoreClock, Some(stated)) = (call.at, stated) {
+            if let (Some(low), Some(high)) = (before.store, after.store)
+                && !(low..=high).contains(&stated)
+            {
+                let [low, high] = [low, high].map(Timestamp::as_micros);
+                let stated = stated.as_micros();
+                let text = format!(
+                    "the operation happened at {stated} \u{b5}s, while `WindowStore::clock` went from {low} to {high}"
+                );
+                return Err(Mismatch::at_last(&self.model, &[T2, T4], &text));
+            }
             self.clock
                 .check(stated, newest, (before, after))
                 .map_err(|(citations, text)| Mismatch::at_last(&self.model, &citations, &text))?;
@@ -223,34 +311,45 @@ impl Session {
     }
 
     /// Compares a result with the expected one. The store may have forgotten the log, and a dropped call may have taken effect.
-    fn compare(&mut self, step: usize, call: Call, got: &CallResult) -> Result<(), Mismatch> {
-        let (log, receipts, before) = (call.log, &self.caller.receipts, self.model.clone());
-        let Err(wrong) = self.model.compare(step, call, receipts, got) else {
+    fn compare(&mut self, calls: &[(usize, Call)], got: &[CallResult]) -> Result<(), Mismatch> {
+        let (receipts, before) = (&self.caller.receipts, self.model.clone());
+        let Err(wrong) = self.model.compare(calls, receipts, got) else {
             return Ok(());
         };
         // If the result states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got.clock().is_some() {
-            call.time
+        let now = if got[0].clock().is_some() {
+            calls[0].1.time
         } else {
-            Moment::now().system
+            Moment::now(self.handle()).system
         };
+        let logs = || calls.iter().map(|(_, call)| call.log);
         let forgotten = |model: &Model| {
-            let may_forget = model.may_forget(log, now);
-            model.forgotten(log).filter(|_| may_forget)
+            let mut old = logs().filter(|log| model.may_forget(*log, now));
+            let first = model.forgotten(old.next()?)?;
+            Some(old.fold(first, |model, log| model.forgotten(log).unwrap_or(model)))
         };
-        let changed = before.with_dropped_call(got.newest());
+        let changed = before.with_dropped_call(got[0].newest());
         let both = changed.as_ref().and_then(forgotten);
-        for mut other in [changed, forgotten(&before), both].into_iter().flatten() {
-            if other.compare(step, call, receipts, got).is_ok() {
+        // The log may also be forgotten before the dropped call takes effect.
+        let earlier = forgotten(&before);
+        let then_changed = earlier
+            .as_ref()
+            .and_then(|model| model.with_dropped_call(got[0].newest()));
+        let others = [changed, earlier, both, then_changed];
+        for mut other in others.into_iter().flatten() {
+            if other.compare(calls, receipts, got).is_ok() {
                 self.model = other;
                 return Ok(());
             }
         }
         let mut mismatch = Mismatch::of(&self.model, &wrong);
-        let early = before.forgotten(log);
-        if early.is_some_and(|mut other| other.compare(step, call, receipts, got).is_ok()) {
-            mismatch.citations = vec![before.keeps(log)];
-            mismatch.text += "\nthe store has forgotten the log too early";
+        let is_early = |log: &LogId| {
+            let early = before.forgotten(*log);
+            early.is_some_and(|mut other| other.compare(calls, receipts, got).is_ok())
+        };
+        if let Some(log) = logs().find(is_early) {
+            mismatch.citations.push(before.keeps(log));
+            mismatch.text += "\na store that had forgotten the log would return this";
         }
         Err(mismatch)
     }
@@ -301,6 +400,6 @@ pub(crate) fn planned(case: &Case) -> Model {
     let store: SharedStore = Arc::new(crate::ReferenceStore::new());
     let keys = StoreKeys::of(case, |key| vec![key]);
     let mut session = Session::on(vec![store], keys, case);
-    futures::executor::block_on(session.replay(case)).unwrap();
+    crate::conformance::suite::macros::block_on(session.replay(case)).unwrap();
     session.model
 }

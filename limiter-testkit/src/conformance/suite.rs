@@ -1,36 +1,30 @@
-//! The suite: its settings, phases and reports.
+//! The suite: its settings and its reports.
 
 pub(super) mod failure;
 pub mod macros;
+pub(super) mod regressions;
 pub(super) mod report;
 pub(super) mod run;
 pub(super) mod sizes;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::executor::block_on;
 use limiter_core::store::LogKey;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::caller::salt;
-use super::mismatch::Mismatch;
-use super::sentence::Sentence::C2;
-use super::session::Sweep;
-use super::spawn::{Spawner, Task};
-use super::watched::{Watch, watched};
-use super::{
-    cancel, cases, contention, forgetting, generated, golden, handles, long_log, several,
-    store_clock,
-};
-use failure::Failure;
-use report::{Phase, Report};
-use run::Run;
+use regressions::Regressions;
+use report::Phase;
 use sizes::Sizes;
 
 /// A function that makes a log unreadable.
 pub(super) type Damage = Arc<dyn Fn(LogKey<'_>) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A function that makes the store sweep.
+pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Checks a store against the contract; see the [module](super).
 ///
@@ -44,7 +38,7 @@ pub(super) type Damage = Arc<dyn Fn(LogKey<'_>) -> BoxFuture<'static, ()> + Send
 #[derive(Clone)]
 #[must_use = "a suite does nothing until it runs"]
 pub struct Suite {
-    phases: Option<Vec<Phase>>,
+    pub(super) phases: Option<Vec<Phase>>,
     pub(super) seed: u64,
     pub(super) sizes: Sizes,
     /// How far the store's clock may be from the system clock. `None` if its epoch differs.
@@ -53,20 +47,22 @@ pub struct Suite {
     pub(super) sweep: Option<Sweep>,
     /// Makes a log unreadable.
     pub(super) damage: Option<Damage>,
-    pub(super) spawner: Spawner,
+    pub(super) regressions: Option<Regressions>,
+    /// Another store of the same kind.
+    pub(super) beside: Option<SharedStore>,
 }
 
 impl Suite {
     fn with_sizes(sizes: Sizes, tolerance: Duration) -> Self {
-        let (seed, spawner) = (salt() as u64, Spawner::threads());
         Self {
             phases: None,
-            seed,
+            seed: salt() as u64,
             sizes,
             tolerance: Some(tolerance),
             sweep: None,
             damage: None,
-            spawner,
+            regressions: None,
+            beside: None,
         }
     }
 
@@ -145,87 +141,18 @@ impl Suite {
         self
     }
 
-    /// Sets how to start a task: `spawn` starts it and returns a future that ends when the task ends. Default: one
-    /// thread per task. A store that needs its runtime starts tasks there:
-    ///
-    /// ```
-    /// # use limiter_testkit::conformance::Suite;
-    /// # let suite =
-    /// Suite::new().spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }))
-    /// # ;
-    /// ```
-    pub fn spawn(mut self, spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
-        self.spawner = Spawner::new(spawn);
+    /// Sets another store of the same kind, with other logs. The suite checks that the two have different
+    /// [identities](limiter_core::WindowStore::identity).
+    pub fn beside<S: WindowStore + ?Sized>(mut self, other: Arc<S>) -> Self {
+        self.beside = Some(Arc::new(other));
         self
     }
 
-    /// Runs the suite on a store.
-    ///
-    /// Every key starts with a random prefix, or is empty and has a random name, so the store may be live and shared. The suite
-    /// removes every log at the end, unless the store fails.
-    ///
-    /// # Errors
-    /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run also
-    /// fails, and so does a call that takes longer than [`Sizes::call`].
-    pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
-        self.run_all(vec![store], None).await
-    }
-
-    /// Runs the suite on several handles of one store, for example several connections to a server or several openings of a
-    /// file, and on one more that `open` opens after others have written. It must find what they wrote.
-    /// [`Phase::Handles`] uses all of them, in turn and concurrently. Other phases use the first.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn run_handles<S: WindowStore + ?Sized>(
-        &self,
-        handles: Vec<Arc<S>>,
-        open: impl Future<Output = Arc<S>> + Send,
-    ) -> Result<Report, Failure> {
-        let open = async { Arc::new(open.await) as SharedStore };
-        self.run_all(handles, Some(Box::pin(open))).await
-    }
-
-    async fn run_all<S: WindowStore + ?Sized>(
-        &self,
-        handles: Vec<Arc<S>>,
-        late: Option<BoxFuture<'_, SharedStore>>,
-    ) -> Result<Report, Failure> {
-        let watch = Watch::new(self.sizes.call);
-        let handles: Vec<SharedStore> = handles
-            .into_iter()
-            .map(|handle| watched(Arc::new(handle), &watch))
-            .collect();
-        let late = late.map(|late| -> BoxFuture<'_, SharedStore> {
-            let watch = Arc::clone(&watch);
-            Box::pin(async move { watched(late.await, &watch) })
-        });
-        let mut phases = self.phases.clone().unwrap_or(Phase::ALL.to_vec());
-        phases
-            .retain(|phase| self.phases.is_some() || handles.len() > 1 || *phase != Phase::Handles);
-        let mut run = Run::new(self, late);
-        for phase in phases {
-            run.handles.clone_from(&handles);
-            if phase != Phase::Handles {
-                run.handles.truncate(1);
-            }
-            run_phase(&mut run, phase).await;
-            if let Some(text) = watch.hung() {
-                run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
-            }
-            if !run.mismatches.is_empty() {
-                return Err(Failure::new(phase, run.mismatches, self.seed));
-            }
-        }
-        Ok(run.report)
-    }
-
-    /// Like [`run`](Self::run), for a store that needs no runtime.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_blocking<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
-        block_on(self.run(store))
+    /// Sets the file that keeps the sequences that fail, as text that can be edited. The suite runs them first. Default: none, and
+    /// with [`conformance_tests!`](crate::conformance_tests), `proptest-regressions/NAME.txt` in the package.
+    pub fn regressions(mut self, file: impl Into<PathBuf>) -> Self {
+        self.regressions = Some(Regressions(file.into()));
+        self
     }
 }
 
@@ -242,34 +169,5 @@ impl fmt::Debug for Suite {
         out.field("phases", phases)
             .field("sizes", sizes)
             .finish_non_exhaustive()
-    }
-}
-
-/// Runs one phase.
-async fn run_phase(run: &mut Run<'_>, phase: Phase) {
-    run.phase = phase;
-    if run.handles.is_empty() {
-        let text = "the list of handles is empty";
-        return run.fail(Mismatch::new("no store", &[], text));
-    }
-    match phase {
-        Phase::Golden => golden::run(run).await,
-        Phase::Cases => cases::run(run).await,
-        Phase::LongLog => long_log::run(run).await,
-        Phase::StoreClock => store_clock::run(run).await,
-        Phase::Forgetting => forgetting::run(run).await,
-        Phase::Cancel => cancel::run(run).await,
-        Phase::Handles => handles::run(run).await,
-        Phase::Exhaustive => generated::exhaustive(run).await,
-        Phase::Random => generated::random(run).await,
-        Phase::Contention => contention::run(run).await,
-        Phase::Several => several::run(run).await,
-    }
-    if run.mismatches.is_empty() && run.report.calls_of(phase) == 0 {
-        let text = match phase {
-            Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
-            _ => "nothing to run",
-        };
-        run.fail(Mismatch::new("nothing was checked", &[], text));
     }
 }

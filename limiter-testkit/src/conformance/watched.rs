@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore};
 
-use super::sleep::within;
+use super::tasks::within;
 
 /// How long the calls of a run take.
 #[derive(Debug)]

@@ -1,8 +1,12 @@
 //! A store of core's logs with one flaw, of a kind that no mutation of a log makes: keys, clocks, expiry, handles, concurrency and
 //! cancellation. `scripts/mutants` checks that the suite finds wrong logs.
 
+mod joint;
+mod rules;
+
 use std::collections::HashMap;
 use std::mem::{ManuallyDrop, take};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
@@ -11,8 +15,9 @@ use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, St
 use Sentence::*;
 use async_trait::async_trait;
 use limiter_core::store::*;
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, Name, Receipt, SharedStore};
+use limiter_core::{BoxFuture, Clock, Decision, Error, ErrorKind, Name, Receipt, SharedStore};
 use limiter_core::{Timestamp, Window, WindowStore};
+use limiter_testkit::MockClock;
 use limiter_testkit::conformance::{Phase, Sentence};
 
 /// A phase that always finds the flaw, a sentence that the failure cites, and the name.
@@ -23,6 +28,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (StoreClock, T3, "RunsBack"),
     (StoreClock, T3, "WaitsFromNewest"),
     (StoreClock, T4, "StopsItsClock"),
+    (StoreClock, T4, "HasAClockThatStands"),
     (StoreClock, T4, "TellsMilliseconds"),
     (Cancel, T5, "BlocksItsThread"),
     (Cancel, T5, "BlocksWhenContended"),
@@ -35,6 +41,14 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Cases, L1, "SharesTheEmptyKey"),
     (Cases, L3, "IgnoresWeights"),
     (Cases, L9, "IgnoresIds"),
+    (Cases, L2, "CountsWithoutTheLease"),
+    (Cases, L9, "FreesIdsWithoutTheLease"),
+    (Cases, S4, "EndsReceiptsWithoutTheLease"),
+    (Cases, M2, "MergesWithoutTheLease"),
+    (Cases, M1, "MergesByTheShortestWindow"),
+    (Cases, M1, "MergesByTheLongestWindow"),
+    (Cases, M1, "MergesAcrossItsOwnWindows"),
+    (Cases, M1, "MergesAcrossTheLimitersWindows"),
     (Cases, S4, "RefundsWhatHasLeft"),
     (Cases, S1, "SettlesOnAnyKey"),
     (Cases, S8, "ResetsAllKeys"),
@@ -49,10 +63,32 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Handles, L12, "HidesItsIds"),
     (Handles, L12, "OpeningClears"),
     (LongLog, L14, "CountsIn16Bits"),
+    (Several, A2, "SharesItsIdentity"),
     (Several, A1, "ChangesALogAndCannot"),
+    (Several, A1, "CannotOnUsedLogs"),
     (Several, A2, "ChangesOneAfterTheOther"),
+    (Several, A2, "JoinsUnderTheFirstName"),
+    (Several, A2, "OneClockForAllLogs"),
+    (Several, T3, "JointWaitsFromNewest"),
+    (Several, A3, "RecordsDeny"),
+    (Several, A3, "AdvisoryOperationsDeny"),
+    (Several, A3, "PeeksDoNotDeny"),
+    (Several, A3, "AdvisoryRepetitionsDeny"),
+    (Several, A3, "RepetitionsDoNotDeny"),
+    (Several, A4, "ForgetsTheFifth"),
+    (Several, A4, "LosesIdsOfJointAppends"),
+    (Several, A2, "FactsBeforeJointAppends"),
     (Several, A5, "ChargesWhatFits"),
+    (Several, A5, "DeniesByTheFirstOfAll"),
+    (Several, A5, "DeniesByTheLast"),
+    (Several, A5, "DeniesByAll"),
+    (Several, A5, "HoldsNoRecords"),
+    (Several, A5, "HoldsWhatKeepsItsCharge"),
+    (Several, A5, "HoldsAdvisoryOperationsOnly"),
+    (Several, A5, "HoldsTheFirstOnly"),
+    (Several, A6, "HoldsRepetitions"),
     (Several, F1, "KeepsTheExpiryOfJointAppends"),
+    (Forgetting, F1, "WithoutTheLease"),
     (Forgetting, F1, "ByTheOwnWindow"),
     (Forgetting, F1, "ByTheDefaultWindow"),
     (Forgetting, F1, "AfterWholeMillis"),
@@ -67,11 +103,18 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Cancel, C1, "LeavesHalfASettlement"),
     (Cancel, C1, "LeavesAnEntryWithoutItsId"),
     (Cancel, C1, "LeavesAnAppendWithoutItsExpiry"),
+    (Cancel, C1, "LeavesALogWithoutItsOldId"),
+    (Cancel, C1, "LeavesAMergeWithoutItsAppend"),
+    (Cancel, C1, "LeavesHalfAJointCall"),
     (Cancel, C2, "LeavesItsLock"),
 ];
 
-/// Stores without a flaw. The second takes steps.
-pub(crate) const RIGHT: [Flaw; 2] = [(Several, L1, "None"), (Cancel, C1, "NoneInSteps")];
+/// Stores without a flaw. The second takes steps, and the third applies only some operations as one.
+pub(crate) const RIGHT: [Flaw; 3] = [
+    (Several, L1, "None"),
+    (Cancel, C1, "NoneInSteps"),
+    (Several, A1, "CannotIfAdvisory"),
+];
 
 type Id = (Name, Vec<u8>);
 
@@ -97,6 +140,9 @@ struct Flawed {
     flaw: &'static str,
     number: u8,
     shared: Arc<Shared>,
+    stopped: MockClock,
+    /// How often it was asked for a node.
+    asked: AtomicUsize,
 }
 
 fn clock() -> u64 {
@@ -188,7 +234,8 @@ impl Flawed {
         }
         let facts = self.with(&self.id(op.log), |kept, clock| {
             let before = kept.until;
-            let mut facts = kept.log.apply(&op, clock);
+            let flawed = rules::apply(self.flaw, &mut kept.log, &op, clock);
+            let mut facts = flawed.unwrap_or_else(|| kept.log.apply(&op, clock));
             match self.flaw {
                 "RunsBack" => facts.log.now = facts.log.clock,
                 "WaitsFromNewest" => facts.log.clock = facts.log.now,
@@ -204,6 +251,12 @@ impl Flawed {
             kept.until = match self.flaw {
                 "AfterAPeek" if op.mode == Mode::Peek => clock + own,
                 _ if !appended => right,
+                "WithoutTheLease" => {
+                    let limits = [Some(op.policy), op.limiter_policy].into_iter().flatten();
+                    let limits = limits.flat_map(|policy| policy.limits());
+                    let windows = limits.map(|limit| limit.stated_window().as_micros());
+                    now + windows.max().unwrap_or_default()
+                }
                 "ByTheOwnWindow" => now + own,
                 "ByTheDefaultWindow" => now + default.as_micros(),
                 "AfterWholeMillis" => (now + window) / 1_000 * 1_000,
@@ -221,10 +274,7 @@ impl Flawed {
     }
 
     fn settle_step(&self, mut settlement: Settlement<'_>) -> SettlementFacts {
-        if self.is("RefundsWhatHasLeft") {
-            let receipt = settlement.receipt;
-            settlement.receipt = Receipt::new(receipt.entry(), receipt.at(), Window::MAX);
-        }
+        settlement.receipt = rules::receipt(self.flaw, &settlement);
         let mut id = self.id(settlement.log);
         if self.is("SettlesOnAnyKey") {
             let ids: Vec<Id> = self.shared.logs.lock().unwrap().keys().cloned().collect();
@@ -303,38 +353,6 @@ impl Flawed {
             _ => kept.until > clock(),
         });
     }
-
-    /// Applies operations as one.
-    fn together(&self, ops: &[JointOp<'_>]) -> JointFacts {
-        let ids: Vec<Id> = ops.iter().map(|joint| self.id(joint.op.log)).collect();
-        let (all, now) = (&mut *self.shared.logs.lock().unwrap(), clock());
-        let mut taken = |id| all.remove(id).filter(|kept| kept.until > now);
-        let kept: Vec<Kept> = ids.iter().map(|id| taken(id).unwrap_or_default()).collect();
-        let mut logs: Vec<Log> = kept.iter().map(|kept| kept.log.clone()).collect();
-        let facts = Log::apply_all(&mut logs, ops, time(now));
-        for ((id, kept), log) in ids.into_iter().zip(kept).zip(logs) {
-            let Some(right) = log.expires_at() else {
-                continue;
-            };
-            let is_kept = kept.until > 0 && self.is("KeepsTheExpiryOfJointAppends");
-            let until = if is_kept {
-                kept.until
-            } else {
-                right.as_micros()
-            };
-            all.insert(id, Kept { log, until });
-        }
-        facts.into_iter().map(Ok).collect()
-    }
-
-    fn one_by_one(&self, ops: &[JointOp<'_>]) -> JointFacts {
-        let facts = ops.iter().map(|joint| {
-            // On a busy machine, the others run only if this thread sleeps.
-            std::thread::sleep(Duration::from_micros(50));
-            self.apply_step(joint.op)
-        });
-        facts.collect()
-    }
 }
 
 #[async_trait]
@@ -383,6 +401,40 @@ impl WindowStore for Flawed {
                         let mut without = op;
                         without.id = None;
                         _ = self.apply_step(without);
+                    }
+                };
+                return self.in_halves(id, half, whole).await;
+            }
+            // The older entry with the id goes in an earlier transaction.
+            "LeavesALogWithoutItsOldId" => {
+                let half = |before: &Kept| {
+                    let all = "4503599627370496/9007199254740991us".parse().unwrap();
+                    let mut peek = op;
+                    peek.mode = Mode::Peek;
+                    (peek.policy, peek.limiter_policy) = (&all, None);
+                    let appends = before.log.clone().apply(&op, now());
+                    let found = before.log.clone().apply(&peek, now()).outcome;
+                    if let (Outcome::Appended(_), Outcome::Repeated { entry, .. }) =
+                        (appends.outcome, found)
+                    {
+                        let receipt = Receipt::new(entry.id, entry.at, Window::MAX);
+                        let refund = Settlement::new(op.log, &all, receipt, 0).at(entry.at);
+                        _ = self.settle_step(refund);
+                    }
+                };
+                return self.in_halves(id, half, whole).await;
+            }
+            // Drops and merges in an earlier transaction.
+            "LeavesAMergeWithoutItsAppend" => {
+                let half = |_: &Kept| {
+                    if let Ok(Facts {
+                        outcome: Outcome::Appended(entry),
+                        ..
+                    }) = self.apply_step(op)
+                    {
+                        let receipt = Receipt::new(entry.id, entry.at, Window::MAX);
+                        let refund = Settlement::new(op.log, op.policy, receipt, 0).at(entry.at);
+                        _ = self.settle_step(refund);
                     }
                 };
                 return self.in_halves(id, half, whole).await;
@@ -443,20 +495,30 @@ impl WindowStore for Flawed {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let is_plain = |joint: &JointOp<'_>| {
-            let facts = self.apply_step(joint.op.to_peek());
-            joint.op.id.is_none() && facts.is_ok_and(|facts| facts.admitted)
-        };
-        if self.is("ChangesALogAndCannot") {
-            _ = self.apply_step(ops[0].op);
-        }
-        Ok(match self.flaw {
-            _ if self.phase != Several => None,
-            "ChangesALogAndCannot" => None,
-            "ChargesWhatFits" => Some(self.one_by_one(ops)),
-            "ChangesOneAfterTheOther" if ops.iter().all(is_plain) => Some(self.one_by_one(ops)),
-            _ => Some(self.together(ops)),
+        let is_joint = self.phase == Several || self.is("LeavesHalfAJointCall");
+        Ok(if is_joint {
+            self.apply_joint(ops).await
+        } else {
+            None
         })
+    }
+
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.is("HasAClockThatStands")
+            .then_some(&self.stopped as &dyn Clock)
+    }
+
+    fn node(&self, _: LogKey<'_>) -> Option<Arc<str>> {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        self.is("NamesAnotherNodeEachTime")
+            .then(|| number.to_string().into())
+    }
+
+    fn identity(&self) -> Option<usize> {
+        match self.flaw {
+            "SharesItsIdentity" => Some(1),
+            _ => Some(std::ptr::from_ref(self).addr()),
+        }
     }
 }
 
@@ -477,6 +539,8 @@ impl StoreUnderTest {
                 flaw,
                 number,
                 shared,
+                stopped: MockClock::new(),
+                asked: AtomicUsize::new(0),
             })
         };
         let (first, second) = (handle(0), handle(1));

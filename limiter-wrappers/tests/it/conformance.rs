@@ -3,15 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::WithClock;
+use async_trait::async_trait;
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Phase, Suite};
-use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
+use limiter_testkit::conformance::{Case, Suite, Verb, replay};
+use limiter_testkit::strategy::joint_cases;
+use limiter_testkit::{ReferenceStore, conformance_tests};
 use limiter_wrappers::observe::ObservedStore;
 use limiter_wrappers::{Guarded, GuardedBuilder};
+use proptest::prelude::*;
 use testbed::Faulty;
 use testbed::server::Server;
+use tokio::runtime::Runtime;
 
 use crate::script::{Does, bare};
 
@@ -25,53 +30,77 @@ fn stack() -> GuardedBuilder<MemoryStore> {
         .cooldown(LONG)
 }
 
-conformance_tests!(a_stack, tokio, Suite::slow(), async |suite| suite
+conformance_tests!(a_stack, Suite::slow(), async |suite| suite
     .run(Arc::new(stack().or_error()))
     .await);
-conformance_tests!(fail_open, tokio, Suite::shared(), async |suite| suite
+conformance_tests!(fail_open, Suite::shared(), async |suite| suite
     .run(Arc::new(stack().fail_open()))
     .await);
-conformance_tests!(fail_closed, tokio, Suite::shared(), async |suite| suite
+conformance_tests!(fail_closed, Suite::shared(), async |suite| suite
     .run(Arc::new(stack().fail_closed()))
     .await);
-conformance_tests!(a_fallback, tokio, Suite::slow(), async |suite| {
+conformance_tests!(a_fallback, Suite::slow(), async |suite| {
     suite
         .run(Arc::new(stack().fallback(MemoryStore::new())))
         .await
 });
-conformance_tests!(an_observed_store, tokio, Suite::slow(), async |suite| {
+conformance_tests!(an_observed_store, Suite::slow(), async |suite| {
     suite
         .run(Arc::new(ObservedStore::new(MemoryStore::new(), "default")))
         .await
 });
 // Without a cache: the time of a cached denial may lag behind the server's by the round trip that brought it, and the suite
 // bounds the server's clock more tightly.
-conformance_tests!(
-    the_stack_over_redis,
-    tokio,
-    Suite::shared(),
-    async |suite| {
-        let server = Server::start().unwrap();
-        let redis = RedisStore::builder()
-            .connect_timeout(LONG)
-            .response_timeout(LONG)
-            .connect(&server.url())
-            .await
-            .unwrap();
-        suite
-            .run(Arc::new(
-                Guarded::builder(redis)
-                    .timeout(LONG)
-                    .denial_cache_capacity(0)
-                    .fail_open(),
-            ))
-            .await
-    }
-);
+conformance_tests!(the_stack_over_redis, Suite::shared(), async |suite| {
+    let server = Server::start().unwrap();
+    let redis = RedisStore::builder()
+        .connect_timeout(LONG)
+        .response_timeout(LONG)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    suite
+        .run(Arc::new(
+            Guarded::builder(redis)
+                .timeout(LONG)
+                .denial_cache_capacity(0)
+                .fail_open(),
+        ))
+        .await
+});
 
-/// A reset is the primary store's. The local clock stands still, because the fallback reads it for each operation.
-#[tokio::test]
-async fn a_fallback_in_an_outage_applies_several_operations_as_one() {
+/// Returns from a reset whether the local store held a log. The wrapper returns the primary store's result.
+#[derive(Debug)]
+struct LocalResets<S>(S);
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for LocalResets<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.0.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let (policy, name) = (policy!("1/1us"), log.name);
+        let peek = Op::peek(log.key, &policy).with_name(name);
+        let found = self.0.apply(peek).await?.log.newest.is_some();
+        self.0.reset(log).await.map(|_| found)
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        self.0.apply_all(ops).await
+    }
+
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.0)
+    }
+}
+
+/// Several operations on the local store. A settlement of an entry that is gone asks the primary store, so there is none.
+async fn in_an_outage(mut case: Case) -> Result<(), String> {
     let primary = Faulty::<ReferenceStore>::default();
     primary.rule(|verb, _| {
         if verb == "reset" {
@@ -80,10 +109,25 @@ async fn a_fallback_in_an_outage_applies_several_operations_as_one() {
             Does::Refuse
         }
     });
-    let local = WithClock::new(MemoryStore::new(), MockClock::new());
-    let suite = Suite::new()
-        .phases(&[Phase::Several])
-        .spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
-    let checked = suite.run(Arc::new(bare(primary).fallback(local))).await;
-    assert!(checked.is_ok(), "{}", checked.unwrap_err());
+    let store = Arc::new(LocalResets(bare(primary).fallback(MemoryStore::new())));
+    let policy = policy!("9/1h");
+    let both = ["first", "second"].map(|key| Op::acquire(key, &policy).into());
+    let made = store
+        .apply_all(&both)
+        .await
+        .map_err(|error| error.to_string())?;
+    assert!(made.is_some(), "the operations are not applied as one");
+    case.steps.retain(|step| matches!(step.verb, Verb::Run(_)));
+    let compared = replay(&store, &case, |key| vec![key]).await;
+    compared.map_err(|mismatch| mismatch.to_string())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_fallback_in_an_outage_applies_several_operations_as_one(case in joint_cases(1..=24)) {
+        let compared = Runtime::new().unwrap().block_on(in_an_outage(case));
+        prop_assert!(compared.is_ok(), "{}", compared.unwrap_err());
+    }
 }

@@ -70,7 +70,8 @@ impl Order {
         let Self {
             model, receipts, ..
         } = &mut self;
-        let agrees = model.compare(number, call, receipts, &made.got).is_ok();
+        let got = std::slice::from_ref(&made.got);
+        let agrees = model.compare(&[(number, call)], receipts, got).is_ok();
         agrees.then_some(self)
     }
 

@@ -10,6 +10,7 @@ use crate::conformance::mismatch::Mismatch;
 use crate::conformance::policies::{limit, policy};
 use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::suite::run::{Run, op, reset_all};
+use crate::conformance::tasks::sleep_on;
 
 /// The window, in microseconds.
 const WINDOW: u64 = 3_000;
@@ -20,16 +21,14 @@ const DEADLINE: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(run: &mut Run<'_>) {
     let store = run.store().clone();
-    if let Some(clock) = store.clock() {
-        // Only a test advances a mock clock.
+    // Only sleeps advance a mock clock.
+    let stands_still = store.clock().is_some_and(|clock| {
         let before = clock.now();
         std::thread::sleep(Duration::from_millis(1));
-        if clock.now() == before {
-            return;
-        }
-    }
+        clock.now() == before
+    });
     for _ in 0..LOGS {
-        match lost_early(run).await {
+        match lost_early(run, stands_still).await {
             Ok(None) => {}
             Ok(Some(text)) => {
                 return run.fail(Mismatch::new("the last moment of a log", &[F1], text));
@@ -41,7 +40,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
 }
 
 /// Returns a description if the store loses a log early.
-async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
+async fn lost_early(run: &mut Run<'_>, stands_still: bool) -> Result<Option<String>, Error> {
     let (store, key) = (run.store().clone(), run.new_key());
     let limits = policy(&[limit(9, WINDOW)], false);
     let mut op = op(Mode::Record, &key, &limits);
@@ -53,8 +52,14 @@ async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
         if at.as_micros() % 1_000 >= 600 || start.elapsed() > DEADLINE {
             break at;
         }
+        if stands_still {
+            _ = sleep_on(&store, Duration::from_micros(100)).await;
+        }
     };
     op.mode = Mode::Peek;
+    if stands_still {
+        _ = sleep_on(&store, Duration::from_micros(WINDOW - 1)).await;
+    }
     while start.elapsed() < DEADLINE && lost.is_none() {
         run.sweep_now().await;
         let decision = by_facts(&store, op).await?.0;
@@ -62,6 +67,9 @@ async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
         let age = decision.at().micros_since(newest);
         if age >= WINDOW {
             break;
+        }
+        if stands_still {
+            _ = sleep_on(&store, Duration::from_micros(1)).await;
         }
         lost = (decision.used() == 0).then(|| {
             format!("the store has forgotten a log whose newest entry is {age} \u{b5}s old, under {limits}")

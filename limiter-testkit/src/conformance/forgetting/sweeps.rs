@@ -10,9 +10,9 @@ use limiter_core::{Error, Policy, SharedStore, policy};
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
 use crate::conformance::sentence::Sentence::{F1, L12};
-use crate::conformance::session::Sweep;
-use crate::conformance::sleep::sleep_on;
+use crate::conformance::suite::Sweep;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
+use crate::conformance::tasks::{self, sleep_on};
 
 /// The number of keys of each task.
 const KEYS: usize = 8;
@@ -72,8 +72,8 @@ async fn between_polls(run: &mut Run<'_>, sweep: &Sweep, polls: usize) -> Result
 
 /// Appends to expired logs in some tasks while another sweeps. Returns the number of lost entries.
 async fn at_the_same_time(run: &mut Run<'_>, sweep: &Sweep) -> Result<usize, String> {
-    let (store, tasks) = (run.store().clone(), run.suite.sizes.tasks);
-    let keys: Arc<[String]> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
+    let (store, count) = (run.store().clone(), run.suite.sizes.tasks);
+    let keys: Arc<[String]> = (0..count * KEYS).map(|_| run.new_key()).collect();
     for key in &*keys {
         _ = call(&store, Mode::Record, key, &SHORT).await;
     }
@@ -89,7 +89,7 @@ async fn at_the_same_time(run: &mut Run<'_>, sweep: &Sweep) -> Result<usize, Str
             }
         }
     };
-    run.suite.spawner.run_all((tasks, KEYS), work).await?;
+    tasks::run_all((count, KEYS), work).await?;
     let mut lost = 0;
     for key in &keys[KEYS..] {
         lost += usize::from(matches!(call(&store, Mode::Peek, key, &LONG).await, Ok(0)));

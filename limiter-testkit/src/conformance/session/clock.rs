@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use limiter_core::Timestamp;
+use limiter_core::{Clock, SharedStore, Timestamp, WindowStore as _};
 
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{T2, T3, T4};
@@ -11,12 +11,15 @@ use crate::conformance::sentence::Sentence::{T2, T3, T4};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) system: Timestamp,
+    /// By the clock that the store says it takes its time from.
+    pub(crate) store: Option<Timestamp>,
     instant: Instant,
 }
 
 impl Moment {
-    pub(crate) fn now() -> Self {
+    pub(crate) fn now(store: &SharedStore) -> Self {
         Self {
+            store: store.clock().map(Clock::now),
             system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(),
             instant: Instant::now(),
         }
@@ -63,6 +66,8 @@ impl ClockCheck {
         newest: Option<Timestamp>,
         (before, after): (Moment, Moment),
     ) -> Result<(), (Vec<Sentence>, String)> {
+        // The newest entry's time clamps the operation, not the clock.
+        let is_clamped = newest == Some(time);
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
             let low =
@@ -76,8 +81,6 @@ impl ClockCheck {
                     before.system.as_micros(),
                     after.system.as_micros()
                 );
-                // The newest entry's time clamps the operation, not the clock.
-                let is_clamped = newest == Some(time);
                 return Err((vec![if is_clamped { T3 } else { T4 }], text));
             }
         }
@@ -86,15 +89,17 @@ impl ClockCheck {
             before: before.instant,
             after: after.instant,
         };
-        let result = self
-            .last
-            .map_or(Ok(()), |last| self.progress(last, reading));
+        let result = self.last.map_or(Ok(()), |last| {
+            let text = self.progress(last, reading);
+            let citations = if is_clamped { vec![T3] } else { vec![T2, T4] };
+            text.map_err(|text| (citations, text))
+        });
         (self.last, self.slept) = (Some(reading), Duration::ZERO);
         result
     }
 
     /// Checks that about as much time passed for the store as for this machine.
-    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Sentence>, String)> {
+    fn progress(&self, last: Reading, now: Reading) -> Result<(), String> {
         let slack = Duration::from_millis(5);
         let (least, most) = if self.own_timer {
             (self.slept, Duration::MAX)
@@ -111,11 +116,11 @@ impl ClockCheck {
             return Ok(());
         }
         let text = format!(
-            "between two calls the store's clock went from {} to {} \u{b5}s, by {passed:?}, while at least {least:?} and at most \
+            "between two calls the store's clock, from which waits count, went from {} to {} \u{b5}s, by {passed:?}, while at least {least:?} and at most \
              {most:?} passed",
             last.time.as_micros(),
             now.time.as_micros()
         );
-        Err((vec![T2, T4], text))
+        Err(text)
     }
 }

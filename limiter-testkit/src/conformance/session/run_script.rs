@@ -7,7 +7,7 @@ use limiter_core::{Counting, Policy, Window};
 use super::Session;
 use crate::conformance::case::Case;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::policies::{limit, policy, resolved};
+use crate::conformance::policies::{leased, limit, policy, resolved};
 use crate::conformance::script::Script;
 use crate::conformance::suite::run::Run;
 
@@ -51,10 +51,12 @@ fn stretched(policy: &Policy, factor: u64) -> Policy {
     let limits = policy.limits().iter().map(|of| {
         let times = |micros: u64| micros.saturating_mul(factor).min(Window::MAX.as_micros());
         let resolution = of.resolution().unwrap_or_default().as_micros() as u64;
-        resolved(
+        let coarse = resolved(
             limit(of.max(), times(of.window().as_micros())),
             times(resolution),
-        )
+        );
+        let lease = of.lease().unwrap_or_default().as_micros() as u64;
+        leased(coarse, times(lease))
     });
     let limits: Vec<_> = limits.collect();
     self::policy(&limits, policy.counting() == Counting::Attempts)

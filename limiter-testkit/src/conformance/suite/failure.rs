@@ -26,10 +26,10 @@ impl Failure {
         // The shortest case for each sentence comes first.
         mismatches.sort_by_key(|mismatch| mismatch.call);
         let mut seen = HashSet::new();
-        mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.citations.first().copied()));
+        mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.cited().first().copied()));
         let cited: HashSet<Sentence> = mismatches
             .iter()
-            .flat_map(|mismatch| mismatch.citations.clone())
+            .flat_map(|mismatch| mismatch.cited().to_vec())
             .collect();
         let all = Sentence::ALL.iter().copied();
         let sentences = all.filter(|sentence| cited.contains(sentence)).collect();

@@ -4,20 +4,39 @@ use super::Suite;
 use super::failure::Failure;
 use super::report::{Phase, Report};
 
-#[doc(hidden)]
-pub use futures::executor::block_on;
+/// The number of threads of the runtime. More than there are CPUs, so that the system interrupts tasks at any point.
+const THREADS: usize = 8;
+
+/// Runs a future on a new tokio runtime. Calls that still block a thread afterwards go on by themselves.
+///
+/// # Panics
+/// If there is no thread for the runtime.
+#[allow(clippy::expect_used, reason = "as `tokio::test`")]
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(THREADS).enable_all().build();
+    let runtime = runtime.expect("there are threads for a runtime");
+    let output = runtime.block_on(future);
+    runtime.shutdown_background();
+    output
+}
 
 /// Runs one phase, and fails the test with the phase's mismatches.
 ///
 /// # Panics
 /// If the store fails.
 #[allow(clippy::panic, reason = "it is the body of a test")]
-pub async fn check(
+pub fn check(
     suite: Suite,
     phase: Phase,
+    regressions: String,
     run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>,
 ) {
-    if let Err(failure) = run(suite.phases(&[phase])).await {
+    let mut suite = suite.phases(&[phase]);
+    if suite.regressions.is_none() {
+        suite = suite.regressions(regressions);
+    }
+    if let Err(failure) = block_on(run(suite)) {
         panic!("{failure}");
     }
 }
@@ -36,8 +55,8 @@ pub async fn check(
 /// conformance_tests!(my_store, Suite::slow(), async |suite| suite.run(Arc::new(MyStore::new())).await);
 /// ```
 ///
-/// With `tokio` after the name, each test and each task of the suite runs on a multi-threaded tokio runtime. With `handles` at the
-/// end, there is also a test `handles`, for a closure that passes several handles to the suite:
+/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `proptest-regressions/my_store.txt`, in the
+/// package. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite:
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -53,28 +72,11 @@ pub async fn check(
 ///     suite.run_handles(handles, connect(&server)).await
 /// }
 ///
-/// conformance_tests!(my_store, tokio, Suite::slow(), on_a_server, handles);
+/// conformance_tests!(my_store, Suite::slow(), on_a_server, handles);
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
-    ($name:ident, tokio, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
-        $crate::__conformance_tests! { $name [$($handles)?] |phase| {
-            let suite = $suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
-            let check = $crate::conformance::__private::check(suite, phase, $run);
-            ::tokio::runtime::Runtime::new().unwrap().block_on(check);
-        } }
-    };
     ($name:ident, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
-        $crate::__conformance_tests! { $name [$($handles)?] |phase| {
-            $crate::conformance::__private::block_on($crate::conformance::__private::check($suite, phase, $run));
-        } }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __conformance_tests {
-    ($name:ident [$($handles:ident)?] |$phase:ident| $body:block) => {
         #[cfg(test)]
         mod $name {
             // Next to the tests, the suite's and the closure's names could mean a test.
@@ -82,7 +84,11 @@ macro_rules! __conformance_tests {
                 #[allow(unused_imports)]
                 use super::super::*;
 
-                pub(super) fn __conformance_phase($phase: $crate::conformance::Phase) $body
+                pub(super) fn __conformance_phase(phase: $crate::conformance::Phase) {
+                    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/");
+                    let regressions = format!("{folder}{}.txt", stringify!($name));
+                    $crate::conformance::__private::check($suite, phase, regressions, $run);
+                }
             }
 
             $crate::__conformance_tests! {
@@ -91,6 +97,11 @@ macro_rules! __conformance_tests {
             }
         }
     };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_tests {
     ($($test:ident $phase:ident,)+) => {
         $(
             #[test]

@@ -1,5 +1,6 @@
 //! A run of the suite.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use limiter_core::store::{LogKey, Mode, Op};
@@ -16,13 +17,15 @@ pub(crate) struct Run<'a> {
     pub(crate) suite: &'a Suite,
     /// All handles in the phase [`Handles`](Phase::Handles), otherwise the first.
     pub(crate) handles: Vec<SharedStore>,
-    /// Opens another handle.
-    pub(crate) late: Option<BoxFuture<'a, SharedStore>>,
+    /// Opens another handle. A lock, so that phases can share the run.
+    pub(crate) late: Mutex<Option<BoxFuture<'a, SharedStore>>>,
     /// The phase whose calls are being counted.
     pub(crate) phase: Phase,
     prefix: String,
     keys: AtomicU64,
     pub(crate) report: Report,
+    /// How many different calls of several operations the store made as one.
+    pub(crate) joined: usize,
     /// The errors so far in this phase.
     pub(crate) mismatches: Vec<Mismatch>,
 }
@@ -32,13 +35,35 @@ impl<'a> Run<'a> {
         Self {
             suite,
             handles: Vec::new(),
-            late,
+            late: Mutex::new(late),
             phase: Phase::Golden,
             prefix: format!("{:016x}", salt() as u64),
             keys: AtomicU64::new(0),
             report: Report::default(),
+            joined: 0,
             mismatches: Vec::new(),
         }
+    }
+
+    /// Starts a phase.
+    pub(crate) fn start(&mut self, phase: Phase, handles: &[SharedStore]) {
+        self.phase = phase;
+        self.handles = handles.to_vec();
+        if phase != Phase::Handles {
+            self.handles.truncate(1);
+        }
+    }
+
+    /// Reports a phase that had nothing to run.
+    pub(crate) fn has_checked(&mut self) {
+        if !self.mismatches.is_empty() || self.report.calls_of(self.phase) > 0 {
+            return;
+        }
+        let text = match self.phase {
+            Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
+            _ => "nothing to run",
+        };
+        self.fail(Mismatch::new("nothing was checked", &[], text));
     }
 
     /// Makes the store sweep, if it can.

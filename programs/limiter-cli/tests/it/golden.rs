@@ -1,22 +1,26 @@
 //! The program reproduces the golden traces byte by byte.
 
-use limiter_core::Counting;
+use limiter_core::{Counting, Limit};
+use limiter_testkit::conformance::{Step, Verb};
 use limiter_testkit::golden::{Row, RowAnswer, Trace, traces};
 
 use crate::common::stdout_of;
 
 fn op(row: &Row) -> String {
-    format!("{:?}", row.mode).to_lowercase()
+    match row.step.verb {
+        Verb::Run(mode) => format!("{mode:?}").to_lowercase(),
+        verb => panic!("{verb:?} is in no trace"),
+    }
 }
 
 fn csv(row: &Row) -> String {
     let seconds = row.at / 1_000_000;
     let micros = row.at % 1_000_000;
-    format!("{seconds}.{micros:06},k,{},{}\n", row.cost, op(row))
+    format!("{seconds}.{micros:06},k,{},{}\n", row.step.cost, op(row))
 }
 
 fn json(row: &Row) -> String {
-    let Row { at, cost, .. } = row;
+    let (at, cost) = (row.at, row.step.cost);
     let start = format!(
         r#"{{"at_us":{at},"key":"k","op":"{}","cost":{cost}"#,
         op(row)
@@ -43,12 +47,19 @@ fn json(row: &Row) -> String {
 fn golden_traces() {
     // The others need a second policy, a second limiter, ids or renewals, which a CSV file cannot express.
     let is_plain = |row: &Row| {
-        row.own_limits.is_empty() && row.limiter == 0 && (row.id, row.renews) == (None, None)
+        let Step {
+            verb,
+            on,
+            policy,
+            id,
+            ..
+        } = row.step;
+        matches!(verb, Verb::Run(_)) && policy == 0 && (on, id) == (None, None)
     };
     let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces()
         .iter()
         .partition(|trace| trace.rows.iter().all(is_plain));
-    let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
+    let skipped: Vec<_> = other.iter().map(|trace| &*trace.name).collect();
     assert_eq!(plain.len(), 15);
     let expected = [
         "another policy and another limiter",
@@ -58,19 +69,16 @@ fn golden_traces() {
     assert_eq!(skipped, expected);
     let mut rows = 0;
     for trace in plain {
-        let count = if trace.counting == Counting::Attempts {
+        let policy = &trace.policies[0];
+        let count = if policy.counting() == Counting::Attempts {
             "attempts"
         } else {
             "admitted"
         };
         let args = ["replay", "--output", "jsonl", "--counting", count];
         let mut args = args.to_vec();
-        args.extend(
-            trace
-                .limits
-                .split(", ")
-                .flat_map(|limit| ["--limit", limit]),
-        );
+        let limits: Vec<String> = policy.limits().iter().map(Limit::to_string).collect();
+        args.extend(limits.iter().flat_map(|limit| ["--limit", limit]));
         let csv = "at,key,cost,op\n".to_owned() + &trace.rows.iter().map(csv).collect::<String>();
         let printed = stdout_of(&args, csv);
         let expected: Vec<String> = trace.rows.iter().map(json).collect();
