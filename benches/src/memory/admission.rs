@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_core::policy;
+use limiter_testkit::worst_window;
 
 use super::libraries::{Library, PEERS};
 use crate::record::{Figures, put};
@@ -11,6 +12,8 @@ use crate::record::{Figures, put};
 /// The limit is 100 units in any second.
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
+/// Windows are judged as shorter by this, in favour of libraries that read the clock later.
+const SLACK: Duration = Duration::from_millis(1);
 
 /// Returns the most admitted requests in any window of a second.
 pub(crate) fn measure() -> Figures {
@@ -20,7 +23,7 @@ pub(crate) fn measure() -> Figures {
             &mut figures,
             library.name,
             "boundary",
-            worst_window(&offer(library)) as f64,
+            worst_window(offer(library), WINDOW - SLACK) as f64,
         );
     }
     figures
@@ -28,7 +31,7 @@ pub(crate) fn measure() -> Figures {
 
 /// Sends twice the limit just before and just after the end of the first second. Returns when the admitted requests were sent.
 /// Their admission was no earlier.
-fn offer(library: &Library) -> Vec<Instant> {
+fn offer(library: &Library) -> Vec<Duration> {
     let steps = (158..243)
         .filter(|i| !(198..203).contains(i))
         .map(|i| (STEP * i, 5));
@@ -40,21 +43,8 @@ fn offer(library: &Library) -> Vec<Instant> {
     let start = Instant::now();
     for (at, count) in load {
         thread::sleep(at.saturating_sub(start.elapsed()));
-        let sent = (0..count).map(|_| Instant::now());
+        let sent = (0..count).map(|_| start.elapsed());
         admitted.extend(sent.filter(|_| limiter.allows(&key)));
     }
     admitted
-}
-
-/// Returns the most requests in any window. The window is a millisecond shorter, in favour of libraries that read the
-/// clock later.
-fn worst_window(admitted: &[Instant]) -> usize {
-    let slack = Duration::from_millis(1);
-    let in_window = |first: &Instant| {
-        admitted
-            .iter()
-            .filter(|at| **at >= *first && **at - *first < WINDOW - slack)
-            .count()
-    };
-    admitted.iter().map(in_window).max().unwrap_or_default()
 }

@@ -16,6 +16,7 @@ use futures_util::poll;
 use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, Policy, SyncStore, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
+use limiter_testkit::worst_window;
 use limiter_wrappers::Guarded;
 use tokio::time::{Instant, sleep};
 
@@ -59,23 +60,20 @@ impl World {
 
     /// Returns how many units the worst window of `length` admits, apart from what a reset may free: what other processes hold.
     fn worst(&self, length: u64, lease: u64) -> u64 {
-        let mut worst = 0;
         let events = self.locked(|state| std::mem::take(&mut state.events));
-        let (mut since, mut window) = (0, std::collections::VecDeque::new());
+        let (mut worst, mut since, mut admitted) = (0, 0, Vec::new());
+        let window = Duration::from_micros(length);
         for (at, cost) in events {
-            let Some(cost) = cost else {
-                since = at + lease;
-                window.clear();
-                continue;
-            };
-            if at < since {
-                continue;
+            match cost {
+                Some(cost) if at >= since => admitted.push((Duration::from_micros(at), cost)),
+                Some(_) => {}
+                None => {
+                    since = at + lease;
+                    worst = worst.max(worst_window(admitted.drain(..), window));
+                }
             }
-            window.push_back((at, cost));
-            window.retain(|(before, _)| at - before < length);
-            worst = worst.max(window.iter().map(|(_, cost)| cost).sum());
         }
-        worst
+        worst.max(worst_window(admitted, window))
     }
 }
 

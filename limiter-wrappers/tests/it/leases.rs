@@ -1,12 +1,11 @@
 //! Leases: what is decided without the store, and when the store is asked.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use limiter_core::store::{JointOp, Op};
 use limiter_core::{Limiter, Policy, SyncStore, WindowStore, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::ReferenceStore;
+use limiter_testkit::{ReferenceStore, worst_window};
 use limiter_wrappers::Guarded;
 use testbed::server::Server;
 use tokio::time::{MissedTickBehavior, interval};
@@ -299,13 +298,12 @@ async fn over_redis_no_window_admits_more_and_few_decisions_call() {
         for task in tasks {
             admitted.extend(task.await.unwrap());
         }
-        admitted.sort_unstable();
-        let (limit, mut window, mut worst) = (policy.limits()[0], VecDeque::new(), 0);
-        for at in &admitted {
-            window.push_back(*at);
-            window.retain(|before| at - before < limit.stated_window().as_micros());
-            worst = worst.max(window.len() as u64);
-        }
+        let limit = policy.limits()[0];
+        let times = admitted.iter().map(|at| Duration::from_micros(*at));
+        let worst = worst_window(
+            times,
+            Duration::from_micros(limit.stated_window().as_micros()),
+        );
         let calls = redis.iter().map(testbed::Faulty::calls).sum::<usize>() as f64 / 6_000.0;
         println!(
             "{policy}: {} admitted, worst window {worst}, {calls:.3} calls a decision",
