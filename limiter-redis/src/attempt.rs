@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use limiter_core::Timestamp;
 use redis::{Cmd, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::Connection;
 use crate::failure::{Failure, Repeat};
-use crate::reply::is_late;
+use crate::reply::late;
 
 /// How long to wait before a retry if the server executes no commands at the moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -55,12 +56,16 @@ impl RetryBudget {
 }
 
 /// The parameters of one attempt.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     /// The time since the first attempt that the server may have executed.
     pub(crate) since_first: Option<Duration>,
-    /// When the caller gives up. `None` to append at any time.
-    pub(crate) gives_up: Option<Instant>,
+    /// When it begins.
+    pub(crate) sent: Instant,
+    /// When the caller gives up.
+    pub(crate) gives_up: Instant,
+    /// The server's clock in a reply that refused the attempt as too late.
+    pub(crate) clock: Option<Timestamp>,
     /// Whether to send the script's text, because the server does not know the script.
     pub(crate) load: bool,
 }
@@ -104,7 +109,9 @@ impl RetryPolicy {
                 .min(end.saturating_duration_since(sent));
             let attempt = Attempt {
                 since_first,
-                gives_up: Some(sent + response_timeout),
+                sent,
+                gives_up: sent + response_timeout,
+                clock: None,
                 load: false,
             };
             let reply = timeout(response_timeout, once(connection, &mut command, attempt)).await;
@@ -153,15 +160,18 @@ async fn once(
         })
         .await;
     }
-    if reply.as_ref().is_ok_and(is_late) {
-        // The caller still waits, so the server's clock was set forward.
+    if let Some(clock) = reply.as_ref().ok().and_then(late) {
+        // The caller still waits, so the server's clock was set forward. The deadline is by the new time.
         reply = send(Attempt {
-            gives_up: None,
+            clock: Some(clock),
             ..attempt
         })
         .await;
     }
-    reply
+    match reply {
+        Ok(value) if late(&value).is_some() => Err(Failure::Timeout),
+        reply => reply,
+    }
 }
 
 #[cfg(test)]

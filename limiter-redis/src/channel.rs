@@ -8,7 +8,7 @@ use crate::attempt::{Attempt, RetryPolicy};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
-use crate::request::set_deadline;
+use crate::request::{repetition, set_deadline};
 use crate::script::APPLY;
 use crate::server_clock::ServerClock;
 
@@ -48,19 +48,26 @@ impl Channel {
     ) -> Result<Value, Failure> {
         let is_given = ops.first().is_some_and(|op| !op.at.is_empty());
         let timeout = ops.iter().filter_map(|op| op.timeout).min();
+        // The server's time at the first attempt, or later, and the latest deadline of all so far.
+        let (mut first, mut latest) = (None, 0);
         let command = |attempt: Attempt| {
+            if let Some(clock) = attempt.clock {
+                self.clock.learn(attempt.sent, clock);
+            }
             // A given time does not reveal the server's clock.
-            let gives_up = attempt.gives_up.filter(|_| !is_given);
-            let deadline = gives_up.and_then(|gives_up| self.clock.at(gives_up));
+            let at = |instant| self.clock.at(instant).filter(|_| !is_given);
+            let deadline = at(attempt.gives_up);
             ops.iter_mut()
                 .for_each(|op| set_deadline(&mut op.request, deadline));
+            let first = *first.get_or_insert(at(attempt.sent));
             let since = attempt
                 .since_first
-                .map_or_else(String::new, |since| since.as_micros().to_string());
+                .map_or_else(Vec::new, |since| repetition(since, first, latest));
+            latest = latest.max(deadline.unwrap_or(u64::MAX));
             let keys: Vec<&[u8]> = ops.iter().map(|op| &*op.stored).collect();
-            let at = ops.first().map_or(&[][..], |op| op.at.as_bytes());
+            let given = ops.first().map_or(&[][..], |op| op.at.as_bytes());
             let requests = ops.iter().map(|op| &*op.request);
-            let args: Vec<&[u8]> = requests.chain([at, since.as_bytes(), flags]).collect();
+            let args: Vec<&[u8]> = requests.chain([given, &*since, flags]).collect();
             APPLY.call(attempt.load, &keys, &args)
         };
         let reply = self

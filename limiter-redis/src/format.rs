@@ -36,7 +36,7 @@ numbers! {
     REPEATED: u8 = 4;
     EMPTY: u8 = 8;
     REFUNDABLE: u8 = 16;
-    /// All of a reply: nothing was appended, because the deadline had passed.
+    /// Ends a reply with the clock alone: nothing was appended, because the deadline had passed.
     LATE: u8 = 127;
     /// Begins an error in place of a reply. No reply begins with it.
     FAILED: u8 = 128;
@@ -108,7 +108,7 @@ numbers! {
     PRUNE_BATCH: u64 = 64;
 }
 
-/// Returns a window, rounded up, as `set_expiry` in `lua/entry.lua` reads it.
+/// Returns a window, rounded up, from which the scripts compute when a key expires.
 ///
 /// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
 pub(crate) fn ttl_code(window: Window) -> u16 {

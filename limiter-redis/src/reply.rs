@@ -46,9 +46,12 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Returns `true` if the script did not append because the deadline had passed.
-pub(crate) fn is_late(reply: &Value) -> bool {
-    matches!(reply, Value::BulkString(bytes) if bytes[..] == [LATE])
+/// Returns the server's time if the script did not append because the deadline had passed.
+pub(crate) fn late(reply: &Value) -> Option<Timestamp> {
+    let (LATE, mut rest) = Numbers::of(reply)? else {
+        return None;
+    };
+    rest.time()
 }
 
 /// Returns the number of one of several operations whose log could not be read, counted from 0, and the failure.

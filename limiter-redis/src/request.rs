@@ -1,5 +1,7 @@
 //! Operations and settlements as bytes, in the form that the scripts read.
 
+use std::time::Duration;
+
 use limiter_core::store::{At, EntryId, Merging, Mode, Op, Settlement};
 use limiter_core::{Counting, Limit, Policy, Receipt};
 
@@ -38,6 +40,14 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
 pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
     request[DEADLINE_PLACE - 1..][..7]
         .copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
+}
+
+/// Returns what a repetition knows of earlier attempts: see `lua/README.md`.
+pub(crate) fn repetition(elapsed: Duration, first: Option<u64>, deadline: u64) -> Vec<u8> {
+    let elapsed = u64::try_from(elapsed.as_micros()).unwrap_or(TIME_END);
+    let numbers = [elapsed, first.unwrap_or(0), deadline];
+    let bytes = numbers.map(|number| u56(number.min(TIME_END)));
+    bytes.concat()
 }
 
 /// Returns the limits of the limiter's default policy, on which retention and receipts depend. None if they are the operation's own,

@@ -3,10 +3,10 @@
 --
 -- ARGV[#KEYS + 3] has a byte for each of several operations, the sum of ADVISORY and KEPT. A single one has none.
 --
--- The reply is that to one operation, a list of the replies to several, or LATE alone. A log that cannot be read has FAILED, the number
+-- The reply is that to one operation, a list of the replies to several, or the clock and LATE. A log that cannot be read has FAILED, the number
 -- of its operation (4 bytes) and the error's text: in the list if the operation is advisory, and otherwise as the whole reply.
 -- After a stop, the server has many of these to catch up with, and nobody waits for them.
-if now >= parse('>I7', args[1], DEADLINE_PLACE) then return string.char(LATE) end
+if now >= parse('>I7', args[1], DEADLINE_PLACE) then return pack('>I7I7B', now, 0, LATE) end
 
 -- 1. Evaluate all, by reads alone.
 local operations, denier = {}, nil

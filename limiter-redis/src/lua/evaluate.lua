@@ -28,15 +28,17 @@ local function evaluate(key, request, newest)
     end
   end
 
-  -- The entry that it repeats.
-  local entry
-  if not is_own then
-    local score = newest and has(flags_of(newest), HOLDS_IDS) and call('ZSCORE', key, 'i' .. id)
+  -- The entry that it repeats. A repetition that may have overtaken an earlier attempt has left its id as a caller does.
+  local known_as, entry = is_own and string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id or id, nil
+  if newest and has(flags_of(newest), HOLDS_IDS) then
+    local score = call('ZSCORE', key, 'i' .. known_as)
     local at = score and score + TIME_BIAS
-    if at and log.t - at < (exact or longest.window) then entry = find_entry(log, at, id) end
-  elseif since and newest then
-    -- By the store's id, from the newest on, because others may lie between.
-    local from, to = '[' .. from_time(given and now or now - since - REPEAT_SLACK_MICROS), '+'
+    if at and log.t - at < (exact or longest.window) then entry = find_entry(log, at, known_as) end
+  end
+  if is_own and since and newest and not entry then
+    -- By the store's id, from the newest on, because others may lie between. The clock may have stepped since the first attempt.
+    local elapsed, first = parse('>I7I7', since)
+    local from, to = '[' .. from_time(given and now or math.min(now - elapsed, first) - REPEAT_SLACK_MICROS), '+'
     for seen = BATCH, REPEAT_SEARCH_MAX, BATCH do
       local members = call('ZREVRANGEBYLEX', key, to, from, 'LIMIT', '0', BATCH)
       for _, member in ipairs(members) do
@@ -47,6 +49,8 @@ local function evaluate(key, request, newest)
       to = '(' .. members[BATCH]
     end
   end
+  -- An earlier attempt may still arrive, through another connection.
+  if is_own and since and exact ~= 0 and now < parse('>I7', since, 15) then is_own, id = false, known_as end
   local earlier, earlier_cost, _
   if entry then
     earlier, _, earlier_cost = read(entry)

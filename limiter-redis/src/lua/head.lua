@@ -1,7 +1,7 @@
 -- The beginning of every script: the time. README.md has the formats, constants.lua the numbers.
 --
--- KEYS are the logs. ARGV is a request for each of them, then the given time, or '' or nothing for the server's clock, then the
--- microseconds since the first attempt if this is a repetition, otherwise '' or nothing.
+-- KEYS are the logs. ARGV is a request for each of them, then the given time, or '' or nothing for the server's clock, then
+-- what a repetition knows of the earlier attempts, otherwise '' or nothing.
 local call, pack, parse, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
 local keys, args = KEYS, ARGV
 local count = #keys
