@@ -35,6 +35,8 @@ pub struct Redis {
     lua: Lua,
     run: Function,
     scripts: HashMap<Vec<u8>, Function>,
+    /// A part of the scripts, and what replaces it.
+    mistake: Option<(&'static str, &'static str)>,
 }
 
 /// The keys of a server at a moment.
@@ -55,6 +57,7 @@ impl Redis {
             lua,
             run,
             scripts: HashMap::new(),
+            mistake: None,
         }
     }
 
@@ -73,6 +76,9 @@ impl Redis {
             [b"EVAL", text, count, rest @ ..] => {
                 let text = String::from_utf8_lossy(text);
                 let sha = Script::new(&text).get_hash().as_bytes().to_vec();
+                let text = self.mistake.map_or(text.clone(), |(part, other)| {
+                    text.replace(part, other).into()
+                });
                 let load = || {
                     self.lua
                         .load(&*text)
@@ -138,6 +144,11 @@ impl Redis {
         from_lua(&reply).map_err(|text| text + &place())
     }
 
+    /// Makes a mistake: replaces a part of the scripts that are loaded from now on.
+    pub fn make(&mut self, mistake: Option<(&'static str, &'static str)>) {
+        self.mistake = mistake;
+    }
+
     /// Forgets the scripts, as `SCRIPT FLUSH` does.
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
@@ -156,16 +167,11 @@ impl Redis {
 
     /// Replaces the keys.
     pub fn restore(&mut self, Copy(keys): Copy) {
-        self.with_data(|data| *data = keys);
-    }
-
-    /// Returns the names of the keys that exist at a time.
-    #[must_use]
-    pub fn keys(&self, now: u64) -> Vec<Vec<u8>> {
         self.with_data(|data| {
-            data.now = now;
-            data.names()
-        })
+            let refusal = data.refusal;
+            *data = keys;
+            data.refusal = refusal;
+        });
     }
 }
 

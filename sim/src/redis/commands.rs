@@ -74,14 +74,6 @@ impl DataSet {
         self.now / 1000
     }
 
-    /// Returns the names of the keys that have not expired.
-    pub(crate) fn names(&self) -> Vec<Vec<u8>> {
-        let now = self.now_ms();
-        let lives = |key: &Key| key.expires.is_none_or(|expires| now <= expires);
-        let live = self.keys.iter().filter(|(_, key)| lives(key));
-        live.map(|(name, _)| name.clone()).collect()
-    }
-
     /// Executes a command of a client or a script.
     pub(crate) fn execute(&mut self, args: &[&[u8]]) -> Result<Value, Refused> {
         let Some((name, args)) = args.split_first() else {

@@ -1,0 +1,87 @@
+//! The network between a process and the server.
+
+use std::io::{Error, ErrorKind};
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::play::CALL;
+use crate::world::{Fate, Shared};
+
+/// A process's connection. When it breaks, the next message opens another one.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) world: Shared,
+    pub(crate) process: usize,
+}
+
+fn broken() -> RedisError {
+    Error::from(ErrorKind::BrokenPipe).into()
+}
+
+impl Link {
+    async fn send(&self, command: Cmd) -> Result<Value, RedisError> {
+        let (process, world) = (self.process, self.world.clone());
+        let call = CALL.try_with(|call| call.number).ok().flatten();
+        let (journey, mut random) = world.lock().send(process, call);
+        if Instant::now() < world.lock().dead {
+            return Err(Error::from(ErrorKind::ConnectionRefused).into());
+        }
+        let (reply, received) = oneshot::channel();
+        // A request that was sent arrives even if the caller gives up.
+        tokio::spawn(async move {
+            sleep_until(journey.arrival).await;
+            let waits = world.lock().waits();
+            if let Some(until) = waits {
+                sleep_until(until).await;
+            }
+            let executed = {
+                let mut world = world.lock();
+                let is_lost = journey.fate == Fate::RequestLost || Instant::now() < world.dead;
+                (!is_lost).then(|| world.execute(process, call, &command, &mut random))
+            };
+            sleep(journey.back).await;
+            let world = world.lock();
+            let executed = executed
+                .filter(|executed| journey.fate == Fate::Arrives && executed.life == world.lives);
+            let _ = reply.send(executed);
+        });
+        if journey.is_silent {
+            std::future::pending::<()>().await;
+        }
+        if journey.fate == Fate::RequestLate {
+            sleep(journey.back).await;
+            return Err(broken());
+        }
+        let Ok(Some(executed)) = received.await else {
+            return Err(broken());
+        };
+        if let Some(call) = call
+            && executed.result.is_ok()
+        {
+            self.world.lock().calls[call].replied = Some(executed.wires);
+        }
+        executed.result
+    }
+}
+
+impl ConnectionLike for Link {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(self.send(command.clone()))
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async { Err(broken()) })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
