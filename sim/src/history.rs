@@ -239,6 +239,13 @@ impl History {
         }
     }
 
+    /// Changes the speed of the server's clock, relative to the processes'.
+    #[must_use]
+    pub fn with_server_speed(mut self, speed: f64) -> Self {
+        self.setting.speed = speed;
+        self
+    }
+
     /// Leaves out steps while what is left still breaks the same rule.
     #[must_use]
     pub fn shrink(mut self) -> Self {

@@ -234,6 +234,11 @@ impl Log {
         Ok(wait)
     }
 
+    /// Returns `true` if an operation counts although its deadline has passed.
+    pub(crate) fn counts_late(&self, wire: &Wire) -> bool {
+        wire.has(APPENDED) && !self.is_set_back
+    }
+
     /// Notes what the server drops with an append, at the latest: what no limit of the limiter sees.
     fn drop_old(&mut self, policy: &Policy, at: u64) {
         let most = policy.limits().iter().map(Limit::max).max().unwrap_or(0);

@@ -61,7 +61,9 @@ impl Link {
         if let Some(call) = call
             && executed.result.is_ok()
         {
-            self.world.lock().calls[call].replied = Some(executed.wires);
+            let mut world = self.world.lock();
+            world.has_heard[process] |= !executed.wires.is_empty();
+            world.calls[call].replied = Some(executed.wires);
         }
         executed.result
     }

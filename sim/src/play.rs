@@ -305,11 +305,12 @@ impl Run {
     }
 
     /// Ends a process with its calls, and starts it again.
-    fn restart(&self, process: usize) {
-        let life = *self.processes[process].lock().unwrap().lives.borrow() + 1;
-        let limiters = self.start(process, life);
-        let mut process = self.processes[process].lock().unwrap();
+    fn restart(&self, number: usize) {
+        let life = *self.processes[number].lock().unwrap().lives.borrow() + 1;
+        let limiters = self.start(number, life);
+        let mut process = self.processes[number].lock().unwrap();
         process.limiters = limiters;
+        self.world.lock().has_heard[number] = false;
         (process.granted, process.spent) = ([0; 4], [0; 4]);
         process.admitted = Default::default();
         process.lives.send_replace(life);
@@ -459,7 +460,7 @@ impl Run {
         };
         let result = CALL.scope(caller, permit.settle(cost).into_future()).await;
         let mut world = self.world.lock();
-        world.calls[number].is_over = true;
+        world.calls[number].ended = Some(Instant::now());
         world.tally.calls += 1;
         world.note(|| {
             format!(
@@ -499,6 +500,7 @@ impl Run {
                 ..asked
             })
             .collect();
+        let has_deadline = world.has_heard[step.process];
         let salt = step.salt ^ part.wrapping_mul(0x2545_f491);
         world.calls.push(Call {
             salt,
@@ -506,7 +508,8 @@ impl Run {
             settles,
             sent: 0,
             replied: None,
-            is_over: false,
+            ended: None,
+            has_deadline,
         });
         number
     }
@@ -541,7 +544,7 @@ impl Run {
             std::task::Poll::Pending => call.await,
         };
         let mut world = self.world.lock();
-        world.calls[number].is_over = true;
+        world.calls[number].ended = Some(Instant::now());
         world.tally.calls += 1;
         let took = begun.elapsed();
         world.note(|| {

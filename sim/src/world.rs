@@ -26,7 +26,19 @@ pub(crate) struct Call {
     pub(crate) sent: u64,
     /// What the last reply that arrived said about each log.
     pub(crate) replied: Option<Vec<(Wire, Option<u64>)>>,
-    pub(crate) is_over: bool,
+    /// When it ended, and whether its process knew the server's clock, and so had a deadline.
+    pub(crate) ended: Option<Instant>,
+    pub(crate) has_deadline: bool,
+}
+
+/// By how much a deadline may be late: the time of the slowest reply.
+const SLOWEST: Duration = Duration::from_secs(1);
+
+impl Call {
+    fn is_late(&self) -> bool {
+        let is_past = |ended: Instant| ended.elapsed() > SLOWEST;
+        self.has_deadline && self.ended.is_some_and(is_past)
+    }
 }
 
 /// How a message travels.
@@ -86,6 +98,8 @@ pub(crate) struct World {
     pub(crate) lossy: Instant,
     pub(crate) slow: Instant,
     pub(crate) lanes: [Instant; 4],
+    /// Whether each process has had a reply.
+    pub(crate) has_heard: [bool; 4],
     pub(crate) tally: Tally,
     pub(crate) broken: Vec<String>,
     pub(crate) trace: Option<String>,
@@ -128,6 +142,7 @@ impl World {
             lossy: start,
             slow: start,
             lanes: [start; 4],
+            has_heard: [false; 4],
             tally: Tally::default(),
             broken: Vec::new(),
             trace: is_traced.then(String::new),
@@ -329,6 +344,10 @@ impl World {
                         .cloned()
                 });
                 let result = self.books[log].apply(&policies, asked.as_ref(), &wire, now);
+                let is_late = call.is_some_and(|call| self.calls[call].is_late());
+                if is_late && self.books[log].counts_late(&wire) {
+                    self.check(&what, Err("counts after its caller gave up".to_owned()));
+                }
                 wires.push((wire, result.as_ref().ok().copied().flatten()));
                 self.check(&what, result.map(drop));
             }
@@ -359,7 +378,7 @@ impl World {
 
     /// Notes that a call released units. While it is under way, its process does not know.
     fn release(&mut self, log: usize, process: usize, call: Option<usize>, now: Moment) {
-        let is_under_way = call.is_some_and(|call| !self.calls[call].is_over);
+        let is_under_way = call.is_some_and(|call| self.calls[call].ended.is_none());
         self.books[log].release(is_under_way.then_some(process), now.line);
     }
 

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sim::{History, Mistake};
 
 /// Returns a seed below `seeds` whose history breaks a rule, and the rule.
-fn broken(seeds: u64, mistake: Option<Mistake>) -> Option<(u64, String)> {
+fn broken(seeds: u64, speed: Option<f64>, mistake: Option<Mistake>) -> Option<(u64, String)> {
     let next = AtomicU64::new(0);
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= seeds {
             return None;
         }
-        if let Some(rule) = History::new(seed).play(false, mistake).broken.first() {
+        let mut history = History::new(seed);
+        if let Some(speed) = speed {
+            history = history.with_server_speed(speed);
+        }
+        if let Some(rule) = history.play(false, mistake).broken.first() {
             next.store(seeds, Ordering::Relaxed);
             return Some((seed, rule.clone()));
         }
@@ -34,7 +38,7 @@ fn histories_keep_the_promises() {
         300
     };
     assert_eq!(
-        broken(seeds, None),
+        broken(seeds, None, None),
         None,
         "cargo run -p sim -- --seed N --shrink shows it"
     );
@@ -84,8 +88,8 @@ const MISTAKES: [(&str, Mistake, &str); 8] = [
     (
         "a window does not include the lease",
         (
-            "if place > 24 then",
-            "if window == 500000 then window = 400000 end if place > 24 then",
+            "if place > 23 + 1 then",
+            "if window == 500000 then window = 400000 end if place > 23 + 1 then",
         ),
         "admits",
     ),
@@ -107,8 +111,8 @@ const MISTAKES: [(&str, Mistake, &str); 8] = [
     ),
     (
         "an attempt past its deadline counts",
-        ("now >= deadline", "false"),
-        "",
+        ("now >= parse('>I7', args[1], 4)", "false"),
+        "gave up",
     ),
     (
         "a refund is applied to another entry",
@@ -123,11 +127,14 @@ const MISTAKES: [(&str, Mistake, &str); 8] = [
 #[test]
 fn each_mistake_is_found() {
     for (mistake, replaced, rule) in MISTAKES {
-        let found = broken(1_000, Some(replaced));
+        let found = broken(1_000, None, Some(replaced));
         println!("{mistake}: {found:?}");
         assert!(
             found.is_some_and(|(_, text)| text.contains(rule)),
             "{mistake}"
         );
     }
+    let found = broken(1_000, Some(2.0), None);
+    println!("a server whose clock is twice as fast: {found:?}");
+    assert!(found.is_some_and(|(_, text)| text.contains("admits")));
 }
