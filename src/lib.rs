@@ -110,7 +110,7 @@ pub mod time {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(all(doctest, feature = "memory"))]
+#[cfg(all(doctest, feature = "memory", feature = "tokio"))]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
 

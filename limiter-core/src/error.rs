@@ -47,6 +47,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The store's facts contradict each other or the policy: the store has a bug, or another program writes to its data.
     Inconsistent,
+    /// A held slot is lost: its entry is gone, or no renewal has succeeded in time. The work that held it has been dropped.
+    SlotLost,
     /// The configuration is wrong: an invalid address or credential, or a missing permission, feature or timer.
     Configuration,
 }
@@ -65,6 +67,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Corrupt => "corrupt",
             Self::Inconsistent => "inconsistent",
+            Self::SlotLost => "slot_lost",
             Self::Configuration => "configuration",
         }
     }

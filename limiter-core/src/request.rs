@@ -4,6 +4,8 @@ mod acquire;
 mod all_of;
 mod builder;
 mod call;
+#[cfg(feature = "tokio")]
+mod hold;
 mod peek;
 mod permit;
 mod record;
@@ -15,7 +17,7 @@ mod wait;
 pub use acquire::{Acquire, AcquirePermit};
 pub use all_of::{AllOf, JointDecision, JointDenied, Part, PartOutcome};
 pub use peek::{Peek, ReadStatus};
-pub use permit::{Permit, PermitDecision, PermitGuard};
+pub use permit::{Permit, PermitDecision, PermitGuard, Renew};
 pub use record::Record;
 pub use reset::Reset;
 pub use settle::Settle;

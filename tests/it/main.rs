@@ -7,3 +7,5 @@ mod open_store;
 mod own_store;
 #[cfg(feature = "memory")]
 mod shares;
+#[cfg(all(feature = "memory", feature = "redis-cluster"))]
+mod slots;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::builder::{builder, costs};
 use super::call::{Call, Running};
-use super::permit::PermitDecision;
+use super::permit::{Moment, PermitDecision, moment};
 use super::wait;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -66,13 +66,16 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
     where
         S: WindowStore,
     {
-        wait::sleeping(&self.call, wait).await
+        wait::sleeping(&self.call, wait, || ()).await
     }
 
     /// Returns a [`PermitDecision`] instead of a decision: an acquire that can be settled or refunded if it is admitted.
     pub fn permit(mut self) -> AcquirePermit<'a, S, B> {
         self.call.hints.wants_receipt = true;
-        AcquirePermit(self)
+        AcquirePermit {
+            acquire: self,
+            sent: None,
+        }
     }
 }
 
@@ -88,7 +91,11 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
 /// See [`Limiter`].
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
-pub struct AcquirePermit<'a, S, B>(Acquire<'a, S, B>);
+pub struct AcquirePermit<'a, S, B> {
+    acquire: Acquire<'a, S, B>,
+    /// When it was sent, for [`Permit::hold`](crate::Permit).
+    sent: Option<Moment>,
+}
 
 impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
     /// Makes the call on a synchronous store, without a future.
@@ -99,9 +106,10 @@ impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
     where
         S: SyncStore,
     {
-        let Acquire { call, .. } = self.0;
+        let Acquire { call, .. } = self.acquire;
         call.op().check_receipts()?;
-        PermitDecision::of(&call, call.now()?)
+        let sent = moment();
+        PermitDecision::of(&call, call.now()?, sent)
     }
 
     /// Waits like [`Acquire::within`].
@@ -115,9 +123,11 @@ impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
     where
         S: WindowStore,
     {
-        let Acquire { call, .. } = &self.0;
+        let Acquire { call, .. } = &self.acquire;
         call.op().check_receipts()?;
-        PermitDecision::of(call, wait::sleeping(call, wait).await?)
+        let mut sent = None;
+        let decision = wait::sleeping(call, wait, || sent = moment()).await?;
+        PermitDecision::of(call, decision, sent)
     }
 }
 
@@ -130,11 +140,13 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Acquire { call, running } = &mut self.0;
+        self.sent = self.sent.or_else(moment);
+        let sent = self.sent;
+        let Acquire { call, running } = &mut self.acquire;
         if let Err(error) = call.op().check_receipts() {
             return Poll::Ready(Err(error));
         }
         let decision = call.poll(running, context);
-        decision.map(|decision| PermitDecision::of(call, decision?))
+        decision.map(|decision| PermitDecision::of(call, decision?, sent))
     }
 }

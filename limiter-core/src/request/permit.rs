@@ -3,14 +3,31 @@
 use std::fmt;
 
 use super::call::Call;
+#[cfg(feature = "tokio")]
+pub(super) use super::hold::Moment;
 use super::settle::Settle;
 use super::view::Target;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
-use crate::store::op::Mode;
+use crate::settled::Settled;
+use crate::store::clock::BoxFuture;
+use crate::store::op::{EntryId, Mode};
 use crate::store::settlement::Receipt;
+use crate::store::{SyncStore, WindowStore};
 use crate::verdict::Denied;
+
+/// Stands for a moment where permits are not held.
+#[cfg(not(feature = "tokio"))]
+pub(super) type Moment = std::convert::Infallible;
+
+/// Returns the current moment, if permits can be held.
+pub(super) fn moment() -> Option<Moment> {
+    #[cfg(feature = "tokio")]
+    return Some(Moment::now());
+    #[cfg(not(feature = "tokio"))]
+    None
+}
 
 /// The decision on an acquire that asked for a [`Permit`].
 #[must_use = "a decision may be a denial"]
@@ -55,22 +72,29 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
 pub struct Permit<'a, S = SharedStore> {
-    target: Target<'a, S>,
+    pub(super) target: Target<'a, S>,
     /// Names the entry, even if it has no receipt.
-    entry: Receipt,
+    pub(super) entry: Receipt,
     decision: Decision,
+    /// The acquire's idempotency key, with which a renewal can be repeated.
+    id: Option<EntryId>,
+    /// Whether a renewal has begun whose outcome is unknown.
+    pub(super) is_uncertain: bool,
+    /// When the acquire or the last successful renewal was sent, if that is known.
+    pub(super) sent: Option<Moment>,
 }
 
 impl<'a, S> PermitDecision<'a, S> {
     pub(super) fn of<B: AsRef<[u8]>>(
         call: &Call<'a, S, B>,
         decision: Decision,
+        sent: Option<Moment>,
     ) -> Result<Self, Error> {
         if decision.is_denied() {
             return Ok(Self(Err(Denied::new(decision))));
         }
-        Permit::of_entry(Target::of(call), decision)
-            .map(|permit| Self(Ok(permit)))
+        Permit::of_entry(Target::of(call), decision, call.id)
+            .map(|permit| Self(Ok(Permit { sent, ..permit })))
             .ok_or_else(|| {
                 let text = "the store admitted an acquire but returned no entry for it";
                 Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
@@ -95,7 +119,11 @@ impl<'a, S> PermitDecision<'a, S> {
 
 impl<'a, S> Permit<'a, S> {
     /// Returns `None` if the decision has no entry.
-    pub(super) fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
+    pub(super) fn of_entry(
+        target: Target<'a, S>,
+        decision: Decision,
+        id: Option<EntryId>,
+    ) -> Option<Self> {
         let (entry, window) = (
             decision.entry()?,
             target.call(Mode::Acquire).op().receipt_window()?,
@@ -104,6 +132,9 @@ impl<'a, S> Permit<'a, S> {
             target,
             entry: Receipt::new(entry.id, entry.at, window),
             decision,
+            id,
+            is_uncertain: false,
+            sent: None,
         })
     }
 
@@ -113,10 +144,11 @@ impl<'a, S> Permit<'a, S> {
         self.target.key.as_ref()
     }
 
-    /// Returns the receipt of the acquire's entry. `None` if the acquire exceeded the limiter's default policy.
+    /// Returns the receipt of the acquire's entry, since the last [renewal](Self::renew) if there was one. `None` if the acquire exceeded
+    /// the limiter's default policy.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.decision.receipt()
+        self.decision.receipt().map(|_| self.entry)
     }
 
     /// Returns the decision that admitted the acquire.
@@ -150,6 +182,36 @@ impl<'a, S> Permit<'a, S> {
     /// Removes the acquire from the log, as if it had never happened.
     pub fn refund(&self) -> Settle<'_, S, &[u8]> {
         self.settle(0)
+    }
+
+    /// Moves the acquire's entry to now, with its cost, so that it counts for another window. `.await` it, or call
+    /// [`now`](Renew::now) on a synchronous store.
+    ///
+    /// It checks no limit, because the entry counts already. If the log no longer holds the entry,
+    /// [`Settled::applied`](crate::Settled::applied) returns `false`. If the acquire had an idempotency key, a renewal may be repeated
+    /// after an error; otherwise, a renewal whose reply was lost makes the next one report that the entry is gone.
+    ///
+    /// `hold`, with the feature `tokio`, renews a permit while work runs.
+    pub fn renew(&mut self) -> Renew<'_, 'a, S> {
+        Renew(self)
+    }
+
+    /// Begins a renewal. Returns when it was sent, and its settlement.
+    fn renewal(&mut self) -> (Option<Moment>, Settle<'_, S, &[u8]>) {
+        self.is_uncertain = true;
+        let settle = Settle {
+            is_valid: self.receipt().is_some(),
+            ..self.target.settle(self.entry, 1)
+        };
+        (moment(), settle.renewing(self.id))
+    }
+
+    /// Ends a renewal.
+    fn renewed(&mut self, sent: Option<Moment>, settled: &Settled) {
+        self.is_uncertain = false;
+        if let Some(receipt) = settled.receipt() {
+            (self.entry, self.sent) = (receipt, sent);
+        }
     }
 
     /// Returns the same permit without its borrows, so that it can move into a task or a response body.
@@ -195,8 +257,8 @@ impl<S> Clone for Permit<'_, S> {
     fn clone(&self) -> Self {
         Self {
             target: self.target.clone(),
-            entry: self.entry,
             decision: self.decision.clone(),
+            ..*self
         }
     }
 }
@@ -208,6 +270,47 @@ impl<S> fmt::Debug for Permit<'_, S> {
             .field("key", &self.target.key)
             .field("receipt", &self.receipt());
         out.finish_non_exhaustive()
+    }
+}
+
+/// A renewal of a permit. See [`Permit::renew`].
+///
+/// # Errors
+/// If the store fails, which a synchronous store cannot.
+///
+/// # Cancel safety
+/// See [`Limiter`](crate::Limiter).
+#[must_use = "a renewal does nothing until it is awaited, or `now` is called"]
+#[derive(Debug)]
+pub struct Renew<'p, 'a, S>(&'p mut Permit<'a, S>);
+
+impl<S> Renew<'_, '_, S> {
+    /// Renews on a synchronous store, without a future.
+    ///
+    /// # Errors
+    /// Never fails. All verbs return a `Result`.
+    pub fn now(self) -> Result<Settled, Error>
+    where
+        S: SyncStore,
+    {
+        let (sent, renewal) = self.0.renewal();
+        let settled = renewal.now()?;
+        self.0.renewed(sent, &settled);
+        Ok(settled)
+    }
+}
+
+impl<'p, S: WindowStore> IntoFuture for Renew<'p, '_, S> {
+    type Output = Result<Settled, Error>;
+    type IntoFuture = BoxFuture<'p, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (sent, renewal) = self.0.renewal();
+            let settled = renewal.await?;
+            self.0.renewed(sent, &settled);
+            Ok(settled)
+        })
     }
 }
 

@@ -15,10 +15,11 @@ use crate::store::clock::{BoxFuture, Clock};
 use crate::store::op::At;
 
 /// Tries until the acquire fits or cannot fit in time, and sleeps between tries. Fails before the first try if it may have to wait
-/// and nothing can sleep.
+/// and nothing can sleep. Calls `before` before each try.
 pub(super) async fn sleeping<S, B>(
     call: &Call<'_, S, B>,
     within: Duration,
+    mut before: impl FnMut(),
 ) -> Result<Decision, Error>
 where
     S: WindowStore,
@@ -34,6 +35,7 @@ where
     }
     // Of another clock, only the sleeps are known.
     let start = clock.is_none().then(Instant::now);
+    before();
     let mut decision = call.decide().await?;
     let (end, mut slept) = (decision.at().saturating_add(within), Duration::ZERO);
     while may_wait
@@ -47,6 +49,7 @@ where
         }
         sleep(clock, wait).await;
         slept = slept.saturating_add(wait);
+        before();
         decision = call.decide().await?;
     }
     Ok(decision)

@@ -61,6 +61,10 @@ class Denied(Exception):
         self.decision = decision
 
 
+class SlotLost(Exception):
+    """A slot that is no longer held. Others may hold it by now, so the work in its block must end."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LimitUsage:
     """The usage of one limit. Times are in microseconds."""
@@ -121,6 +125,53 @@ class Reservation:
     @cost.setter
     def cost(self, cost: int) -> None:
         self._cost, self.is_set = cost, True
+
+
+class Slot:
+    """Units that are held for the time of a ``with`` block: a thread renews them each third of the window."""
+
+    def __init__(self, limiter: Limiter, decision: Response, id: str, sent: Tuple[float, float]) -> None:
+        self._limiter, self.decision, self._id, self._sent = limiter, decision, id, sent
+        # Receipts last as long as the longest exact limit.
+        self._window = max(limit.window_us for limit in decision.limits if limit.resolution_us is None) / 1e6
+        self._receipt, self._gone, self._ended = decision.receipt, False, threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the slot is no longer held: 63/64 of the window since the last renewal was sent, by the clock that ran faster."""
+        passed = [now - then for now, then in zip(_clocks(), self._sent)]
+        return self._gone or max(passed) >= self._window * 63 / 64 or min(passed) < 0
+
+    def _keep(self) -> None:
+        pause = self._window / 3
+        while not self._ended.wait(pause) and not self.lost:
+            sent = _clocks()
+            try:
+                renewed = self._renew()
+            except LimiterError:
+                pause = self._window / 24
+                continue
+            if not renewed.applied:
+                self._gone = True
+                return
+            self._sent, self._receipt = sent, renewed.receipt
+            pause = max(0.0, sent[0] + self._window / 3 - time.monotonic())
+
+    def _renew(self) -> Response:
+        return self._limiter._call("renew", self.decision.descriptor, receipt=self._receipt, id=self._id)
+
+    def _give_back(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        # The block's result matters more. What is not refunded expires.
+        with contextlib.suppress(LimiterError, SlotLost):
+            gave = self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
+            if not gave.applied and not self._gone:
+                # A renewal whose response was lost has moved it.
+                self._receipt = self._renew().receipt
+                if self._receipt is not None:
+                    self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
 
 
 class Limiter:
@@ -217,7 +268,42 @@ class Limiter:
         elif cost != decision.cost:
             self.settle(decision, cost)
 
+    @contextlib.contextmanager
+    def slot(self, descriptor: Descriptor, cost: int = 1, *, wait: float = 0.0) -> Iterator[Optional[Slot]]:
+        """Holds units while a ``with`` block runs, so that the rule bounds how much work runs at the same time.
+
+        The rule's window is the longest silence of a holder: a slot whose process crashed is free within a window. If the slot is lost,
+        the next call on this limiter in the block's thread raises ``SlotLost``, and so does the end of the block; ``Slot.lost`` asks
+        without a call. Raises ``Denied`` if the units do not fit. Yields None if nothing is counted.
+        """
+        id, sent = uuid.uuid4().hex, _clocks()
+        decision = self.acquire(descriptor, cost, id=id, wait=wait)
+        if not decision.allowed:
+            raise Denied(decision)
+        if decision.receipt is None:
+            yield None
+            return
+        slot = Slot(self, decision, id, sent)
+        if wait:
+            # The server decided at an unknown time during the wait.
+            slot._sent = _clocks()
+            renewed = slot._renew()
+            slot._receipt, slot._gone = renewed.receipt or slot._receipt, not renewed.applied
+        held = self._local.__dict__.setdefault("slots", [])
+        held.append(slot)
+        slot._thread.start()
+        try:
+            yield slot
+            if slot.lost:
+                raise SlotLost(f"the slot of {descriptor!r} was lost before its block ended")
+        finally:
+            held.remove(slot)
+            slot._give_back()
+
     def _call(self, op: str, descriptor: Descriptor, wait: float = 0.0, **fields: Any) -> Response:
+        lost = [slot for slot in getattr(self._local, "slots", ()) if slot.lost]
+        if lost:
+            raise SlotLost(f"the slot of {lost[0].decision.descriptor!r} is lost")
         pairs = descriptor.items() if isinstance(descriptor, Mapping) else descriptor
         body: Dict[str, Any] = {"domain": self.domain, "descriptor": [[key, value] for key, value in pairs], **fields}
         waited = time.monotonic() + wait
@@ -297,6 +383,11 @@ class _Timed(io.RawIOBase):
 
 def _response(end: float, sock: socket.socket, *args: Any, **fields: Any) -> http.client.HTTPResponse:
     return http.client.HTTPResponse(_Timed(sock, end), *args, **fields)  # type: ignore[arg-type]
+
+
+def _clocks() -> Tuple[float, float]:
+    """The monotonic clock, which may stop while the machine sleeps, and the system's, which may step."""
+    return time.monotonic(), time.time()
 
 
 def _left(end: float) -> float:

@@ -15,7 +15,7 @@ import time
 import unittest
 import uuid
 
-from limiter_client import Denied, Limiter, Refused, Response, Unavailable
+from limiter_client import Denied, Limiter, Refused, Response, SlotLost, Unavailable
 
 SERVER = os.environ["LIMITER_SERVER"]
 STORE = os.environ.get("LIMITER_STORE", "memory")
@@ -26,6 +26,7 @@ descriptors:
   - { key: meter, rate_limit: { policy: "60000/10m, 1000000/30d~1h" } }
   - { key: short, rate_limit: { policy: "20/500ms" } }
   - { key: soon, rate_limit: { policy: "1/300ms" } }
+  - { key: slot, rate_limit: { policy: "2/3s" } }
   - { key: free, rate_limit: { unlimited: true } }
 """
 
@@ -220,6 +221,28 @@ class ClientTest(unittest.TestCase):
         # The repetition finds nothing.
         self.assertFalse(self.limiter.refund(decision))
         self.assertEqual(self.limiter.status(meter).used, 0)
+
+    def test_a_slot_is_held_while_its_block_runs_and_a_lost_one_raises(self) -> None:
+        job = {"slot": self.user["user"]}
+        with self.limiter.slot(job) as slot, self.limiter.slot(job):
+            self.proxy.lose = 2
+            time.sleep(7)
+            self.assertFalse(slot.lost)
+            with self.assertRaises(Denied), self.limiter.slot(job):
+                self.fail("admitted")
+        self.assertEqual(self.limiter.status(job).used, 0)
+        for calls in True, False:
+            with self.assertRaises(SlotLost), self.limiter.slot(job, wait=1) as slot:
+                # Its first renewal has given it a new receipt.
+                self.limiter.refund(Response("acquire", receipt=slot._receipt, descriptor=job))
+                while not slot.lost:
+                    time.sleep(0.01)
+                if calls:
+                    self.limiter.status(job)
+                    self.fail("called")
+            self.assertEqual(self.limiter.status(job).used, 0)
+        with self.limiter.slot({"free": "x"}) as slot:
+            self.assertIsNone(slot)
 
     def test_the_callers_own_key_counts_once(self) -> None:
         first, second = (self.limiter.acquire(self.user, 5, id="order 7") for _ in range(2))

@@ -61,7 +61,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
             let name = part.limiter().name();
             match part.outcome {
                 Some(PartOutcome::Charged(charge)) => {
-                    permits.extend(Permit::of_entry(part.target, charge));
+                    permits.extend(Permit::of_entry(part.target, charge, part.id));
                 }
                 Some(PartOutcome::Denied(denial)) if is_denied => {
                     denials.push((name, Denied::new(denial)));

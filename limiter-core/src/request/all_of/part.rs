@@ -167,7 +167,8 @@ impl<'a, S> Part<'a, S> {
     where
         S: Clone,
     {
-        Permit::of_entry(self.target.clone().into_owned(), self.charge()?.clone())
+        let target = self.target.clone().into_owned();
+        Permit::of_entry(target, self.charge()?.clone(), self.id)
     }
 
     /// Returns `true` if the outcome denies the whole.

@@ -1,4 +1,4 @@
-//! The whole API: acquire, record, peek, status, settle and refund of one descriptor.
+//! The whole API: acquire, record, peek, status, settle, refund and renew of one descriptor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,7 @@ pub(super) enum Op {
     Status,
     Settle,
     Refund,
+    Renew,
 }
 
 /// Answers `POST /v1/{op}`. `docs/v1.md` lists every field of its responses.
@@ -74,17 +75,17 @@ pub(super) async fn answer(
 impl ApiRequest {
     /// Checks that the request has exactly the fields that its operation needs. Returns its receipt.
     fn check(&self, op: Op) -> Result<Option<Receipt>, String> {
-        let settles = matches!(op, Op::Settle | Op::Refund);
+        let settles = matches!(op, Op::Settle | Op::Refund | Op::Renew);
         let fields = [
             (
                 "cost",
                 self.cost.is_some(),
-                !matches!(op, Op::Status | Op::Refund),
+                !matches!(op, Op::Status | Op::Refund | Op::Renew),
             ),
             (
                 "id",
                 self.id.is_some(),
-                matches!(op, Op::Acquire | Op::Record),
+                matches!(op, Op::Acquire | Op::Record | Op::Renew),
             ),
             ("wait_ms", self.wait_ms.is_some(), op == Op::Acquire),
             ("receipt", self.receipt.is_some(), settles),
@@ -132,7 +133,7 @@ async fn make(
         .map(|(key, value)| (&**key, &**value))
         .collect();
     let mut out = empty(op);
-    if !matches!(op, Op::Status | Op::Refund) {
+    if !matches!(op, Op::Status | Op::Refund | Op::Renew) {
         out["cost"] = json!(request.cost());
     }
     let Some(found) = rules.find(&request.domain, &entries) else {
@@ -204,6 +205,17 @@ async fn ask(
         ));
     };
     Ok(match (op, receipt) {
+        (Op::Renew, Some(receipt)) => {
+            let mut renew = limiter.renew(key, receipt);
+            if let Some(id) = request.id() {
+                renew = renew.idempotency_key(id);
+            }
+            let renewed = renew.await?;
+            let mut out = json!(renewed.status());
+            out["applied"] = json!(renewed.applied());
+            out["receipt"] = json!(renewed.receipt().map(receipt::to_text));
+            out
+        }
         (_, Some(receipt)) => {
             let cost = if op == Op::Refund { 0 } else { cost };
             let settled = limiter.settle(key, receipt, cost).await?;
@@ -227,6 +239,7 @@ async fn ask(
                 let mut out = json!(decision);
                 out["allowed"] = json!(count(decision.fits()));
                 out["receipt"] = json!(decision.receipt().map(receipt::to_text));
+                out["cost"] = json!(decision.cost().unwrap_or(cost));
                 out
             }
             // No wait helps.
@@ -241,7 +254,7 @@ async fn ask(
 /// Returns the fields of a response if nothing counts.
 fn without_limiter(op: Op, allowed: bool) -> Value {
     match op {
-        Op::Settle | Op::Refund => json!({ "applied": false }),
+        Op::Settle | Op::Refund | Op::Renew => json!({ "applied": false }),
         Op::Status => json!({}),
         Op::Acquire | Op::Record | Op::Peek => json!({ "allowed": allowed }),
     }

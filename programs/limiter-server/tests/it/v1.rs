@@ -71,13 +71,15 @@ fn assert_decision(op: &str, answer: &Value) {
     let is = |name: &str| !null.contains(name);
     assert_eq!(answer["op"], *op);
     assert_eq!(is("key"), is("rule"), "{answer}");
-    assert_eq!(is("cost"), !matches!(op, "status" | "refund"), "{answer}");
+    let has_cost = !matches!(op, "status" | "refund" | "renew");
+    assert_eq!(is("cost"), has_cost, "{answer}");
     assert_eq!(
         is("allowed"),
         matches!(op, "acquire" | "record" | "peek"),
         "{answer}"
     );
-    assert_eq!(is("applied"), matches!(op, "settle" | "refund"), "{answer}");
+    let settles = matches!(op, "settle" | "refund" | "renew");
+    assert_eq!(is("applied"), settles, "{answer}");
     let counts = is("at_us");
     for name in [
         "limit",
