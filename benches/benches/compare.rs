@@ -33,8 +33,10 @@ fn all_of(c: &mut Criterion) {
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(count.to_string(), |b| {
             b.iter(|| {
-                let with = |calls: AllOf<'_, _>, limiter| calls.with(Limiter::acquire(limiter, 7));
-                let calls = limiters[..count].iter().fold(AllOf::new(), with);
+                let mut calls = AllOf::new();
+                for limiter in &limiters[..count] {
+                    calls = calls.with(limiter.acquire(7));
+                }
                 assert!(calls.now().is_ok_and(|decision| !decision.is_denied()));
             });
         });

@@ -89,7 +89,7 @@ mod tests {
         let mut log = LogForm::new(0);
         for before_end in [3_599_999_999, 1_000_000, 0] {
             let now = Timestamp::from_micros_saturating(Timestamp::MAX.as_micros() - before_end);
-            general::apply(&mut log, Op::record("", &policy), now);
+            let _: Facts = evaluate::apply(&mut log, &Op::record("", &policy), now);
         }
         let saved = export(log);
         assert_eq!(saved.len(), 3);

@@ -11,7 +11,8 @@ use futures::poll;
 use limiter_core::request::{AllOf, Permit};
 use limiter_core::store::LogKey;
 use limiter_core::{
-    BoxFuture, Clock, Counting, Decision, Error, Limiter, Name, Policy, Timestamp, WithClock,
+    BoxFuture, Clock, Counting, Decision, Error, Limiter, Name, Policy, Settled, Timestamp,
+    WithClock,
 };
 use limiter_memory::MemoryStore;
 use limiter_redis::{Connection, RedisStore};
@@ -264,7 +265,7 @@ impl Run {
                     .fail(fault, number, length, &mut step.random(1));
                 match fault {
                     Fault::ProcessClock => SYSTEM.with_borrow_mut(|(_, off)| {
-                        off[step.process] += step.random(1).i64(-200..200)
+                        off[step.process] += step.random(1).i64(-200..200);
                     }),
                     Fault::Restart => self.restart(step.process),
                     _ => {
@@ -466,7 +467,7 @@ impl Run {
             format!(
                 "p{} {text}: {:?}",
                 step.process,
-                result.as_ref().map(|settled| settled.applied())
+                result.as_ref().map(Settled::applied)
             )
         });
         let is_local = world.calls[number].replied.is_none();

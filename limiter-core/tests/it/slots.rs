@@ -128,9 +128,24 @@ async fn work(runs: Runs, ticks: u64) {
 }
 
 /// Renews as [`Permit::hold`] does, but counts itself out otherwise.
-async fn control(holder: Holder, mut permit: Permit<'_, Process>, sent: Instant, work: impl Future) {
-    let from = |sent| if holder == Holder::FromReceiving { Instant::now() } else { sent };
-    let held = if holder == Holder::WholeWindow { WINDOW } else { WINDOW - WINDOW / 64 };
+async fn control(
+    holder: Holder,
+    mut permit: Permit<'_, Process>,
+    sent: Instant,
+    work: impl Future,
+) {
+    let from = |sent| {
+        if holder == Holder::FromReceiving {
+            Instant::now()
+        } else {
+            sent
+        }
+    };
+    let held = if holder == Holder::WholeWindow {
+        WINDOW
+    } else {
+        WINDOW - WINDOW / 64
+    };
     let (mut since, mut due, mut work) = (from(sent), from(sent) + WINDOW / 3, pin!(work));
     loop {
         let ended = timeout_at(due.min(since + held), work.as_mut()).await;
@@ -184,7 +199,11 @@ async fn process(process: Process, holder: Holder, runs: Runs) {
 /// Returns the largest number of slots that were held at one instant, and the number of runs.
 fn history(seed: u64, holder: Holder) -> (usize, usize) {
     let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
+    let runtime = { runtime }
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut random = Rng::with_seed(seed);
         let speed = 1.0 + [-1.0, 0.0, 1.0][random.usize(..3)] / 128.0;
@@ -230,7 +249,11 @@ fn no_more_slots_are_held_at_once_than_the_limit_allows_and_controls_hold_more()
 /// Runs a test in virtual time, over a store without faults.
 fn quiet<T>(test: impl AsyncFnOnce(Limiter<Arc<WithClock<ReferenceStore, Skewed>>>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
+    let runtime = { runtime }
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let (start, speed) = (Instant::now(), 1.0);
         let store = WithClock::new(ReferenceStore::new(), Skewed { start, speed });
@@ -271,7 +294,12 @@ fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
 
         let now = limiter.store().clock().unwrap().now();
         let given = limiter.acquire("k").at(now).permit().await.unwrap();
-        let error = given.into_result().unwrap().hold(async {}).await.unwrap_err();
+        let error = given
+            .into_result()
+            .unwrap()
+            .hold(async {})
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
     });
 }

@@ -86,12 +86,11 @@ pub(super) async fn repeat(run: &mut Run<'_>, is_of_interest: impl Fn(&Case) -> 
     }
 }
 
+/// Makes the sequence with a number.
+type Maker<'a> = dyn FnMut(u64, &mut TestRunner) -> Result<Tree<Case>, Reason> + Send + 'a;
+
 /// Runs random sequences. The suite's seed and its number determine each.
-pub(super) async fn sequences(
-    run: &mut Run<'_>,
-    count: u64,
-    made: &mut (dyn FnMut(u64, &mut TestRunner) -> Result<Tree<Case>, Reason> + Send),
-) {
+pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_>) {
     let mut failed = 0;
     for number in 0..count {
         let mut seed = [0; 32];

@@ -524,9 +524,9 @@ impl Model {
             return None;
         }
         _ = other.apply(&numbers);
-        steps
-            .iter()
-            .for_each(|step| drop(other.issued.remove(step)));
+        for step in &steps {
+            other.issued.remove(step);
+        }
         Some(other)
     }
 

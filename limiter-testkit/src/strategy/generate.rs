@@ -84,7 +84,7 @@ pub(super) fn case(random: &mut TestRng, steps: RangeInclusive<usize>, keys: u8)
     // The last two are refused or saturate.
     const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
     let policies = policies(random, 3);
-    let limits = policies.iter().flat_map(|policy| policy.limits());
+    let limits = policies.iter().flat_map(Policy::limits);
     let windows: Vec<i64> = limits
         .map(|limit| limit.window().as_micros() as i64)
         .collect();
@@ -168,7 +168,9 @@ pub(super) fn traffic(random: &mut TestRng) -> Case {
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
     const WINDOWS: [u64; 6] = [20, 35, 60, 60, 130, 200];
     let scale = pick(random, &[1_u64, 10, 60_000_000]);
-    let mut all: Vec<(Vec<(u64, u64, bool)>, u64)> = Vec::new();
+    /// A maximum, a window, and whether it has the resolution.
+    type Raw = (u64, u64, bool);
+    let mut all: Vec<(Vec<Raw>, u64)> = Vec::new();
     for _ in 0..random.random_range(1..=2) {
         let limits = (0..random.random_range(1..=3)).map(|_| {
             let max = random.random_range(2..=12);

@@ -16,7 +16,7 @@ use Sentence::*;
 use async_trait::async_trait;
 use limiter_core::store::*;
 use limiter_core::{BoxFuture, Clock, Decision, Error, ErrorKind, Name, Receipt, SharedStore};
-use limiter_core::{Timestamp, Window, WindowStore};
+use limiter_core::{Policy, Timestamp, Window, WindowStore};
 use limiter_testkit::MockClock;
 use limiter_testkit::conformance::{Phase, Sentence};
 
@@ -253,7 +253,7 @@ impl Flawed {
                 _ if !appended => right,
                 "WithoutTheLease" => {
                     let limits = [Some(op.policy), op.limiter_policy].into_iter().flatten();
-                    let limits = limits.flat_map(|policy| policy.limits());
+                    let limits = limits.flat_map(Policy::limits);
                     let windows = limits.map(|limit| limit.stated_window().as_micros());
                     now + windows.max().unwrap_or_default()
                 }

@@ -35,7 +35,7 @@ pub(super) struct Calls<'a, S> {
 pub struct Part<'a, S> {
     pub(super) target: Target<'a, S>,
     mode: Mode,
-    id: Option<EntryId>,
+    pub(super) id: Option<EntryId>,
     is_status: bool,
     cost: u64,
     pub(super) keeps_charge: bool,

@@ -83,7 +83,7 @@ pub(super) fn apply(flaw: &str, log: &mut Log, op: &Op<'_>, now: Timestamp) -> O
             let found = log.clone().apply(&peek, now);
             let windows = limits_of(op);
             let windows = windows.iter().filter(|limit| limit.resolution().is_none());
-            let window = windows.map(|limit| limit.stated_window()).max()?;
+            let window = windows.map(Limit::stated_window).max()?;
             let mut other = *op;
             if let Outcome::Repeated { entry, .. } = found.outcome
                 && !window.counts(entry.at, found.log.now)

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use limiter_core::{Limit, Policy};
+use limiter_core::{Limit, Limiter, Policy};
 use limiter_wrappers::can_lease;
 
 use super::{Rule, RuleSet};
@@ -11,7 +11,7 @@ use super::{Rule, RuleSet};
 const ENOUGH: u64 = 60;
 
 fn policy(rule: &Rule) -> Option<&Policy> {
-    rule.limiter().map(|limiter| limiter.policy())
+    rule.limiter().map(Limiter::policy)
 }
 
 /// Returns the smallest share of its rate that a key at its limit admits, in per cent, if a limit has a lease.

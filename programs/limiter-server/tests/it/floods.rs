@@ -118,7 +118,7 @@ fn what_clients_occupy_fits_the_limit_of_kubernetes() {
         "So clients can occupy {} MiB per listener, which is 8,192 requests, and {CONNECTION} KiB for each connection: with the \
          defaults at most {} MiB",
         REQUESTS >> 10,
-        3 * listener >> 10
+        (3 * listener) >> 10
     );
     let readme = include_str!("../../README.md");
     assert!(readme.contains(&product), "README.md lacks: {product}");

@@ -33,6 +33,6 @@ impl Departure {
                 });
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
