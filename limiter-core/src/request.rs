@@ -25,7 +25,6 @@ pub use settle::Settle;
 /// For middleware: an [`AllOf`] that leaves errors in its parts, moves into a task, and settles its charges one by one.
 pub mod joint {
     pub use super::all_of::{
-        again, decide, decision_into_owned, into_owned, refund, reset, settle, take_errors,
-        try_decide,
+        again, decide, decision_into_owned, into_owned, parts_mut, refund, take_errors, try_decide,
     };
 }

@@ -158,13 +158,13 @@ impl Rules {
 
     /// Settles a request's charges. If the store fails, the charge stays.
     pub(crate) async fn settle(rulings: &mut Rulings<'static>, costs: Vec<ActualCost>) {
-        let decision = &mut rulings.decision;
-        for (place, cost) in costs.into_iter().enumerate() {
+        let parts = joint::parts_mut(&mut rulings.decision);
+        for (part, cost) in parts.iter_mut().zip(costs) {
             let _ = match cost {
                 ActualCost::AsCharged => continue,
-                ActualCost::Nothing => joint::settle(decision, place, 0).await,
-                ActualCost::Units(cost) => joint::settle(decision, place, cost).await,
-                ActualCost::Reset => joint::reset(decision, place).await,
+                ActualCost::Nothing => part.settle(0).await,
+                ActualCost::Units(cost) => part.settle(cost).await,
+                ActualCost::Reset => part.reset().await,
             };
         }
     }

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 pub use self::decision::{
-    JointDecision, JointDenied, decision_into_owned, refund, reset, settle, take_errors,
+    JointDecision, JointDenied, decision_into_owned, parts_mut, refund, take_errors,
 };
 use self::part::{Calls, within};
 pub use self::part::{Part, PartOutcome};

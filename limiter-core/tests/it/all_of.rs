@@ -284,7 +284,9 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
             .with(five.peek("k"));
         let decision = decided(joint::into_owned(calls)).unwrap();
         let mut all = joint::decision_into_owned(decision);
-        let settle = |all: &mut _, place, cost| block_on(joint::settle(all, place, cost)).unwrap();
+        let settle = |all: &mut JointDecision<'_>, place: usize, cost| {
+            block_on(joint::parts_mut(all)[place].settle(cost)).unwrap()
+        };
         let permit = all.parts()[1].permit().unwrap();
         assert_eq!(
             (permit.key(), permit.decision().remaining()),

@@ -109,38 +109,11 @@ pub async fn refund<S: WindowStore>(decision: &mut JointDecision<'_, S>) {
     }
 }
 
-/// Replaces the cost of a call's charge; 0 refunds it. `place` is the call's index in the [parts](JointDecision::parts).
-///
-/// Returns `false` if nothing is charged, the entry has expired, or it has no receipt.
-///
-/// # Errors
-/// If the store fails. The charge then stays.
-pub async fn settle<S: WindowStore>(
-    decision: &mut JointDecision<'_, S>,
-    place: usize,
-    cost: u64,
-) -> Result<bool, Error> {
-    match decision.0.parts.get_mut(place) {
-        Some(part) => part.settle(cost).await,
-        None => Ok(false),
-    }
-}
-
-/// Removes the whole log of a call, and reads the usage again. Returns `false` if there was no log.
-///
-/// # Errors
-/// If the store fails.
-pub async fn reset<S: WindowStore>(
-    decision: &mut JointDecision<'_, S>,
-    place: usize,
-) -> Result<bool, Error> {
-    let Some(part) = decision.0.parts.get_mut(place) else {
-        return Ok(false);
-    };
-    let removed = part.limiter().reset(part.key()).await?;
-    let status = part.limiter().status(part.key()).await?;
-    part.outcome = Some(PartOutcome::Uncharged(status));
-    Ok(removed)
+/// Returns the calls, to [settle](Part::settle) or [reset](Part::reset) them.
+pub fn parts_mut<'d, 'a, S: WindowStore>(
+    decision: &'d mut JointDecision<'a, S>,
+) -> &'d mut [Part<'a, S>] {
+    &mut decision.0.parts
 }
 
 impl JointDenied {

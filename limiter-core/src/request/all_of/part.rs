@@ -120,10 +120,6 @@ impl<'a, S> Part<'a, S> {
         &self.target.limiter
     }
 
-    pub(super) fn key(&self) -> &[u8] {
-        self.target.key.as_ref()
-    }
-
     /// Returns the policy of this call, `None` if it is the limiter's.
     #[must_use]
     pub fn own_policy(&self) -> Option<&Policy> {
@@ -265,13 +261,30 @@ impl<S: WindowStore> Part<'_, S> {
             && self.target.at == other.target.at
     }
 
-    pub(super) async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
+    /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
+    /// receipt.
+    ///
+    /// # Errors
+    /// If the store fails. The charge then stays.
+    pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(receipt) = self.charge().and_then(Decision::receipt) else {
             return Ok(false);
         };
         let settled = self.target.settle(receipt, cost).await?;
         self.outcome = Some(PartOutcome::Uncharged(settled.status().clone()));
         Ok(settled.applied())
+    }
+
+    /// Removes the whole log of the key, and reads the usage again. Returns `false` if there was no log.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn reset(&mut self) -> Result<bool, Error> {
+        let (limiter, key) = (self.limiter(), self.target.key.as_ref());
+        let removed = limiter.reset(key).await?;
+        let status = limiter.status(key).await?;
+        self.outcome = Some(PartOutcome::Uncharged(status));
+        Ok(removed)
     }
 }
 
