@@ -252,6 +252,30 @@ mod tests {
     }
 
     #[test]
+    fn a_shifted_log_is_the_same_at_other_times() {
+        const HOUR: i64 = 3_600_000_000;
+        let log = log();
+        let ends = |log: &Log| [log.oldest(), log.newest(), log.expires_at()];
+        for by in [HOUR, -HOUR] {
+            let shifted = reload(&log).shifted(by);
+            let moved = |at: Option<Timestamp>| {
+                at.map(|at| {
+                    Timestamp::from_micros(at.as_micros().saturating_add_signed(by)).unwrap()
+                })
+            };
+            assert_eq!(ends(&shifted), ends(&log).map(moved));
+            assert_eq!((shifted.len(), shifted.cost()), (log.len(), log.cost()));
+            assert_eq!(shifted.shifted(-by).to_bytes(), log.to_bytes());
+        }
+        // Out of range, times stay at the bound.
+        for (by, bound) in [(i64::MIN, Timestamp::EPOCH), (i64::MAX, Timestamp::MAX)] {
+            let shifted = reload(&log).shifted(by);
+            assert_eq!(ends(&shifted), [Some(bound); 3]);
+            reload(&shifted);
+        }
+    }
+
+    #[test]
     fn a_log_reads_back_and_nonsense_does_not() {
         for log in [Log::new(), log()] {
             let read = reload(&log);

@@ -483,3 +483,28 @@ fn not_utf8(text: &[u8]) -> Problem {
         "expected UTF-8".to_owned(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_lists_every_key() {
+        let reference = include_str!("../../docs/configuration.md");
+        let sections = [
+            ("## Document", DOMAIN),
+            ("## Descriptor", DESCRIPTOR),
+            ("## `rate_limit`", RATE_LIMIT),
+        ];
+        for (title, fields) in sections {
+            let (_, section) = reference.split_once(&format!("\n{title}\n")).unwrap();
+            let section = section.split("\n## ").next().unwrap();
+            for field in fields {
+                assert!(
+                    section.contains(&format!("\n| `{field}` |")),
+                    "{title}: {field}"
+                );
+            }
+        }
+    }
+}
