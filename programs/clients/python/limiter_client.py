@@ -253,7 +253,7 @@ class Limiter:
             yield reservation
         except BaseException:
             # The block's exception matters more. What is not settled expires.
-            with contextlib.suppress(LimiterError):
+            with contextlib.suppress(LimiterError, SlotLost):
                 self._settle_or_record(decision, reservation.cost if reservation.is_set else 0, began)
             raise
         self._settle_or_record(decision, reservation.cost, began)
