@@ -48,21 +48,10 @@ impl PostgresScene {
 }
 
 impl PostgresFault {
-    /// Calls `during` while the server has the fault.
-    pub fn inject(self, scene: &mut PostgresScene, during: &mut dyn FnMut()) -> io::Result<()> {
-        let PostgresScene { server, proxy } = scene;
-        let [begin, end] = match self {
-            Self::Network(network) => {
-                proxy.set(network);
-                during();
-                proxy.set(Network::Healthy);
-                return Ok(());
-            }
-            Self::Kill => {
-                server.kill();
-                during();
-                return server.restart();
-            }
+    /// Returns the statements of one session that begin and end the fault. `None` if it takes more.
+    pub fn statements(self) -> Option<[&'static str; 2]> {
+        Some(match self {
+            Self::Network(_) | Self::Kill => return None,
             Self::LockedRows => [
                 "BEGIN; LOCK TABLE limiter_logs IN EXCLUSIVE MODE;",
                 "ROLLBACK;",
@@ -78,12 +67,29 @@ impl PostgresFault {
             ],
             Self::Terminated => [
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'limiter';",
-                "",
+                "SELECT;",
             ],
-        };
-        let mut session = server.session()?;
-        session.run(begin)?;
+        })
+    }
+
+    /// Calls `during` while the server has the fault.
+    pub fn inject(self, scene: &mut PostgresScene, during: &mut dyn FnMut()) -> io::Result<()> {
+        let PostgresScene { server, proxy } = scene;
+        if let Some([begin, end]) = self.statements() {
+            let mut session = server.session()?;
+            session.run(begin)?;
+            during();
+            return session.run(end);
+        }
+        match self {
+            Self::Network(network) => proxy.set(network),
+            _ => server.kill(),
+        }
         during();
-        session.run(end)
+        proxy.set(Network::Healthy);
+        if self == Self::Kill {
+            server.restart()?;
+        }
+        Ok(())
     }
 }

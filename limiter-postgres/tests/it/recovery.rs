@@ -8,6 +8,7 @@ use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
 use limiter_log::stored_key;
 use limiter_postgres::{PostgresStore, PostgresTable};
+use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
 use tokio::time::{Instant, sleep};
@@ -17,43 +18,11 @@ use crate::{SERVER, acquire, client, eventually, opened, pool, run, shortly};
 const KEYS: [&str; 5] = ["0", "1", "2", "3", "4"];
 static POLICY: Policy = policy!("1000000/1h");
 
-const SET: &str = "ALTER SYSTEM SET";
-const RELOAD: &str = "SELECT pg_reload_conf()";
-
 /// Returns the URL of a server behind a proxy.
 fn through(proxy: &Proxy, server: &Postgres) -> String {
     let [server_address, proxy_address] =
         [server.address(), proxy.address()].map(|a| a.to_string());
     server.url().replace(&server_address, &proxy_address)
-}
-
-/// Each begins and ends with these statements, of one session.
-fn faults() -> [(&'static str, String, String); 4] {
-    let row = stored_key(LogKey::new(Name::new("search"), KEYS[0]));
-    let row = String::from_utf8(row).unwrap();
-    let set = |what: &str| format!("{SET} {what}; {RELOAD}");
-    [
-        (
-            "a locked row",
-            format!("BEGIN; SELECT FROM limiter_logs WHERE key = '{row}' FOR UPDATE"),
-            "ROLLBACK".to_owned(),
-        ),
-        (
-            "a locked table",
-            "BEGIN; LOCK TABLE limiter_logs".to_owned(),
-            "ROLLBACK".to_owned(),
-        ),
-        (
-            "a standby that is gone",
-            set("synchronous_standby_names = 'gone'"),
-            set("synchronous_standby_names = ''"),
-        ),
-        (
-            "a server that only reads",
-            set("default_transaction_read_only = on"),
-            set("default_transaction_read_only = off"),
-        ),
-    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,9 +34,13 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
     for key in KEYS {
         eventually(async || acquire(&search, key).await).await;
     }
-    for (name, begin, end) in faults() {
+    let row = stored_key(LogKey::new(Name::new("search"), KEYS[0]));
+    let row = String::from_utf8(row).unwrap();
+    let lock = format!("BEGIN; SELECT FROM limiter_logs WHERE key = '{row}' FOR UPDATE");
+    let faults = [LockedTable, NoStandby, ReadOnly].map(|fault| fault.statements().unwrap());
+    for [begin, end] in [[&*lock, "ROLLBACK"]].into_iter().chain(faults) {
         let decided = Arc::new([const { AtomicU64::new(0) }; 2]);
-        run(&faulty, &begin).await;
+        run(&faulty, begin).await;
         let (start, mut most) = (Instant::now(), 0);
         for call in 0.. {
             if start.elapsed() > Duration::from_secs(3) {
@@ -85,16 +58,11 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
             most = most.max(backends.get::<_, i64>(0));
             sleep(Duration::from_millis(10)).await;
         }
-        run(&faulty, &end).await;
-        assert!((1..=POOL).contains(&most), "{name}: {most} backends");
+        run(&faulty, end).await;
+        assert!((1..=POOL).contains(&most), "{begin}: {most} backends");
         let [failed, decided] = decided.each_ref().map(|count| count.load(SeqCst));
-        let other_keys_decide = decided > failed;
-        assert!(failed > 0, "{name}");
-        assert_eq!(
-            other_keys_decide,
-            name == "a locked row",
-            "{name}: {failed} {decided}"
-        );
+        let is_right = failed > 0 && (decided > failed) == (begin == lock);
+        assert!(is_right, "{begin}: {failed} failed, {decided} decided");
         for key in KEYS {
             eventually(async || acquire(&search, key).await).await;
         }
@@ -114,7 +82,7 @@ async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
     for search in &searches {
         eventually(async || acquire(search, "a").await).await;
     }
-    run(&client(&old).await, &faults()[3].1).await;
+    run(&client(&old).await, ReadOnly.statements().unwrap()[0]).await;
     for search in &searches {
         let error = search.acquire("a").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -129,8 +97,7 @@ async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
 /// Each statement spoils the connections of the pool, or what they rely on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
-    const KILL: &str =
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'limiter'";
+    let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     let server = Postgres::start().unwrap();
     let (other, bouncer) = (
         client(&server).await,
@@ -138,11 +105,11 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
     );
     for url in [server.url(), bouncer.url()] {
         let search = opened(&(url + "?pool=1"));
-        for fault in [KILL, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
+        for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
             eventually(async || acquire(&search, "a").await).await;
             run(&other, fault).await;
             let failed = search.acquire("a").await.is_err();
-            assert!(!failed || fault == KILL, "{fault}");
+            assert!(!failed || fault == kill, "{fault}");
             eventually(async || acquire(&search, "a").await).await;
         }
     }
@@ -234,7 +201,7 @@ async fn a_slow_network_decides() {
 async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let standby = Postgres::start().unwrap();
-    run(&client(&standby).await, &faults()[3].1).await;
+    run(&client(&standby).await, ReadOnly.statements().unwrap()[0]).await;
     let hosts = [
         silent.local_addr().unwrap(),
         standby.address(),
