@@ -28,6 +28,7 @@ conformance_tests!(
         let handle = || Arc::new(Arc::clone(&store));
         suite
             .sweep(sweep)
+            .beside(Arc::new(MemoryStore::new()))
             .run_handles(vec![handle(), handle(), handle()], async { handle() })
             .await
     },

@@ -294,6 +294,7 @@ impl Session {
         self.compare(&calls, &got)?;
         if let (At::StoreClock, Some(stated)) = (call.at, stated) {
             if let (Some(low), Some(high)) = (before.store, after.store)
+                && low <= high
                 && !(low..=high).contains(&stated)
             {
                 let [low, high] = [low, high].map(Timestamp::as_micros);

@@ -31,6 +31,7 @@ fn stack() -> GuardedBuilder<MemoryStore> {
 }
 
 conformance_tests!(a_stack, Suite::slow(), async |suite| suite
+    .beside(Arc::new(stack().or_error()))
     .run(Arc::new(stack().or_error()))
     .await);
 conformance_tests!(fail_open, Suite::shared(), async |suite| suite

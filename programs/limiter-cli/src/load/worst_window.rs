@@ -58,6 +58,10 @@ impl Admissions {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use limiter_testkit::worst_window;
+
     use super::*;
 
     #[test]
@@ -108,6 +112,17 @@ mod tests {
                 (expected.0, policy.limits()[expected.1]),
                 "{entries:?}"
             );
+            // The same as from all entries of each key.
+            let (units, limit) = admissions.worst;
+            let of_key = |key: u32| {
+                let own = entries.iter().filter(|(other, _)| *other == key);
+                let times = own.map(|(_, at)| Duration::from_micros(*at));
+                worst_window(
+                    times,
+                    Duration::from_micros(limit.stated_window().as_micros()),
+                )
+            };
+            assert_eq!(units, of_key(7).max(of_key(8)), "{entries:?}");
             assert!(
                 admissions.times.values().all(|times| times.len() < 6),
                 "old entries are kept: {admissions:?}"
