@@ -69,8 +69,11 @@ impl fmt::Display for Failure {
             seed,
         } = self;
         let labels: Vec<&str> = sentences.iter().map(|sentence| sentence.label()).collect();
-        let (count, labels) = (mismatches.len(), labels.join(", "));
-        writeln!(f, "{phase:?}: {count} failing cases, citing {labels}")?;
+        write!(f, "{phase:?}: {} failing cases", mismatches.len())?;
+        if !labels.is_empty() {
+            write!(f, ", citing {}", labels.join(", "))?;
+        }
+        writeln!(f)?;
         for (number, mismatch) in mismatches.iter().take(MAX_SHOWN).enumerate() {
             writeln!(f, "\n{}) {mismatch}", number + 1)?;
         }
