@@ -6,7 +6,7 @@ use std::ops::Range;
 use limiter_core::{Counting, Limit, Policy};
 use proptest::strategy::ValueTree;
 
-use crate::conformance::policies::{limit, policy, resolved};
+use crate::conformance::policies::{START, limit, policy, resolved};
 use crate::conformance::{Case, Joint, Place, Step, Verb};
 
 /// A change that makes a value simpler. `None` if it does not apply.
@@ -156,6 +156,11 @@ impl Shrunk for Case {
         changes.push(Box::new(|case| {
             let mut case = case.clone();
             case.limiters.clear();
+            Some(case)
+        }));
+        changes.push(Box::new(|case| {
+            let mut case = case.clone();
+            case.start = START;
             Some(case)
         }));
         changes
