@@ -45,6 +45,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// | [`status`](Self::status) | none | read the usage, for a response header or a dashboard |
 /// | [`settle`](Self::settle) | replaces the cost of an entry | charge the actual cost afterwards |
 /// | [`refund`](Self::refund) | removes an entry | undo an acquire |
+/// | [`renew`](Self::renew) | moves an entry to now | hold a slot while work runs |
 /// | [`reset`](Self::reset) | removes the log | unblock a key |
 ///
 /// # Names

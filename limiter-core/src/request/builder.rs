@@ -96,8 +96,10 @@ macro_rules! costs {
             /// While an exact limit counts the entry, a repetition does not append. If every limit has a
             /// [resolution](crate::Limit::resolution), the call fails with
             /// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit). A repetition returns the original verdict with the
-            /// current usage. A denied acquire that did not count leaves no id behind, so repeating it is a new attempt. A
-            /// peek ignores the key.
+            /// current usage, and [`cost`](crate::Decision::cost) is the cost that counts, even if the repetition has another one:
+            /// let no client that pays for units choose its keys. A denied acquire that did not count leaves no id behind, so
+            /// repeating it is a new attempt. One that counted stays denied until its key is free; a new attempt takes a new key.
+            /// A peek ignores the key.
             #[inline(always)]
             pub fn idempotency_key(mut self, key: impl Into<IdempotencyKey>) -> Self {
                 self.call.id = Some(key.into().0);
