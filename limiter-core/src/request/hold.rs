@@ -154,7 +154,6 @@ impl<S: WindowStore + Clone> Slot<S> {
         if !renewed.applied() {
             return Err(self.lost(GONE));
         }
-        self.due += self.window / 3;
         Ok(())
     }
 
@@ -190,8 +189,8 @@ impl<S: WindowStore + Clone> Slot<S> {
     }
 
     async fn give_back(&mut self) {
-        self.is_given_back = true;
         give_back(self.permit.clone()).await;
+        self.is_given_back = true;
     }
 }
 
