@@ -1,5 +1,6 @@
-//! A log's other costs: settlements, and the longest append.
+//! A log's other costs: settlements, renewals, and the longest append.
 
+use std::collections::VecDeque;
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
@@ -29,6 +30,7 @@ impl Running<'_> {
         let limiter = limiter(self.connection.clone(), "bench", self.policy.clone())?;
         let micros = match self.scenario.measure {
             Measure::WorstAppend(history) => self.worst_append(&limiter, history, units).await?,
+            Measure::Renewal => self.renewal(&limiter, units).await?,
             _ => self.settlement(&limiter, units).await?,
         };
         put(&mut figures, "limiter", "script", micros);
@@ -79,6 +81,24 @@ impl Running<'_> {
         {
             let (settled, micros) = self.timed(limiter.settle(key, receipt, cost)).await?;
             ensure!(settled.applied(), "the log lacks the entry");
+            times.push(micros);
+        }
+        Ok(median(&times))
+    }
+
+    /// Returns the microseconds of a renewal, as holders of so many slots make them in turn: the median of several.
+    async fn renewal(&self, limiter: &Limiter<RedisStore>, slots: u64) -> Result<f64> {
+        let key = &self.keys[0];
+        let (mut receipts, mut times) = (VecDeque::new(), Vec::new());
+        for _ in 0..slots {
+            receipts.push_back(limiter.acquire(key).await?.receipt());
+        }
+        for _ in 0..101 {
+            let oldest = receipts.pop_front().flatten();
+            let oldest = oldest.context("an acquire has a receipt")?;
+            let (renewed, micros) = self.timed(limiter.renew(key, oldest)).await?;
+            ensure!(renewed.applied(), "the log lacks the entry");
+            receipts.push_back(renewed.receipt());
             times.push(micros);
         }
         Ok(median(&times))

@@ -57,6 +57,8 @@ pub(crate) enum Measure {
     Bytes,
     /// The server's time for the settlement of an entry that precedes this many units.
     Settlement,
+    /// The server's time for the renewal of the oldest of this many entries, in turn.
+    Renewal,
     /// The longest append after a number of entries that may merge, with this history.
     WorstAppend(History),
 }
