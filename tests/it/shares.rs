@@ -5,7 +5,7 @@ use std::time::Duration;
 use exact_limiter::time::{Clock, WithClock};
 use exact_limiter::{Limiter, MemoryStore, Policy, SharedStore, policy};
 use fastrand::Rng;
-use limiter_testkit::MockClock;
+use limiter_testkit::{MockClock, worst_window};
 
 const SEEDS: u64 = 10_000;
 const WINDOW: u64 = 1_000_000;
@@ -23,11 +23,13 @@ impl Admitted {
         self.0.iter().filter(counts).map(|(_, cost, _)| cost).sum()
     }
 
-    /// Returns the cost of the window that admitted most. Such a window ends with an admission.
+    /// Returns the cost of the window that admitted most.
     fn worst(&self) -> u64 {
-        let ends = self.0.iter().enumerate();
-        let used = ends.map(|(i, (at, ..))| Self(self.0[..=i].to_vec()).used(*at, None));
-        used.max().unwrap_or_default()
+        let admissions = self
+            .0
+            .iter()
+            .map(|(at, cost, _)| (Duration::from_micros(*at), *cost));
+        worst_window(admissions, Duration::from_micros(WINDOW))
     }
 }
 

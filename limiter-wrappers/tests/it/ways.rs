@@ -13,6 +13,7 @@ use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, Policy, SyncStore, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
+use limiter_testkit::worst_window;
 use limiter_wrappers::Guarded;
 use testbed::server::Server;
 use testbed::{Network, Proxy};
@@ -77,11 +78,9 @@ impl Home {
     }
 
     /// Returns what the window with most admissions admits.
-    fn worst(&self, window: u64) -> usize {
-        let mut all = self.admitted();
-        all.sort_unstable();
-        let used = |end: usize| end + 1 - all.partition_point(|at| at + window <= all[end]);
-        (0..all.len()).map(used).max().unwrap()
+    fn worst(&self, window: u64) -> u64 {
+        let admitted = self.admitted().into_iter().map(Duration::from_millis);
+        worst_window(admitted, Duration::from_millis(window))
     }
 }
 
@@ -220,7 +219,7 @@ async fn where_leases_stand() {
         let burst = self::play(way, limit, &[2_000; 4], 4_000, |_| {}).await;
         let worst = [&calm, &skewed, &full, &burst].map(|home| home.worst(WINDOW));
         assert!(
-            way == Way::Late || worst.iter().all(|worst| *worst as u64 <= MAX),
+            way == Way::Late || worst.iter().all(|worst| *worst <= MAX),
             "{worst:?}"
         );
         let [.., full, burst] = worst.map(|worst| 100.0 * worst as f64 / MAX as f64);
