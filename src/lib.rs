@@ -118,7 +118,7 @@ struct Recipes;
 #[doc = include_str!("../docs/leases.md")]
 struct Leases;
 
-#[cfg(all(doctest, feature = "wrappers"))]
+#[cfg(all(doctest, feature = "redis", feature = "wrappers"))]
 #[doc = include_str!("../docs/regions.md")]
 struct Regions;
 
