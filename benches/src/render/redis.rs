@@ -81,7 +81,12 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         ("redis-bytes", show("units", &bytes, cells, &["bytes/"])),
         (
             "redis-logs",
-            show("one log", &logs, row, &["renewal/", "settlement/", "worst/"]),
+            show(
+                "one log",
+                &logs,
+                row,
+                &["renewal/", "settlement/", "worst/"],
+            ),
         ),
         (
             "redis-goals",
