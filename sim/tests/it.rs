@@ -63,7 +63,7 @@ fn the_same_seed_makes_the_same_trace() {
 }
 
 /// What replaces a part of the scripts, and a part of the rule that it breaks.
-const MISTAKES: [(&str, Mistake, &str); 8] = [
+const MISTAKES: [(&str, Mistake, &str); 4] = [
     (
         "a repetition does not look for its entry",
         ("if id_of(member) == id then entry = member end", ""),
@@ -93,35 +93,6 @@ const MISTAKES: [(&str, Mistake, &str); 8] = [
         ),
         "admits",
     ),
-    (
-        "a unit is free a microsecond early",
-        (
-            "if not newest or t - last >= window",
-            "if not newest or t - last >= window - 1",
-        ),
-        "admits",
-    ),
-    (
-        "a unit is free a microsecond late",
-        (
-            "if not newest or t - last >= window",
-            "if not newest or t - last > window",
-        ),
-        "denies",
-    ),
-    (
-        "an attempt past its deadline counts",
-        ("now >= parse('>I7', args[1], 4)", "false"),
-        "gave up",
-    ),
-    (
-        "a refund is applied to another entry",
-        (
-            "local target = find_entry(log, at, id, own_id)",
-            "local target = log.newest",
-        ),
-        "",
-    ),
 ];
 
 #[test]
@@ -134,7 +105,4 @@ fn each_mistake_is_found() {
             "{mistake}"
         );
     }
-    let found = broken(1_000, Some(2.0), None);
-    println!("a server whose clock is twice as fast: {found:?}");
-    assert!(found.is_some_and(|(_, text)| text.contains("admits")));
 }
