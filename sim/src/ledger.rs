@@ -185,6 +185,7 @@ impl Log {
             .then(|| self.wait(policy, wire, at, now.clock))
             .flatten();
         if wire.has(APPENDED) {
+            self.drop_old(&policies.default, at);
             let limits = policies.default.limits().iter();
             let own = if is_own { policies.own.limits() } else { &[] };
             let known = receipt_window(limits.clone().chain(own));
@@ -237,6 +238,13 @@ impl Log {
     /// Returns `true` if an operation counts although its deadline has passed.
     pub(crate) fn counts_late(&self, wire: &Wire) -> bool {
         wire.has(APPENDED) && !self.is_set_back
+    }
+
+    /// Notes that the key is gone. It may be before its entries have expired, if the clock was set back since.
+    pub(crate) fn forget(&mut self) {
+        if self.is_set_back {
+            self.entries.clear();
+        }
     }
 
     /// Notes what the server drops with an append, at the latest: what no limit of the limiter sees.
@@ -318,17 +326,15 @@ impl Log {
         let Some(entry) = self
             .entries
             .iter_mut()
-            .find(|entry| entry.calls.contains(&call))
+            .rfind(|entry| entry.calls.contains(&call))
         else {
             return Err(format!("settles call {call}, of which nothing counts"));
         };
         entry.cost = cost;
+        let calls = entry.calls.clone();
         self.entries.retain(|entry| entry.cost > 0);
-        for admission in self
-            .admitted
-            .iter_mut()
-            .filter(|(.., other)| *other == call)
-        {
+        let of_entry = |(.., call): &&mut Admission| calls.contains(call);
+        for admission in self.admitted.iter_mut().filter(of_entry) {
             admission.1 = admission.1.min(cost);
         }
         self.is_refunded = true;

@@ -208,7 +208,7 @@ impl Run {
             denial_ttl,
             ..
         } = self.setting;
-        let seed = self.seed ^ (process as u64) << 32 ^ life << 40;
+        let seed = Rng::with_seed(self.seed ^ (process as u64) << 32 ^ life << 40).u64(..);
         let link = Link {
             world: self.world.clone(),
             process,

@@ -159,6 +159,15 @@ impl Redis {
         self.with_data(|data| data.refusal = refusal);
     }
 
+    /// Returns `true` if a key exists at a time.
+    #[must_use]
+    pub fn holds(&self, now: u64, key: &[u8]) -> bool {
+        self.with_data(|data| {
+            data.now = now;
+            data.holds(key)
+        })
+    }
+
     /// Returns a copy of the keys.
     #[must_use]
     pub fn copy(&self) -> Copy {

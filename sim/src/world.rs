@@ -283,6 +283,11 @@ impl World {
             .map(|key| self.keys.iter().position(|other| other == key))
             .collect();
         let now = self.tick(random, logs.first().copied().flatten());
+        for log in logs.iter().copied().flatten() {
+            if !self.redis.holds(now.clock, &self.keys[log]) {
+                self.books[log].forget();
+            }
+        }
         let result = self.redis.execute(now.clock, command);
         self.tally.commands += 1;
         let replies: Vec<&[u8]> = match &result {

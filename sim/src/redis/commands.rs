@@ -74,6 +74,13 @@ impl DataSet {
         self.now / 1000
     }
 
+    /// Returns `true` if a key exists.
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        let now = self.now_ms();
+        let lives = |key: &Key| key.expires.is_none_or(|expires| now <= expires);
+        self.keys.get(key).is_some_and(lives)
+    }
+
     /// Executes a command of a client or a script.
     pub(crate) fn execute(&mut self, args: &[&[u8]]) -> Result<Value, Refused> {
         let Some((name, args)) = args.split_first() else {
