@@ -63,7 +63,7 @@ fn the_same_seed_makes_the_same_trace() {
 }
 
 /// What replaces a part of the scripts, and a part of the rule that it breaks.
-const MISTAKES: [(&str, Mistake, &str); 4] = [
+const MISTAKES: [(&str, Mistake, &str); 8] = [
     (
         "a repetition does not look for its entry",
         ("if id_of(member) == id then entry = member end", ""),
@@ -93,6 +93,35 @@ const MISTAKES: [(&str, Mistake, &str); 4] = [
         ),
         "admits",
     ),
+    (
+        "a window is a microsecond short",
+        (
+            "if place > 23 + 1 then",
+            "window = window - 1 if place > 23 + 1 then",
+        ),
+        "admits",
+    ),
+    (
+        "a window is a microsecond long",
+        (
+            "if place > 23 + 1 then",
+            "window = window + 1 if place > 23 + 1 then",
+        ),
+        "denies",
+    ),
+    (
+        "an attempt past its deadline counts",
+        ("now >= parse('>I7', args[1], 4)", "false"),
+        "gave up",
+    ),
+    (
+        "a refund is applied to another entry",
+        (
+            "local target, t = find_receipt(log), log.t",
+            "local target, t = log.newest, log.t",
+        ),
+        "",
+    ),
 ];
 
 #[test]
@@ -105,4 +134,7 @@ fn each_mistake_is_found() {
             "{mistake}"
         );
     }
+    let found = broken(1_000, Some(2.0), None);
+    println!("a server whose clock is twice as fast: {found:?}");
+    assert!(found.is_some());
 }
