@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Op};
-use limiter_core::{Counting, Error, ErrorKind, Limiter, Policy, policy};
+use limiter_core::{Error, ErrorKind, Limiter, Policy, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use redis::Value;
 use redis::aio::ConnectionLike;
@@ -48,44 +48,6 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
         let decision = limiter.acquire("k").await.unwrap();
         assert_eq!((decision.is_allowed(), decision.used()), (true, used));
     }
-}
-
-/// The server may be reached again while nobody waits for the operation any more.
-async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32) {
-    let server = Server::start().unwrap();
-    let limiter = limiter(builder().retries(retries), &server.url(), policy).await;
-    // This one arrived before.
-    let early = || limiter.acquire("k").idempotency_key(1_000_u128);
-    until("an answer", async || early().await.is_ok()).await;
-    server.pause().unwrap();
-    let acquires = (0..100_u128).map(|n| match limiter.acquire("k") {
-        acquire if n % 3 == 0 => acquire.idempotency_key(n).into_future(),
-        acquire => acquire.into_future(),
-    });
-    for done in join_all(acquires).await {
-        assert_eq!(done.unwrap_err().kind(), ErrorKind::Timeout);
-    }
-    // The deadline is late by no more than the time of the slowest reply, which the response timeout bounds.
-    tokio::time::sleep(RESPONSE).await;
-    server.resume().unwrap();
-    let used = async || {
-        limiter
-            .peek("k")
-            .await
-            .map_or(0, |decision| decision.used())
-    };
-    until("one counts", async || used().await == 1).await;
-}
-
-#[tokio::test]
-async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
-    let plain = policy!("20/1h");
-    let attempts = plain.clone().with_counting(Counting::Attempts);
-    let coarse = policy!("20/1m, 20/1h~1m");
-    let cases = [(&plain, 0), (&plain, 1), (&attempts, 0), (&coarse, 1)];
-    let case =
-        |(policy, retries): (&Policy, _)| abandoned_acquires_do_not_count(policy.clone(), retries);
-    join_all(cases.map(case)).await;
 }
 
 /// As if the server's clock had been set forward since its first reply to a decision.

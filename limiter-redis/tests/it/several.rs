@@ -1,17 +1,13 @@
 //! Several operations in one call of a script: what is particular to Redis. The conformance suite tests what they decide.
 
-use std::io::{Error, ErrorKind as IoErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use limiter_core::request::{AllOf, joint};
 use limiter_core::store::{Facts, JointOp, LogKey, Op, Outcome};
-use limiter_core::{Counting, ErrorKind, Limiter, Policy, SharedStore, WindowStore, policy};
-use limiter_redis::RedisStore;
-use redis::aio::ConnectionLike;
+use limiter_core::{ErrorKind, Limiter, Policy, SharedStore, WindowStore, policy};
 use testbed::server::Server;
 
-use crate::support::{Hooked, builder, calls, connect, run, search, send, shared_cluster};
+use crate::support::{builder, calls, connect, run, search, send, shared_cluster};
 
 const RULES: usize = 5;
 
@@ -83,70 +79,6 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
     send(&server, "CONFIG SET maxmemory 0");
     assert_eq!(used(limiter.store(), &keys[0]).await, 1, "all or none");
-}
-
-/// Returns a store that loses the next reply once `loses` is set. Meanwhile another client's acquire takes effect.
-async fn losing(server: &Server, loses: &Arc<AtomicBool>, meanwhile: &Policy) -> RedisStore {
-    let others = Arc::new(connect(&server.url()).await);
-    let (loses, meanwhile) = (loses.clone(), meanwhile.clone());
-    let connection = Hooked::connect(server, move |inner, cmd| {
-        let (others, loses, meanwhile) = (others.clone(), loses.clone(), meanwhile.clone());
-        Box::pin(async move {
-            let reply = inner.req_packed_command(cmd).await?;
-            if loses.swap(false, Ordering::Relaxed) {
-                let _ = run(&others, Op::acquire("other", &meanwhile))
-                    .await
-                    .unwrap();
-                return Err(Error::from(IoErrorKind::BrokenPipe).into());
-            }
-            Ok(reply)
-        })
-    });
-    builder().with_connection(connection.await).unwrap()
-}
-
-#[tokio::test]
-async fn a_repetition_after_a_lost_reply_finds_all_and_counts_no_second_attempt() {
-    let server = Server::start().unwrap();
-    let (roomy, full) = (
-        policy!("9/1h"),
-        policy!("1/1h").with_counting(Counting::Attempts),
-    );
-    let loses = Arc::new(AtomicBool::new(false));
-    let (store, keys) = (losing(&server, &loses, &full).await, keys("k"));
-    let repeats = |facts: &Facts| matches!(facts.outcome, Outcome::Repeated { .. });
-    apply_all(&store, &acquires(&keys, &roomy)).await;
-    loses.store(true, Ordering::Relaxed);
-    let facts = apply_all(&store, &acquires(&keys, &roomy)).await;
-    assert!(facts.iter().all(repeats), "{facts:?}");
-    assert_eq!(used(&store, &keys[0]).await, 2);
-    // The first denying limiter has counted its attempt.
-    let mut ops = acquires(&keys, &roomy);
-    ops[3] = Op::acquire(&keys[3], &full)
-        .with_limiter_policy(&roomy)
-        .into();
-    loses.store(true, Ordering::Relaxed);
-    let facts = apply_all(&store, &ops).await;
-    assert!(repeats(&facts[3]) && facts[4].admitted, "{facts:?}");
-    assert_eq!(
-        [used(&store, &keys[0]).await, used(&store, &keys[3]).await],
-        [2, 3]
-    );
-
-    // Between the first attempt, which the second log denied, and the repetition, the first log becomes full.
-    let (first, second) = (Op::acquire("other", &full), Op::acquire("second", &full));
-    store.reset(first.log).await.unwrap();
-    let _ = run(&store, second).await.unwrap();
-    loses.store(true, Ordering::Relaxed);
-    let facts = apply_all(&store, &[first.into(), second.into()]).await;
-    assert!(
-        facts[0].outcome == Outcome::Nothing && repeats(&facts[1]),
-        "{facts:?}"
-    );
-    assert_eq!(
-        [used(&store, "other").await, used(&store, "second").await],
-        [1, 1]
-    );
 }
 
 /// One script applies any number of operations.

@@ -5,7 +5,6 @@ mod dashboard;
 mod denial_cache;
 mod fallback;
 mod forwarding;
-mod guarantee;
 mod leases;
 mod metrics;
 mod outages;
