@@ -1,4 +1,4 @@
-//! The conformance suite. It checks a store against the contract of [`WindowStore`](limiter_core::WindowStore).
+//! The conformance suite. It checks a store against the contract of [`WindowStore`].
 //!
 //! Each phase is a module with a `run` function. [`Suite`] contains the settings and runs the phases. It needs a tokio runtime with a
 //! timer.

@@ -88,7 +88,7 @@ impl Suite {
         self
     }
 
-    /// Sets the seed of the random sequences. A [`Failure`] prints the seed that found it. Default: random.
+    /// Sets the seed of the random sequences. A [`Failure`](crate::conformance::Failure) prints the seed that found it. Default: random.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
