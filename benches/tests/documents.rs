@@ -24,11 +24,13 @@ fn the_documents_agree_with_the_figures() {
 }
 
 /// Figures that the code sets, with their documents.
-const SET: [(&str, &str); 7] = [
+const SET: [(&str, &str); 9] = [
     ("docs/operations.md", "100 µs"),
+    ("docs/operations.md", "100 ms"),
     ("docs/operations.md", "500 ms"),
     ("limiter-log", "255 bytes"),
     ("limiter-log", "100 times"),
+    ("limiter-postgres", "300 ms"),
     ("limiter-redis", "256 bytes"),
     ("limiter-redis", "300 bytes"),
     ("limiter-tower", "700 ms"),
