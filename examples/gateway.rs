@@ -294,7 +294,9 @@ fn service(current: watch::Receiver<Router>) -> Router {
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (file, url, address) = (args.next(), args.next(), args.next());
+    let file = args.next();
+    let url = args.next();
+    let address = args.next();
     let store = open(url.as_deref().unwrap_or("memory")).await?;
     let (sender, current) = watch::channel(parsed(DEFAULT, &store)?);
     if let Some(file) = file {

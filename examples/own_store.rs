@@ -94,7 +94,8 @@ async fn main() -> Result<(), Error> {
     let search = Limiter::new("search", policy!("3/10m"), LogStore::new(table));
     for _ in 0..4 {
         let decision = search.acquire("customer 7").await?;
-        let (used, limit) = (decision.used(), decision.limit());
+        let used = decision.used();
+        let limit = decision.limit();
         println!(
             "allowed: {}, used: {used} of {limit}",
             decision.is_allowed()

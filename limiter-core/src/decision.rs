@@ -95,7 +95,8 @@ impl Decision {
         if !self.status.verdict.refundable {
             return None;
         }
-        let (entry, window) = (self.entry()?, Window::from_micros(self.valid_micros).ok()?);
+        let entry = self.entry()?;
+        let window = Window::from_micros(self.valid_micros).ok()?;
         Some(Receipt::new(entry.id, entry.at, window))
     }
 

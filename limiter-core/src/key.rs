@@ -248,7 +248,8 @@ impl IpBlock {
 
 fn push_ipv4(key: &mut KeyBuf, address: Ipv4Addr) {
     // One push of all digits: most keys of a web service are addresses.
-    let (mut text, mut len) = ([0; 15], 0);
+    let mut text = [0; 15];
+    let mut len = 0;
     let mut put = |byte| {
         text[len] = byte;
         len += 1;
@@ -328,7 +329,8 @@ mod tests {
 
     #[test]
     fn text_bytes_and_numbers_are_themselves() {
-        let (text, long) = ("customer 7".to_owned(), "x".repeat(100));
+        let text = "customer 7".to_owned();
+        let long = "x".repeat(100);
         assert_eq!(
             [
                 key("customer 7"),

@@ -104,7 +104,8 @@ impl Log {
 
     /// Returns an empty log whose entries will have ids from these halves on.
     fn with_ids(prefix: u64, next: u64) -> Self {
-        let (entries, ids) = (VecDeque::new(), HashMap::new());
+        let entries = VecDeque::new();
+        let ids = HashMap::new();
         Self {
             entries,
             prefix,
@@ -194,7 +195,8 @@ impl Log {
 
     /// Appends an operation's entry at `time`, drops and merges. `now` is the store's clock.
     fn append_for(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) -> Entry {
-        let (before, retention) = (self.newest(), op.retention());
+        let before = self.newest();
+        let retention = op.retention();
         let appended = self.append(time, op.cost);
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
@@ -263,14 +265,16 @@ impl Log {
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let time = self.clamped(settlement.at, now);
         let changed = self.find(settlement, time).map(|i| {
-            let (entry, cost_before) = (self.entry(&self.entries[i]), self.cost_of(i));
+            let entry = self.entry(&self.entries[i]);
+            let cost_before = self.cost_of(i);
             let entry = match settlement.change {
                 Change::Cost(cost) => {
                     self.set_cost(i, cost);
                     entry
                 }
                 Change::Renew { .. } => {
-                    let (old, new) = (self.entries[i].number(), self.next);
+                    let old = self.entries[i].number();
+                    let new = self.next;
                     self.set_cost(i, 0);
                     let mut originals = self.ids.values_mut();
                     if let Some(original) = originals.find(|original| original.number == old) {
@@ -530,7 +534,8 @@ mod tests {
 
     #[test]
     fn entries_that_merge_free_their_memory() {
-        let (policy, mut log) = (policy!("9000/10s, 9000/2h~1m"), Log::new());
+        let policy = policy!("9000/10s, 9000/2h~1m");
+        let mut log = Log::new();
         for millis in (0..5_000).chain([60_000]) {
             let _ = log.apply(
                 &Op::record("", &policy),
@@ -546,7 +551,8 @@ mod tests {
 
     #[test]
     fn the_ids_of_refunded_entries_are_forgotten() {
-        let (policy, now) = (policy!("9/1m"), Timestamp::from_micros_saturating(1 << 50));
+        let policy = policy!("9/1m");
+        let now = Timestamp::from_micros_saturating(1 << 50);
         let mut log = Log::new();
         let mut append = |id: u128| {
             let mut op = Op::acquire("", &policy);

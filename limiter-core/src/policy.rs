@@ -82,7 +82,8 @@ impl Policy {
     /// # Errors
     /// [`OutOfRange`] if there are no limits or more than [`MAX_LIMITS`], or if two have different resolutions.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, OutOfRange> {
-        let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
+        let mut array = [Limit::UNUSED; MAX_LIMITS];
+        let mut count = 0;
         // Takes one more than fits, because the iterator may be endless.
         for limit in limits.into_iter().take(MAX_LIMITS + 1) {
             if let Some(place) = array.get_mut(count) {
@@ -151,7 +152,9 @@ impl Policy {
     pub(crate) const fn from_checked(limits: [Limit; MAX_LIMITS], count: usize) -> Self {
         let (mut longest, mut largest, mut smallest) =
             (limits[0].window(), limits[0].max(), limits[0].max());
-        let (mut len, mut lease, mut i) = (count as u8, limits[0].lease_code(), 0);
+        let mut len = count as u8;
+        let mut lease = limits[0].lease_code();
+        let mut i = 0;
         let mut exact = None::<Window>;
         while i < count {
             let limit = limits[i];

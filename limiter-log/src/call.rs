@@ -61,7 +61,7 @@ impl From<&Error> for Failed {
 pub(crate) trait Call: Send {
     fn keys(&self) -> &[Vec<u8>];
 
-    /// Returns `false` if the caller has left.
+    /// Returns `false` if the caller is gone.
     fn is_wanted(&self) -> bool;
 
     /// Changes the logs of its keys, and returns for each whether the result depends on it; empty if none changed. It runs once for
@@ -119,7 +119,7 @@ where
     fn finish(self: Box<Self>, error: Option<&Error>) {
         let failed = error.map(|error| Err(Failed::from(error)));
         if let Some(result) = failed.or(self.result) {
-            // The caller may have left.
+            // The caller may be gone.
             let _ = self.caller.send(result);
         }
     }
@@ -188,7 +188,8 @@ pub(crate) fn apply_all(
             return Err(Failed::damaged(i, text));
         }
     }
-    let (mut logs, mut joint) = (Vec::new(), Vec::new());
+    let mut logs = Vec::new();
+    let mut joint = Vec::new();
     for (held, op) in held.iter_mut().zip(ops) {
         if let Ok(log) = held {
             logs.push(mem::take(log));
@@ -198,7 +199,8 @@ pub(crate) fn apply_all(
     let facts = Log::apply_all(&mut logs, &joint, now);
     let has_changed = facts.iter().any(appended);
     let mut applied = logs.into_iter().zip(facts);
-    let (mut results, mut depends) = (Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    let mut depends = Vec::new();
     for (i, (held, op)) in held.iter_mut().zip(ops).enumerate() {
         let result = match held {
             Err(text) => Err(Failed::damaged(i, text)),

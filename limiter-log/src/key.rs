@@ -29,7 +29,8 @@ pub fn stored_key(log: LogKey<'_>) -> Vec<u8> {
 #[must_use]
 pub fn read_key(stored: &[u8]) -> Option<LiveKey> {
     let end = stored.iter().position(|byte| b":#".contains(byte))?;
-    let (name, rest) = (Name::decode(stored.get(..end)?)?, stored.get(end + 1..)?);
+    let name = Name::decode(stored.get(..end)?)?;
+    let rest = stored.get(end + 1..)?;
     let key = match stored.get(end)? {
         b':' => StoredKey::Known(rest.into()),
         _ if rest.len() == 32 => {

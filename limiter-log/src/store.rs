@@ -112,7 +112,8 @@ impl<T: Table> WindowStore for LogStore<T> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let (log, policy) = (settlement.log, settlement.policy.clone());
+        let log = settlement.log;
+        let policy = settlement.policy.clone();
         let limiter_policy = settlement.limiter_policy.cloned();
         let Settlement {
             receipt,

@@ -139,7 +139,7 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
     (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
 }
 
-/// Unlocks the log and returns the result. Each outcome has code of its own: the facts of both, merged, would be written to memory.
+/// Unlocks the log and returns the result. Each outcome has its own code: the facts of both, merged, would be written to memory.
 #[inline(always)]
 fn answer<A: Answer, G, const LIMITS: usize>(
     log: G,
@@ -194,7 +194,8 @@ pub(crate) fn settle(
     settlement: &Settlement<'_>,
     now: Timestamp,
 ) -> SettlementFacts {
-    let (receipt, limits) = (&settlement.receipt, settlement.policy.limits());
+    let receipt = &settlement.receipt;
+    let limits = settlement.policy.limits();
     let unchanged = with_entries!(log, entries => {
         let number = u64::try_from(receipt.entry().as_u128()).ok();
         let number = number.filter(|_| !receipt.has_expired(entries.clamp(now)));
@@ -239,7 +240,9 @@ fn evaluate<const LIMITS: usize>(
     }
     let now = entries.clamp(clock);
     // Count: the first entry in each window, and the total cost from it on.
-    let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
+    let mut admitted = true;
+    let mut starts = [0; LIMITS];
+    let mut usage = [Usage::default(); LIMITS];
     for (i, limit) in limits.iter().enumerate() {
         let (start, oldest) = entries.window_start(i, limit.window(), now);
         starts[i] = start;
@@ -302,7 +305,8 @@ fn evaluate<const LIMITS: usize>(
         }
     }
     for (i, limit) in limits.iter().enumerate() {
-        let (usage, max) = (&mut facts.usage[i], limit.max());
+        let usage = &mut facts.usage[i];
+        let max = limit.max();
         if usage.used > max {
             if LIMITS < MAX_LIMITS {
                 return Err(0);
@@ -332,7 +336,8 @@ fn exceeding<const LIMITS: usize>(
     mut facts: SizedFacts<LIMITS>,
 ) -> SizedFacts<LIMITS> {
     for ((limit, start), usage) in limits.iter().zip(starts).zip(&mut facts.usage) {
-        let (used, max) = (usage.used, limit.max());
+        let used = usage.used;
+        let max = limit.max();
         if used > 0 {
             usage.oldest = entries.at(entries.reaching(start, used.saturating_sub(max) + 1));
             // At most `used`: the cost of a record may be above the maximum.
@@ -374,7 +379,8 @@ mod tests {
         let len = MAX_LEN as u64 + 500;
         let policy = Policy::from(Limit::new(len, std::time::Duration::from_secs(60)).unwrap());
         let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
-        let (mut log, mut receipts) = (LogForm::new(u32::MAX - 150), Vec::new());
+        let mut log = LogForm::new(u32::MAX - 150);
+        let mut receipts = Vec::new();
         for i in 0..len {
             let facts: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));

@@ -150,7 +150,8 @@ impl MemoryStore {
             if id as usize >= names.len() {
                 names = internal::names();
             }
-            let (name, key) = (*names.get(id as usize)?, KeyBuf::from(key));
+            let name = *names.get(id as usize)?;
+            let key = KeyBuf::from(key);
             Some((name, key, saved::export(keyed.log)))
         })
     }
@@ -175,7 +176,8 @@ impl MemoryStore {
 
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
-        let (name, key) = (op.log.name.id(), op.log.key);
+        let name = op.log.name.id();
+        let key = op.log.key;
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
             return self.run_in_shard(None, hash, *op);
@@ -190,7 +192,8 @@ impl MemoryStore {
 
     /// Applies an operation at a reading of the clock.
     fn apply_at(&self, op: &Op<'_>, now: Timestamp) -> Facts {
-        let (name, key) = (op.log.name.id(), op.log.key);
+        let name = op.log.name.id();
+        let key = op.log.key;
         let hash = self.placement.hash(name, key);
         let direct = self.placement.has_direct_slots();
         let slot = match direct.then(|| self.placement.find_direct(hash, name, key)) {

@@ -99,7 +99,8 @@ impl<T: Tls> Connector<T> {
 impl<T: Tls> Connect for Connector<T> {
     fn connect(&self, _: &Config) -> BoxFuture<'_, Connected> {
         Box::pin(async move {
-            let (count, first) = (self.hosts.len(), self.last.load(Ordering::Relaxed));
+            let count = self.hosts.len();
+            let first = self.last.load(Ordering::Relaxed);
             for place in (first..first + count - 1).map(|place| place % count) {
                 let connecting = self.connect_to(&self.hosts[place]);
                 if let Ok(Ok(connected)) = timeout(self.patience, connecting).await {

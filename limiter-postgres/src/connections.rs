@@ -106,7 +106,8 @@ impl Connections {
     /// Returns what finds the connections, as long as they are in use elsewhere.
     pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + use<> {
         let backends = Arc::downgrade(&self.backends);
-        let (cancel, timeout) = (Arc::clone(&self.cancel), self.timeout);
+        let cancel = Arc::clone(&self.cancel);
+        let timeout = self.timeout;
         move || {
             Some(Self {
                 backends: backends.upgrade()?,
@@ -133,7 +134,7 @@ impl Connections {
             };
             let mut prepared = Ok(());
             if R::IS_PREPARED && client.statement_cache.size() < STATEMENTS.len() {
-                // The caller may have left, but the next request needs the connection.
+                // The caller may be gone, but the next request needs the connection.
                 let deadline = deadline.max(Instant::now() + self.timeout);
                 prepared = self.bounded(&mut client, &prepare, deadline).await;
             }

@@ -85,7 +85,8 @@ impl PostgresTable {
     ///
     /// It reads the whole table, 10,000 rows a second at most.
     pub async fn sweep(&self) -> Result<u64, Error> {
-        let (mut deleted, mut last) = (0, Vec::new());
+        let mut deleted = 0;
+        let mut last = Vec::new();
         loop {
             let (count, end) = self.connections.request(Sweep(last)).await?;
             deleted += count.unsigned_abs();

@@ -99,7 +99,8 @@ impl RetryPolicy {
         repeatable: bool,
         mut command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Failure> {
-        let (end, mut first) = (self.end(call_timeout), None::<Instant>);
+        let end = self.end(call_timeout);
+        let mut first = None::<Instant>;
         let mut left = self.retries;
         loop {
             let sent = Instant::now();

@@ -145,7 +145,8 @@ impl RedisStoreBuilder {
     }
 
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
-        let (response_timeout, retries) = (self.timeouts.response, self.retries);
+        let response_timeout = self.timeouts.response;
+        let retries = self.retries;
         let retry_policy = RetryPolicy {
             response_timeout,
             retries,

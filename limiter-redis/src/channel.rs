@@ -49,7 +49,8 @@ impl Channel {
         let is_given = ops.first().is_some_and(|op| !op.at.is_empty());
         let timeout = ops.iter().filter_map(|op| op.timeout).min();
         // The server's time at the first attempt, or later, and the latest deadline of all so far.
-        let (mut first, mut latest) = (None, 0);
+        let mut first = None;
+        let mut latest = 0;
         let command = |attempt: Attempt| {
             if let Some(clock) = attempt.clock {
                 self.clock.learn(attempt.sent, clock);

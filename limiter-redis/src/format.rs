@@ -112,7 +112,8 @@ numbers! {
 ///
 /// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
 pub(crate) fn ttl_code(window: Window) -> u16 {
-    let (micros, mut k) = (window.as_micros(), 0);
+    let micros = window.as_micros();
+    let mut k = 0;
     while micros.div_ceil(1 << k) > 32 {
         k += 1;
     }
@@ -130,7 +131,8 @@ mod tests {
             .chain([Window::MAX.as_micros()]);
         for micros in windows.filter(|micros| *micros > 0) {
             let code = u64::from(ttl_code(Window::from_micros(micros).unwrap()));
-            let (cells, cell) = (code % 64, 1 << (code / 64));
+            let cells = code % 64;
+            let cell = 1 << (code / 64);
             assert!(cells * cell >= micros && cells <= 32, "{micros}");
             // The script also rounds the time up to a cell.
             let most = (cells + 1) * cell - micros;

@@ -45,7 +45,8 @@ impl KeySpace {
 
     /// Returns a log's Redis key.
     pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
-        let (name, key) = (log.name.encoded(), log.key);
+        let name = log.name.encoded();
+        let key = log.key;
         let mut out =
             Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
         out.extend_from_slice(self.start.as_bytes());
@@ -123,7 +124,8 @@ fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
             .filter(|_| is_digest)
             .map(|hex| StoredKey::Digest(hex.into()));
     }
-    let (key, mut written) = (percent_decode(escaped).collect::<Vec<u8>>(), Vec::new());
+    let key = percent_decode(escaped).collect::<Vec<u8>>();
+    let mut written = Vec::new();
     push_key(&mut written, &key);
     (written == escaped).then(|| StoredKey::Known(key.into()))
 }

@@ -113,7 +113,8 @@ impl Reconnecting {
 
     /// Opens a connection in the background: a caller may give up before it is there.
     fn open(&self) -> Link {
-        let (client, config) = (self.0.client.clone(), self.0.timeouts.connection_config());
+        let client = self.0.client.clone();
+        let config = self.0.timeouts.connection_config();
         let (sender, opened) = watch::channel(None);
         self.0.runtime.spawn(async move {
             let connection = client.get_multiplexed_async_connection_with_config(&config);

@@ -94,7 +94,8 @@ pub(crate) async fn first_answer<T: Send + 'static>(
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,
 ) -> RedisResult<T> {
     let mut asked: JoinSet<_> = servers.map(|answer| timeout(limit, answer)).collect();
-    let (mut failure, mut is_final) = (no_server(), false);
+    let mut failure = no_server();
+    let mut is_final = false;
     while let Some(answer) = asked.join_next().await {
         match answer {
             Ok(Ok(Ok(answer))) => return Ok(answer),

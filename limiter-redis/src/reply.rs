@@ -96,7 +96,8 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
         };
     }
     let repeated = has(REPEATED).then(|| (rest.time(), rest.number()));
-    let (clock, before) = (rest.time()?, rest.time()?);
+    let clock = rest.time()?;
+    let before = rest.time()?;
     let now = clock.max(before);
     let outcome = match (has(APPENDED), repeated) {
         (false, None) => Outcome::Nothing,
@@ -132,7 +133,8 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
     let mut usage = [Usage::default(); MAX_LIMITS];
     let usage = usage.get_mut(..settlement.policy.limits().len())?;
     for usage in usage.iter_mut() {
-        let (used, oldest) = (rest.number()?, rest.time()?);
+        let used = rest.number()?;
+        let oldest = rest.time()?;
         *usage = Usage {
             used,
             oldest,
@@ -149,7 +151,9 @@ pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<S
         entry.id = rest.id()?;
     }
     let cost_before = rest.number()?;
-    let (clock, now, newest) = (rest.time()?, rest.time()?, rest.time()?);
+    let clock = rest.time()?;
+    let now = rest.time()?;
+    let newest = rest.time()?;
     if is_renewal {
         entry.at = now;
     }

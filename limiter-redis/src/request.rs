@@ -19,7 +19,8 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         (Mode::Record, _) => RECORD,
         (Mode::Peek, _) => PEEK,
     };
-    let (default, own) = (default_limits(op), op.policy.limits());
+    let default = default_limits(op);
+    let own = op.policy.limits();
     let merging = op.merging().filter(|_| op.mode != Mode::Peek);
     let pairs = default.len() + own.len() + usize::from(merging.is_some());
     let mut request = Vec::with_capacity(OP_HEAD_LEN - 2 + id.len() + LIMIT_LEN * pairs);
@@ -71,8 +72,11 @@ pub(crate) fn settle(settlement: &Settlement<'_>, cost: u64) -> Vec<u8> {
 
 /// Returns a renewal as `lua/README.md` describes it. `id` is the caller's id of the entry, if there is one.
 pub(crate) fn renew(settlement: &Settlement<'_>, id: Option<EntryId>, ttl: u16) -> Vec<u8> {
-    let (op, receipt) = (settlement.to_record(1), settlement.receipt);
-    let (default, own, merging) = (default_limits(&op), op.policy.limits(), op.merging());
+    let op = settlement.to_record(1);
+    let receipt = settlement.receipt;
+    let default = default_limits(&op);
+    let own = op.policy.limits();
+    let merging = op.merging();
     let mut request = Vec::with_capacity(RENEW_HEAD_LEN + LIMIT_LEN * (own.len() + 2));
     push_receipt(&mut request, receipt);
     let may_have_moved = id.is_some_and(|id| id == receipt.entry());

@@ -102,7 +102,8 @@ pub(crate) fn commands_at(error: &str) -> Option<String> {
 
 /// Replaces the names of numbers. Reading a local variable would take the server longer.
 fn fill_in(file: &str) -> String {
-    let (mut text, mut rest) = (String::with_capacity(file.len()), file);
+    let mut text = String::with_capacity(file.len());
+    let mut rest = file;
     while let Some(start) = rest.find(in_name) {
         let (before, word) = rest.split_at(start);
         let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));

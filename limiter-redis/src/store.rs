@@ -88,7 +88,8 @@ impl RedisStore {
                 own.to_be_bytes()[8 - OWN_ID_LEN..].to_vec(),
             ),
         };
-        let (stored, request) = (self.keys.encode(op.log), request::apply(op, &bytes));
+        let stored = self.keys.encode(op.log);
+        let request = request::apply(op, &bytes);
         (
             id,
             EncodedOp {

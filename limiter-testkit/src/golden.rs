@@ -105,13 +105,16 @@ fn trace(lines: &[String]) -> Option<Trace> {
         })
         .to_vec();
     script.case.start = 0;
-    let (mut about, mut called) = (script.citations.remove(0), HashMap::new());
-    let (mut rows, mut last) = (Vec::new(), 0);
+    let mut about = script.citations.remove(0);
+    let mut called = HashMap::new();
+    let mut rows = Vec::new();
+    let mut last = 0;
     for line in lines {
         let mut columns = line.split('|').map(str::trim);
         let (at, step) = columns.next()?.split_once(' ')?;
         let (step, times) = step.split_once(" x ").unwrap_or((step, "1"));
-        let (at, answer) = (micros(at)?, answer(columns.next()?));
+        let at = micros(at)?;
+        let answer = answer(columns.next()?);
         let used = columns.next().unwrap_or_default().split_whitespace();
         let used: Vec<u64> = used.filter_map(|used| used.parse().ok()).collect();
         for time in 0..times.trim().parse().ok()? {
@@ -145,7 +148,8 @@ fn answer(text: &str) -> Option<RowAnswer> {
     let mut words = text.split(' ');
     let verdict = words.next()?;
     let (used, limit) = words.next()?.split_once('/')?;
-    let (used, limit) = (used.parse().ok()?, limit.parse::<u64>().ok()?);
+    let used = used.parse().ok()?;
+    let limit = limit.parse::<u64>().ok()?;
     let mut time = || micros(words.next()?);
     Some(RowAnswer {
         allowed: verdict == "A",

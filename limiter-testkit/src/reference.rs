@@ -169,7 +169,8 @@ fn merge(
     let Some(resolution) = limits.iter().filter_map(Limit::resolution).min() else {
         return;
     };
-    let (r, exact) = (resolution.as_micros() as u64, longest_exact(limits));
+    let r = resolution.as_micros() as u64;
+    let exact = longest_exact(limits);
     let mut merged: Vec<ReferenceEntry> = Vec::new();
     for mut u in log.drain(..) {
         let is_due = match exact {
@@ -209,7 +210,8 @@ fn append(
 ) {
     let now = entry.at;
     let windows = limits.iter().map(|limit| limit.window().as_micros());
-    let (longest, largest) = (windows.max(), limits.iter().map(Limit::max).max());
+    let longest = windows.max();
+    let largest = limits.iter().map(Limit::max).max();
     let newest = log.last().map_or(now, |newest| newest.at);
     log.push(entry);
     log.retain(|entry| age(entry, now) < longest.unwrap_or(0));
@@ -351,7 +353,8 @@ impl SyncStore for ReferenceStore {
         let mut ids = logs.ids;
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let times = times(settlement.at, log, clock);
-        let (now, receipt) = (times[0], settlement.receipt);
+        let now = times[0];
+        let receipt = settlement.receipt;
         let is_named =
             |entry: &ReferenceEntry| entry.id == receipt.entry() && entry.at == receipt.at();
         // An earlier attempt of a renewal may have moved the entry.

@@ -38,7 +38,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     Generated::by(|random| generate::policies(random, 1).remove(0))
 }
 
-/// Returns cases of so many steps, with up to three [policies], on two keys, through four limiters with two names.
+/// Returns cases with this number of steps, with up to three [policies], on two keys, through four limiters with two names.
 ///
 /// They contain all operations, costs up to and above the maximum, repeated ids, and settlements of any earlier receipt. Time stands
 /// still, steps back, or moves to just before, exactly to, or just after the end of a window.

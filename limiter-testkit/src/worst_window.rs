@@ -57,7 +57,9 @@ pub fn worst_window<A: Into<Admission>>(
     by_sent.sort_by_key(|admission| admission.sent);
     let mut by_returned = by_sent.clone();
     by_returned.sort_by_key(|admission| admission.returned);
-    let (mut returned, mut within, mut worst) = (by_returned.iter().peekable(), 0_u64, 0);
+    let mut returned = by_returned.iter().peekable();
+    let mut within = 0_u64;
+    let mut worst = 0;
     // The worst window begins when one of its admissions was sent.
     for begin in &by_sent {
         let ends_within =

@@ -140,7 +140,8 @@ impl<S> ObservedStore<S> {
         {
             self.count(op, decision);
             if decision.clock_behind() > Duration::from_secs(1) {
-                let (store, limiter) = (self.name.as_str(), op.log.name.as_str());
+                let store = self.name.as_str();
+                let limiter = op.log.name.as_str();
                 counter!("limiter_clock_behind_total", "store" => store, "limiter" => limiter)
                     .increment(1);
             }
@@ -210,7 +211,8 @@ impl<S> ObservedStore<S> {
 
     /// Counts a decision.
     fn count(&self, op: &Op<'_>, decision: &Decision) {
-        let (limit, allowed) = (decision.limit(), decision.fits());
+        let limit = decision.limit();
+        let allowed = decision.fits();
         let is_near_limit = u128::from(decision.used()) * 5 >= u128::from(limit.max()) * 4;
         let increment = |decisions: &Decisions| {
             decisions.all.increment(1);
@@ -234,7 +236,9 @@ impl<S> ObservedStore<S> {
             .policy
             .name()
             .map_or_else(|| op.policy.to_string(), str::to_owned);
-        let (store, limiter, limit) = (self.name.as_str(), op.log.name.as_str(), limit.to_string());
+        let store = self.name.as_str();
+        let limiter = op.log.name.as_str();
+        let limit = limit.to_string();
         let near_limit = match allowed && op.mode == Mode::Acquire {
             true => counter!("limiter_near_limit_total", "store" => store, "limiter" => limiter,
                 "policy" => policy.clone(), "limit" => limit.clone()),

@@ -43,7 +43,8 @@ async fn load<T>(
                 ticks.tick().await;
             }
             let index = n % keys.len();
-            let (limiter, key) = (limiter.clone(), keys[index].clone());
+            let limiter = limiter.clone();
+            let key = keys[index].clone();
             calls.spawn(async move {
                 let begun = Instant::now();
                 (
@@ -192,11 +193,10 @@ async fn the_masters_that_live_decide_while_one_is_lost() {
             |calls: &[&Sample]| calls.iter().filter(|(_, _, decided, _)| *decided).count();
         let mut took: Vec<Duration> = others.iter().map(|(.., took)| *took).collect();
         took.sort_unstable();
-        let (name, p99) = (
-            if is_killed { "killed" } else { "stopped" },
-            took[took.len() * 99 / 100],
-        );
-        let (by_first, by_others) = (decided(&first), decided(&others));
+        let name = if is_killed { "killed" } else { "stopped" };
+        let p99 = took[took.len() * 99 / 100];
+        let by_first = decided(&first);
+        let by_others = decided(&others);
         println!(
             "{name} | {} | {by_others} | {p99:?} | {} | {by_first}",
             others.len(),

@@ -157,7 +157,7 @@ pub struct Step {
 pub(crate) enum Does {
     /// Of a limiter and a key.
     Call(Verb, usize, u8),
-    /// For so many milliseconds.
+    /// For this many milliseconds.
     Fault(Fault, u64),
 }
 

@@ -250,7 +250,8 @@ impl Log {
     /// Notes what the server drops with an append, at the latest: what no limit of the limiter sees.
     fn drop_old(&mut self, policy: &Policy, at: u64) {
         let most = policy.limits().iter().map(Limit::max).max().unwrap_or(0);
-        let (window, mut newer) = (longest(policy), 0);
+        let window = longest(policy);
+        let mut newer = 0;
         for entry in self.entries.iter_mut().rev() {
             if (newer >= most || at - entry.at >= window) && !entry.is_dropped {
                 entry.is_dropped = true;
@@ -418,10 +419,8 @@ impl Log {
         process: usize,
         charged: u64,
     ) -> Result<(), String> {
-        let (carried, is_exact) = (
-            self.carried[process],
-            policy.limits().iter().all(|limit| slack(limit) == 0),
-        );
+        let carried = self.carried[process];
+        let is_exact = policy.limits().iter().all(|limit| slack(limit) == 0);
         match is_exact && !self.is_set_back && carried > charged {
             true => Err(format!("carried over {carried} of {charged}")),
             false => Ok(()),

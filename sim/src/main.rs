@@ -42,7 +42,8 @@ fn main() -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    let (next, total) = (AtomicU64::new(args.from), Mutex::new(Totals::default()));
+    let next = AtomicU64::new(args.from);
+    let total = Mutex::new(Totals::default());
     let bar = ProgressBar::new(args.seeds);
     bar.set_style(ProgressStyle::with_template(
         "{wide_bar} {pos}/{len} histories, {per_sec}, {eta} left",

@@ -23,7 +23,8 @@ fn broken() -> RedisError {
 
 impl Link {
     async fn send(&self, command: Cmd) -> Result<Value, RedisError> {
-        let (process, world) = (self.process, self.world.clone());
+        let process = self.process;
+        let world = self.world.clone();
         let call = CALL.try_with(|call| call.number).ok().flatten();
         let (journey, mut random) = world.lock().send(process, call);
         if Instant::now() < world.lock().dead {

@@ -320,7 +320,8 @@ impl Run {
     /// Makes a call, or several that belong together.
     async fn call(&self, limiters: &[Stack], step: &Step, part: u64, verb: Verb, log: usize) {
         let mut random = step.random(16 + part);
-        let (limiter, key) = (&limiters[log / 2], [b'0' + (log % 2) as u8]);
+        let limiter = &limiters[log / 2];
+        let key = [b'0' + (log % 2) as u8];
         let policies = self.world.lock().policies[log / 2].clone();
         let is_plain = verb != Verb::Acquire && verb != Verb::Permit;
         let may_have_id =
@@ -533,7 +534,8 @@ impl Run {
             number: Some(number),
             process: step.process,
         };
-        let (guarded, begun) = (limiter.store(), Instant::now());
+        let guarded = limiter.store();
+        let begun = Instant::now();
         let mut call = pin!(CALL.scope(caller, call));
         let is_open = guarded.breakers().iter().any(|(_, is_open)| *is_open);
         let before = guarded.lease_decisions().0;
@@ -580,10 +582,8 @@ impl Run {
     ) {
         let now = world.now();
         let local = world.start.elapsed().as_micros() as u64;
-        let (asked, replied) = (
-            world.calls[number].asked.clone(),
-            world.calls[number].replied.clone(),
-        );
+        let asked = world.calls[number].asked.clone();
+        let replied = world.calls[number].replied.clone();
         let was_sent = world.calls[number].sent > 0;
         for (i, (asked, said)) in asked.iter().zip(said).enumerate() {
             let policies = world.policies[asked.log / 2].clone();

@@ -214,12 +214,14 @@ impl World {
         };
         let mut random = Rng::with_seed(salt ^ sent.wrapping_mul(0x9e37_79b9));
         let now = Instant::now();
-        let (is_lossy, is_slow) = (now < self.lossy, now < self.slow);
+        let is_lossy = now < self.lossy;
+        let is_slow = now < self.slow;
         let mut trip = || {
             let longest = if is_slow && random.bool() { 400 } else { 3 };
             Duration::from_millis(random.u64(1..=longest))
         };
-        let (there, back) = (trip(), trip());
+        let there = trip();
+        let back = trip();
         let fate = match random.u8(..8) {
             0 if is_lossy => Fate::RequestLost,
             1 | 2 if is_lossy => Fate::ReplyLost,
@@ -387,7 +389,7 @@ impl World {
         self.books[log].release(is_under_way.then_some(process), now.line);
     }
 
-    /// Steps the server's clock by so many microseconds.
+    /// Steps the server's clock by this many microseconds.
     fn step_clock(&mut self, by: i64) {
         self.offset += by;
         let line = self.now().line;

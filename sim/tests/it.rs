@@ -57,7 +57,8 @@ fn the_same_seed_makes_the_same_trace() {
         output.stdout
     };
     for seed in 0..20 {
-        let (one, other) = (trace(seed), trace(seed));
+        let one = trace(seed);
+        let other = trace(seed);
         assert!(one.len() > 1_000 && one == other, "seed {seed}");
     }
 }

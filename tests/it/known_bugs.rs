@@ -67,14 +67,16 @@ async fn the_traces_show_no_bug() {
                 let Some(expected) = row.answer else {
                     let error = decision.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-                    let (text, cost) = (error.to_string(), cost.to_string());
+                    let text = error.to_string();
+                    let cost = cost.to_string();
                     assert!(
                         text.contains(&cost) && text.contains(&policy.to_string()),
                         "{text}"
                     );
                     continue;
                 };
-                let (decision, name) = (decision.unwrap(), &trace.name);
+                let decision = decision.unwrap();
+                let name = &trace.name;
                 assert_eq!(RowAnswer::from(&decision), expected, "{name}: {row:?}");
                 let used: Vec<u64> = decision.limits().iter().map(LimitStatus::used).collect();
                 assert!(

@@ -63,7 +63,8 @@ async fn only_a_full_window_denies_an_important_call() {
         for _ in 0..40 {
             advance(&clock, random, wait);
             let now = clock.now().as_micros();
-            let (is_low, cost) = (random.bool(), random.u64(1..=3));
+            let is_low = random.bool();
+            let cost = random.u64(1..=3);
             let call = api.acquire(seed).cost(cost);
             let call = if is_low { call.policy(&LOW) } else { call };
             let permit = call.permit().await.unwrap();
@@ -97,7 +98,8 @@ async fn a_share_is_never_denied_and_all_together_never_exceed_the_limit() {
     let (store, clock) = store();
     let shares = Limiter::new("share", policy!("3/1s"), store.clone());
     let pool = Limiter::new("pool", policy!("4/1s"), store);
-    let (mut fullest, mut denials) = (0, 0);
+    let mut fullest = 0;
+    let mut denials = 0;
     for seed in 0..SEEDS {
         let random = &mut Rng::with_seed(seed);
         let [mut own, mut shared] = [Admitted::default(), Admitted::default()];

@@ -86,10 +86,11 @@ impl Running<'_> {
         Ok(median(&times))
     }
 
-    /// Returns the microseconds of a renewal, as holders of so many slots make them in turn: the median of several.
+    /// Returns the microseconds of a renewal, as the holders of this many slots make them in turn: the median of several.
     async fn renewal(&self, limiter: &Limiter<RedisStore>, slots: u64) -> Result<f64> {
         let key = &self.keys[0];
-        let (mut receipts, mut times) = (VecDeque::new(), Vec::new());
+        let mut receipts = VecDeque::new();
+        let mut times = Vec::new();
         for _ in 0..slots {
             receipts.push_back(limiter.acquire(key).await?.receipt());
         }

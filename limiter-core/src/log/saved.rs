@@ -68,7 +68,8 @@ impl Log {
         for number in [saved.expires_at, saved.next, saved.entries.len() as u64] {
             write(&mut bytes, number);
         }
-        let (mut last, mut before) = (0, 0);
+        let mut last = 0;
+        let mut before = 0;
         for (at, cost, flagged, id) in saved.entries {
             let number = flagged & !MERGED;
             let flags = u64::from(flagged & MERGED > 0) << 1 | u64::from(id.is_some());
@@ -149,10 +150,12 @@ fn decode(bytes: &mut &[u8]) -> Option<SavedLog> {
     let prefix = u64::from_be_bytes(array(bytes)?);
     let [expires_at, next, count] = [number(bytes)?, number(bytes)?, number(bytes)?];
     let mut entries: Vec<SavedEntry> = Vec::new();
-    let (mut at, mut last) = (0_u64, 0_u64);
+    let mut at = 0_u64;
+    let mut last = 0_u64;
     for _ in 0..count {
         at = at.checked_add(number(bytes)?)?;
-        let (cost, flagged) = (number(bytes)?, number(bytes)?);
+        let cost = number(bytes)?;
+        let flagged = number(bytes)?;
         last = last.checked_add(flagged >> 2)?;
         let id = match flagged & 1 {
             0 => None,
@@ -177,7 +180,8 @@ fn read(saved: &SavedLog) -> Option<Log> {
     let mut log = Log::with_ids(saved.prefix, 0);
     log.expires_at = Timestamp::from_micros(saved.expires_at).ok()?;
     for &(at, cost, flagged, id) in &saved.entries {
-        let (at, number) = (Timestamp::from_micros(at).ok()?, flagged & !MERGED);
+        let at = Timestamp::from_micros(at).ok()?;
+        let number = flagged & !MERGED;
         if log.newest().is_some_and(|newest| at < newest)
             || number < log.next
             || !(1..=MAX_COST).contains(&cost)
@@ -330,10 +334,8 @@ mod tests {
 
     #[test]
     fn a_full_log_takes_at_most_twelve_bytes_an_entry() {
-        let (policy, mut log) = (
-            policy!("4503599627370496/30d, 4503599627370496/60d~1s"),
-            Log::new(),
-        );
+        let policy = policy!("4503599627370496/30d, 4503599627370496/60d~1s");
+        let mut log = Log::new();
         // Among the entries are gaps of a month, and merged entries.
         for (i, gap) in (0..1_000).zip([1, 250_000, 5_000_000, 3_600_000_000].iter().cycle()) {
             let at = log
@@ -343,7 +345,8 @@ mod tests {
             let at = Timestamp::from_micros(at).unwrap();
             let _ = log.apply(&Op::record("", &policy).with_cost(i % 9_999 + 1).at(at), at);
         }
-        let (bytes, len) = (log.to_bytes().len(), log.len());
+        let bytes = log.to_bytes().len();
+        let len = log.len();
         assert!(
             len > 900 && bytes <= 40 + 9 * len,
             "{bytes} bytes of {len} entries"
@@ -375,7 +378,8 @@ mod tests {
             let len = bytes.len();
             changes.into_iter().for_each(|(i, byte)| bytes[i % len] = byte);
             let Ok(mut log) = Log::from_bytes(&bytes) else { return Ok(()) };
-            let (policy, mut at) = (policy!("9/1m, 4503599627370496/2h~1m"), log.newest().unwrap_or_default());
+            let policy = policy!("9/1m, 4503599627370496/2h~1m");
+            let mut at = log.newest().unwrap_or_default();
             for (micros, cost) in steps {
                 at = at.saturating_add(Duration::from_micros(micros));
                 let op = Op::record("", &policy).with_cost(cost).at(at);

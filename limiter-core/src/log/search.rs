@@ -5,7 +5,9 @@
 #[inline]
 #[must_use]
 pub fn gallop(from: usize, to: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high, mut step) = (from, from, 1);
+    let mut low = from;
+    let mut high = from;
+    let mut step = 1;
     while high < to && before(high) {
         (low, high, step) = (high + 1, high.saturating_add(step).min(to), 2 * step);
     }

@@ -88,7 +88,8 @@ impl fmt::Display for OutOfRange {
             }
             Quantity::Unsupported(of) => {
                 let [shorter, longer] = resolution::nearest(found);
-                let (of, found) = (of.as_str(), Duration::from_nanos(found));
+                let of = of.as_str();
+                let found = Duration::from_nanos(found);
                 write!(
                     f,
                     "{of} of {found:?} is not supported; the nearest are {shorter} and {longer}"

@@ -188,7 +188,8 @@ impl Limit {
 
     /// Returns an error if two of the limits have different resolutions.
     pub(crate) const fn check_resolutions(limits: &[Self]) -> Result<(), OutOfRange> {
-        let (mut first, mut i) = (0, 0);
+        let mut first = 0;
+        let mut i = 0;
         while i < limits.len() {
             let code = (limits[i].packed >> RESOLUTION_SHIFT) as usize;
             if first == 0 {

@@ -135,8 +135,10 @@ mod tests {
         for line in LIMITS.lines().filter(|line| !line.is_empty()) {
             let (text, expected) = line.split_once(" => ").unwrap();
             let limit: Limit = text.parse().unwrap();
-            let (resolution, lease) = (limit.resolution_micros(), limit.lease_micros());
-            let (stated, window) = (limit.stated_window(), limit.window().as_micros());
+            let resolution = limit.resolution_micros();
+            let lease = limit.lease_micros();
+            let stated = limit.stated_window();
+            let window = limit.window().as_micros();
             let micros = stated.as_micros();
             let found = format!("{} {micros} {resolution} {lease} {limit}", limit.max());
             assert_eq!(found, expected);
@@ -146,7 +148,8 @@ mod tests {
             // Any order of building, and once more: the window grows once.
             let exact = Limit::with_window(limit.max(), stated).unwrap();
             assert_eq!(exact == limit, resolution + lease == 0, "{text}");
-            let (resolution, lease) = (limit.resolution(), limit.lease());
+            let resolution = limit.resolution();
+            let lease = limit.lease();
             let coarse = |limit: Limit| match resolution {
                 Some(resolution) => limit.with_resolution(resolution).unwrap(),
                 None => limit,

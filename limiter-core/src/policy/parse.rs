@@ -98,7 +98,8 @@ const fn split<'a>(text: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u
 }
 
 const fn number(text: &[u8]) -> Result<u64, ParseError<'_>> {
-    let (mut at, mut number) = (0, 0_u64);
+    let mut at = 0;
+    let mut number = 0_u64;
     while at < text.len() {
         if !text[at].is_ascii_digit() {
             return error(text, Reason::NoNumber);
@@ -195,7 +196,9 @@ const fn option<'a>(text: &'a [u8], sign: &[u8]) -> (&'a [u8], Option<&'a [u8]>)
 /// Parses limits separated by commas, such as `"3/1s, 100/1h"`. Returns them at the front of the array, and their number.
 pub(crate) const fn limits(text: &[u8]) -> Result<([Limit; MAX_LIMITS], usize), ParseError<'_>> {
     let all = text;
-    let (mut limits, mut count, mut rest) = ([Limit::UNUSED; MAX_LIMITS], 0, Some(text));
+    let mut limits = [Limit::UNUSED; MAX_LIMITS];
+    let mut count = 0;
+    let mut rest = Some(text);
     while let Some(text) = rest {
         let (next, after) = match split(text, b",") {
             Some((next, after)) => (next, Some(after)),

@@ -196,7 +196,8 @@ mod tests {
             (10, 1 << 50),
             (MAX_MICROS, MAX_MICROS),
         ] {
-            let (window, now) = (Window::from_micros(window).unwrap(), at(now));
+            let window = Window::from_micros(window).unwrap();
+            let now = at(now);
             let edge = window.edge(now);
             assert!(window.counts(edge, now), "{window} at {now:?}");
             assert!(

@@ -201,7 +201,8 @@ impl Turns {
         if !order.is_sorted_by_key(|place| parts[*place].turn()) {
             order.sort_by_cached_key(|place| parts[*place].turn());
         }
-        let (last, mut logs) = (order.last().map(|place| &parts[*place]), HashSet::new());
+        let last = order.last().map(|place| &parts[*place]);
+        let mut logs = HashSet::new();
         let joins = |part: &Part<'_, S>| last.is_some_and(|last| part.goes_with(last));
         let behind = order.iter().rev().map(|place| &parts[*place]);
         // `logs` keeps two calls on one log apart.
@@ -255,7 +256,8 @@ impl Turns {
         if let ([place], [call]) = (group, &all[..]) {
             return vec![(*place, within(share, call.apply()).await)];
         }
-        let (mut ops, mut invalid) = (Vec::with_capacity(all.len()), Vec::new());
+        let mut ops = Vec::with_capacity(all.len());
+        let mut invalid = Vec::new();
         for (place, call) in group.iter().zip(&all) {
             let part = &calls.parts[*place];
             match call.op().checked() {
@@ -296,7 +298,8 @@ impl Turns {
 
     /// Notes what the store returned for the group, for a part of it, or nothing if it cannot make the group as one.
     fn note<S>(&mut self, calls: &mut Calls<'_, S>, made: impl IntoIterator<Item = Made>) {
-        let (is_single, before) = (self.group().len() == 1, self.order.len());
+        let is_single = self.group().len() == 1;
+        let before = self.order.len();
         for (place, decision) in made {
             let part = &mut calls.parts[place];
             part.note(decision);

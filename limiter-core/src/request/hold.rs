@@ -22,7 +22,8 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn now() -> Self {
-        let (monotonic, system) = (Instant::now(), SystemTime::now());
+        let monotonic = Instant::now();
+        let system = SystemTime::now();
         Self { monotonic, system }
     }
 

@@ -124,10 +124,8 @@ impl<'a, S> Permit<'a, S> {
         decision: Decision,
         id: Option<EntryId>,
     ) -> Option<Self> {
-        let (entry, window) = (
-            decision.entry()?,
-            target.call(Mode::Acquire).op().receipt_window()?,
-        );
+        let entry = decision.entry()?;
+        let window = target.call(Mode::Acquire).op().receipt_window()?;
         Some(Self {
             target,
             entry: Receipt::new(entry.id, entry.at, window),

@@ -122,7 +122,8 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     where
         S: SyncStore,
     {
-        let (settlement, store) = (self.settlement()?, &self.call.limiter.store);
+        let settlement = self.settlement()?;
+        let store = &self.call.limiter.store;
         let facts = if self.is_valid {
             store.settle_now(&settlement)
         } else {
@@ -144,7 +145,8 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     where
         S: WindowStore,
     {
-        let (settlement, store) = (self.settlement()?, &self.call.limiter.store);
+        let settlement = self.settlement()?;
+        let store = &self.call.limiter.store;
         let facts = if self.is_valid {
             store.settle(settlement).await?
         } else {

@@ -55,10 +55,8 @@ pub(super) struct Target<'a, S> {
 
 impl<'a, S> Target<'a, S> {
     pub(super) fn of(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
-        let (limiter, policy) = (
-            View::Borrowed(call.limiter),
-            call.policy.map(View::Borrowed),
-        );
+        let limiter = View::Borrowed(call.limiter);
+        let policy = call.policy.map(View::Borrowed);
         Self {
             limiter,
             key: call.key.as_ref().into(),

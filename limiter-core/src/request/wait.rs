@@ -37,7 +37,8 @@ where
     let start = clock.is_none().then(Instant::now);
     before();
     let mut decision = call.decide().await?;
-    let (end, mut slept) = (decision.at().saturating_add(within), Duration::ZERO);
+    let end = decision.at().saturating_add(within);
+    let mut slept = Duration::ZERO;
     while may_wait
         && !decision.is_final_denial()
         && let Some(wait) = decision.retry_after()

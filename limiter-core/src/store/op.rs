@@ -157,7 +157,8 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         let log = LogKey::new(Name::default(), key);
-        let (at, id) = (At::StoreClock, None);
+        let at = At::StoreClock;
+        let id = None;
         Self {
             log,
             policy,
@@ -264,7 +265,8 @@ impl<'a> Op<'a> {
     /// - [`ErrorKind::CostExceedsLimit`] if an acquire or a peek can never fit.
     /// - [`ErrorKind::NeedsExactLimit`] if an acquire or a record has an id, but no limit is exact.
     pub fn checked(mut self) -> Result<Self, Error> {
-        let (cost, log) = (self.cost, self.log);
+        let cost = self.cost;
+        let log = self.log;
         if cost == 0 {
             let text = format!(
                 "{:?}: the cost is 0, expected at least 1 (use peek to look without consuming)",

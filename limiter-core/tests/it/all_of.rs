@@ -319,10 +319,8 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
 fn synchronous_stores_decide_without_a_future() {
     let store = Arc::new(ReferenceStore::new());
     let limiter = |name, policy| Limiter::new(name, policy, Arc::clone(&store));
-    let (five, two) = (
-        limiter("five", policy!("5/1h")),
-        limiter("two", policy!("2/1h")),
-    );
+    let five = limiter("five", policy!("5/1h"));
+    let two = limiter("two", policy!("2/1h"));
     let calls = |cost| {
         AllOf::new()
             .with(five.acquire("k"))

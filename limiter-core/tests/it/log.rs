@@ -28,7 +28,8 @@ fn append(log: &mut Log, policy: &Policy, given: Option<u64>, clock: u64) -> (Re
 #[test]
 fn a_log_expires_when_f1_and_f2_say_and_only_an_append_moves_that() {
     let (policy, short) = (policy!("9/10s, 3/1s"), policy!("1/1s"));
-    let (window, grace) = (10 * SECOND, 60 * SECOND);
+    let window = 10 * SECOND;
+    let grace = 60 * SECOND;
     let mut log = Log::new();
     assert_eq!(log.expires_at(), None);
     // F1: newest + window, even when the newest entry is ahead of the clock.

@@ -202,10 +202,8 @@ fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked()
 #[test]
 fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
-    let (gold, long) = (
-        GOLD.clone(),
-        "a key that is longer than what is held in place".to_owned(),
-    );
+    let gold = GOLD.clone();
+    let long = "a key that is longer than what is held in place".to_owned();
     let permit = limiter
         .acquire(&long)
         .policy(&gold)

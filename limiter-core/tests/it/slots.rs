@@ -151,7 +151,9 @@ async fn control(
     } else {
         WINDOW - WINDOW / 64
     };
-    let (mut since, mut due, mut work) = (from(sent), from(sent) + WINDOW / 3, pin!(work));
+    let mut since = from(sent);
+    let mut due = from(sent) + WINDOW / 3;
+    let mut work = pin!(work);
     loop {
         let ended = timeout_at(due.min(since + held), work.as_mut()).await;
         if ended.is_ok() || Instant::now() >= since + held {
@@ -260,7 +262,8 @@ fn quiet<T>(test: impl AsyncFnOnce(Limiter<Arc<WithClock<ReferenceStore, Skewed>
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (start, speed) = (Instant::now(), 1.0);
+        let start = Instant::now();
+        let speed = 1.0;
         let store = WithClock::new(ReferenceStore::new(), Skewed { start, speed });
         test(Limiter::new("slots", policy!("1/32s"), Arc::new(store))).await
     })

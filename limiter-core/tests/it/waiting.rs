@@ -201,10 +201,8 @@ fn a_wait_that_an_entry_ahead_of_the_clock_makes_too_long_does_not_begin() {
         .enable_time()
         .build()
         .unwrap();
-    let (wait, limiter) = (
-        Duration::from_millis(200),
-        Limiter::new("n", policy!("1/90ms"), ReferenceStore::new()),
-    );
+    let wait = Duration::from_millis(200);
+    let limiter = Limiter::new("n", policy!("1/90ms"), ReferenceStore::new());
     let ahead = Timestamp::try_from(SystemTime::now())
         .unwrap()
         .saturating_add(3600 * SECOND);

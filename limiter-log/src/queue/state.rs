@@ -90,7 +90,8 @@ impl State {
 
     /// Returns the next batch and its sorted logs. If there is none, counts one worker less.
     pub(super) fn take_batch(&mut self) -> Option<(Keys, Vec<Box<dyn Call>>)> {
-        let (mut keys, mut calls) = (BTreeSet::new(), Vec::new());
+        let mut keys = BTreeSet::new();
+        let mut calls = Vec::new();
         while let Some(number) = self.ready.pop_first() {
             if self.is_ready(number, &keys) {
                 self.take(number, &mut keys, &mut calls);

@@ -75,15 +75,13 @@ fn calls_that_share_a_log_are_combined_and_others_are_not() {
     assert_eq!(map.counts(), (22, 22));
 }
 
-/// A busy key, calls on it and others, and calls on logs of their own, all of which are repeated.
+/// A busy key, calls on it and others, and calls on their own logs, all of which are repeated.
 #[test]
 fn no_call_starves_beside_a_busy_key() {
     let map = map();
     let search = limiter(&map);
-    let (keys, counts) = (
-        Vec::from_iter((0..12).map(|i| i.to_string())),
-        [const { Cell::new(0) }; 28],
-    );
+    let keys = Vec::from_iter((0..12).map(|i| i.to_string()));
+    let counts = [const { Cell::new(0) }; 28];
     let call = async |caller: usize| {
         loop {
             match caller {

@@ -224,7 +224,8 @@ impl Ring {
             words,
             header: RingHeader::new::<E>(log.number(from), len, newest, kept),
         };
-        let (all, mut view) = (log.cost_from(from), ring.view::<E>(None));
+        let all = log.cost_from(from);
+        let mut view = ring.view::<E>(None);
         for i in 0..len {
             view.write(i, log.at(from + i), all - log.cost_from(from + i + 1));
         }
@@ -281,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_ring_that_empties_shrinks() {
-        let (second, policy) = (1_000_000, policy!("1000000/1s"));
+        let second = 1_000_000;
+        let policy = policy!("1000000/1s");
         let mut log = LogForm::new(NUMBERS - 20_000);
         let mut append = |micros| append(&mut log, &policy, 1, micros);
         let mut last =
@@ -298,7 +300,8 @@ mod tests {
 
     #[test]
     fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
-        let (one, mut log) = (policy!("1000/1s"), LogForm::new(0));
+        let one = policy!("1000/1s");
+        let mut log = LogForm::new(0);
         assert!(
             (0..100).all(|micros| append(&mut log, &one, 1, micros).is_some() == (micros >= 4))
         );

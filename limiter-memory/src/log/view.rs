@@ -120,7 +120,9 @@ impl<'a, E: Encoding> View<'a, E> {
         window: Window,
         now: Timestamp,
     ) -> (usize, Timestamp) {
-        let (len, first, newest) = (self.len(), self.number(0), self.newest);
+        let len = self.len();
+        let first = self.number(0);
+        let newest = self.newest;
         let since = now.as_micros().wrapping_sub(newest);
         if since >= window.as_micros() {
             return (len, now);
@@ -132,7 +134,8 @@ impl<'a, E: Encoding> View<'a, E> {
             // one, or unwritten, or the newest; if it seems to count, the search only costs time.
             let hint = self.hints.get(limit).copied().unwrap_or_default();
             let start = hint.wrapping_sub(first) as usize;
-            let (before, age) = (self.age(hint.wrapping_sub(1)), self.age(hint));
+            let before = self.age(hint.wrapping_sub(1));
+            let age = self.age(hint);
             if start < len && before >= expired_age && age < expired_age {
                 return (start, self.at_age(age));
             }

@@ -75,7 +75,8 @@ fn is_prefix(key: &[u8], bytes: &[u8; INLINE]) -> bool {
     /// The words of `N` bytes at the beginning and at the end of the key, which overlap unless it is twice as long.
     #[inline(always)]
     fn ends<const N: usize>(key: &[u8], bytes: &[u8; INLINE]) -> Option<bool> {
-        let (first, last) = (key.first_chunk::<N>()?, key.last_chunk::<N>()?);
+        let first = key.first_chunk::<N>()?;
+        let last = key.last_chunk::<N>()?;
         let own = bytes.get(..key.len())?;
         Some(own.first_chunk() == Some(first) && own.last_chunk() == Some(last))
     }

@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn waits_however_long_the_lock_is_held() {
         for millis in [0, 1, 20] {
-            let (lock, locked) = (Lock::<bool>::default(), Barrier::new(3));
+            let lock = Lock::<bool>::default();
+            let locked = Barrier::new(3);
             thread::scope(|scope| {
                 let wait = || {
                     locked.wait();

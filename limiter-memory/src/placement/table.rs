@@ -124,7 +124,8 @@ impl Table {
         from: u64,
         rehash: impl Fn(&Key) -> u64,
     ) -> (Vec<KeyedLog>, Option<u64>) {
-        let (home, buckets) = (self.home(from), self.buckets.len());
+        let home = self.home(from);
+        let buckets = self.buckets.len();
         let next = home + PART;
         let until = (next < buckets).then(|| ((next as u64) << 32).div_ceil(buckets as u64));
         let hashes = from..until.unwrap_or(1 << 32);
@@ -240,7 +241,8 @@ mod tests {
     proptest! {
         #[test]
         fn holds_what_a_set_holds(changes in prop::collection::vec((0..12_u8, 0..40_u8), 0..200)) {
-            let (mut table, mut set) = (Table::default(), HashSet::new());
+            let mut table = Table::default();
+            let mut set = HashSet::new();
             for (change, key) in changes {
                 match change {
                     0..6 => if set.insert(key) {

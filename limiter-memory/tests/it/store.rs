@@ -67,7 +67,9 @@ fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
         Timestamp::try_from(SystemTime::now()).unwrap().as_micros()
     });
     let now = || limiter.peek("key").now().unwrap().at();
-    let (before, first, after) = (wall(), now(), wall());
+    let before = wall();
+    let first = now();
+    let after = wall();
     assert!(
         (before - 100_000..after + 100_000).contains(&first.as_micros()),
         "{first:?} vs. {before}"
@@ -222,7 +224,8 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
         });
         taken.bytes_current as f64 / f64::from(keys)
     };
-    let (one, hundred) = (taken(100_000, 1), taken(10_000, 100));
+    let one = taken(100_000, 1);
+    let hundred = taken(10_000, 100);
     assert!(one < 150.0, "{one} bytes a key");
     assert!(
         (hundred - one) / 99.0 <= 8.5,
@@ -267,10 +270,8 @@ fn a_log_with_a_resolution_takes_memory_by_its_cells() {
         ("1000/1h~1m", 60, 4_000),
     ] {
         let policy: Policy = text.parse().unwrap();
-        let (max, window) = (
-            policy.limits()[0].max(),
-            policy.longest_window().as_micros(),
-        );
+        let max = policy.limits()[0].max();
+        let window = policy.longest_window().as_micros();
         let mut filled = None;
         let bytes = bytes_of(&mut filled, &policy, |limiter| {
             // Ten acquires in each cell, for two windows. A unit is released up to a cell late.

@@ -11,7 +11,8 @@ use limiter_memory::MemoryStore;
 
 #[test]
 fn while_time_runs_no_window_admits_more_than_the_maximum() {
-    let (max, window) = (50, Duration::from_millis(2));
+    let max = 50;
+    let window = Duration::from_millis(2);
     let limiter = Limiter::new(
         "test",
         Limit::new(max as u64, window).unwrap(),

@@ -80,7 +80,9 @@ pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
         ));
     }
     let (address, options) = rest.split_once('?').unwrap_or((rest, ""));
-    let (mut ssl, mut connections, mut password) = (None, None, None);
+    let mut ssl = None;
+    let mut connections = None;
+    let mut password = None;
     let mut passed = Vec::new();
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -111,7 +113,7 @@ pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
         let read = std::fs::read_to_string(file);
         read.map_err(|error| failed(&format!("password_file={}: {error}", file.display())))?;
     }
-    // Each host is a configuration of its own, so that none takes the time of the others.
+    // Each host is a separate configuration, so that none takes the time of the others.
     let (authority, database) = address.split_at(address.find('/').unwrap_or(address.len()));
     let (user, hosts) = match authority.rfind('@') {
         Some(end) => authority.split_at(end + 1),

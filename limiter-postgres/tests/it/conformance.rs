@@ -17,7 +17,8 @@ conformance_tests!(
     Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(120)),
     async |suite| {
         let handle = async || Arc::new(store(&SERVER.url()).await);
-        let (first, second) = (handle().await, handle().await);
+        let first = handle().await;
+        let second = handle().await;
         let sweeper = first.table().clone();
         let sweep = move || -> BoxFuture<'static, ()> {
             let table = sweeper.clone();
@@ -27,7 +28,8 @@ conformance_tests!(
         };
         let pool = pool(&SERVER.url(), 1);
         let damage = move |log: LogKey<'_>| -> BoxFuture<'static, ()> {
-            let (pool, key) = (pool.clone(), stored_key(log));
+            let pool = pool.clone();
+            let key = stored_key(log);
             Box::pin(async move {
                 let damage = "UPDATE limiter_logs SET log = 'x' WHERE key = $1";
                 let client = pool.get().await.unwrap();

@@ -21,7 +21,8 @@ async fn no_window_admits_more_when_the_server_is_killed_under_load() {
         limiters.map(|store| Arc::new(Limiter::new("killed", policy!("2000/1h"), store)));
     let admitted = Arc::new(AtomicU64::new(0));
     let call = |i: usize| {
-        let (limiter, admitted) = (limiters[i % 2].clone(), admitted.clone());
+        let limiter = limiters[i % 2].clone();
+        let admitted = admitted.clone();
         tokio::spawn(async move {
             let mut errors = Vec::new();
             loop {

@@ -15,7 +15,7 @@ use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::server::Postgres;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The server of the tests that change only logs of their own.
+/// The server of the tests that change only their own logs.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap());
 
 /// Longer than anything takes on a busy test machine, where a new connection may wait for many seconds.
@@ -29,7 +29,7 @@ fn pool(url: &str, size: usize) -> Pool {
     pool.build().unwrap()
 }
 
-/// Returns a table with a pool of its own, as a process has it.
+/// Returns a table with its own pool, like a process.
 async fn table(url: &str) -> PostgresTable {
     let table = PostgresTable::new(pool(url, 4)).timeout(TIMEOUT);
     table.create().await.unwrap();

@@ -29,7 +29,8 @@ fn through(proxy: &Proxy, server: &Postgres) -> String {
 async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
     const POOL: i64 = 3;
     let server = Postgres::start().unwrap();
-    let (faulty, watching) = (client(&server).await, client(&server).await);
+    let faulty = client(&server).await;
+    let watching = client(&server).await;
     let search = Arc::new(opened(&format!("{}?pool={POOL}", server.url())));
     for key in KEYS {
         eventually(async || acquire(&search, key).await).await;
@@ -41,12 +42,14 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
     for [begin, end] in [[&*lock, "ROLLBACK"]].into_iter().chain(faults) {
         let decided = Arc::new([const { AtomicU64::new(0) }; 2]);
         run(&faulty, begin).await;
-        let (start, mut most) = (Instant::now(), 0);
+        let start = Instant::now();
+        let mut most = 0;
         for call in 0.. {
             if start.elapsed() > Duration::from_secs(3) {
                 break;
             }
-            let (search, decided) = (search.clone(), decided.clone());
+            let search = search.clone();
+            let decided = decided.clone();
             tokio::spawn(async move {
                 let key = KEYS[call % KEYS.len()];
                 let is_decided = acquire(&search, key).await.is_ok();
@@ -105,10 +108,8 @@ async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
 async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
     let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     let server = Postgres::start().unwrap();
-    let (other, bouncer) = (
-        client(&server).await,
-        PgBouncer::start(&server, "session").unwrap(),
-    );
+    let other = client(&server).await;
+    let bouncer = PgBouncer::start(&server, "session").unwrap();
     for url in [server.url(), bouncer.url()] {
         let search = opened(&(url + "?pool=1"));
         for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
@@ -233,7 +234,8 @@ async fn joint_calls_keep_their_share_and_do_not_deadlock() {
     let task = |task: usize| {
         let store = stores[task % 2].clone();
         tokio::spawn(async move {
-            let (mut count, own) = (0_u64, task.to_string());
+            let mut count = 0_u64;
+            let own = task.to_string();
             while Instant::now() < until {
                 match task {
                     0..16 => drop(store.apply(Op::acquire("busy", &POLICY)).await.unwrap()),

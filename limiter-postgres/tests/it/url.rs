@@ -134,7 +134,8 @@ async fn a_certificate_that_signs_itself_is_a_mistake_and_one_that_is_signed_wor
     testbed::write_certificates(folder.path());
     let file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     for (name, is_accepted) in [("ca", false), ("server", true)] {
-        let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
+        let certificate = file(&format!("{name}.pem"));
+        let key = file(&format!("{name}.key"));
         let server = Postgres::start_with_tls(&certificate, &key, None).unwrap();
         let url: PostgresUrl = (server.url() + "?sslmode=verify-full").parse().unwrap();
         let url = url.certificates(Some(file("ca.pem").into_bytes()), None);

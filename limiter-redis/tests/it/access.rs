@@ -159,7 +159,8 @@ async fn a_url_of_another_kind_of_server_is_refused_with_the_right_scheme() {
 /// On one server and in a Cluster, a password is changed, and later changed back.
 #[tokio::test]
 async fn a_server_that_refused_to_reconnect_is_asked_again() {
-    let (server, cluster) = (Server::start().unwrap(), Cluster::start().unwrap());
+    let server = Server::start().unwrap();
+    let cluster = Cluster::start().unwrap();
     for (url, nodes) in [
         (server.url(), std::slice::from_ref(&server)),
         (cluster.url(), cluster.nodes()),
@@ -247,10 +248,12 @@ async fn the_longest_durations_are_timeouts_too() {
 #[tokio::test]
 async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
     let server = Server::start().unwrap();
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let running = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
     let seen = most.clone();
     let connection = Hooked::connect(&server, move |inner, cmd| {
-        let (running, most) = (running.clone(), most.clone());
+        let running = running.clone();
+        let most = most.clone();
         Box::pin(async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let reply = inner.req_packed_command(cmd).await;

@@ -127,10 +127,11 @@ async fn appends_to_sliding_logs_take_few_commands() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     let gold = policy!("50/10us");
-    let (narrow, coarse) = (policy!("3/10us, 100/100us"), policy!("1000/1h~1h"));
+    let narrow = policy!("3/10us, 100/100us");
+    let coarse = policy!("1000/1h~1h");
     let mixed = policy!("1000/1s, 1000000/1h~1m");
     let steady = limit(CALLS, 10).into();
-    // The policies of the operation and of its limiter, how many come at each of so many times, how long these lie apart, and from
+    // The policies of the operation and of its limiter, how many come at each of how many times, how long these lie apart, and from
     // which on a hundred of them count.
     for (name, own, default, in_each, step, from, expected) in [
         (

@@ -40,7 +40,8 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
     let large = size(10_000, 100_000);
     for entries in [SMALL, large] {
         // One a microsecond. In batches that fit the connection's buffer, which keeps their order.
-        let (source, meter) = (format!("log of {entries}"), limit(MAX_COST, large).into());
+        let source = format!("log of {entries}");
+        let meter = limit(MAX_COST, large).into();
         for first in (0..entries).step_by(32) {
             let record = |n| run(&store, Op::record(&source, &meter).at(at(n)));
             let batch = first..entries.min(first + 32);
@@ -52,11 +53,9 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
         let attempts = full.clone().with_counting(Counting::Attempts);
         let roomy = limit(2 * large, entries).into();
         let two = Policy::new([entries, entries / 2].map(|window| limit(2 * large, window)));
-        let (two, narrow, wide) = (
-            two.unwrap(),
-            limit(SMALL, SMALL / 2).into(),
-            limit(large, entries).into(),
-        );
+        let two = two.unwrap();
+        let narrow = limit(SMALL, SMALL / 2).into();
+        let wide = limit(large, entries).into();
         let hour = policy!("4503599627370496/1h");
         let coarse = policy!("1000000/1s, 1000000/1h~1m");
         let narrow = |default| Op::acquire("k", &narrow).with_limiter_policy(default);

@@ -46,10 +46,8 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         }
         let begun = Instant::now();
         let decision = run(&store, op).await.unwrap();
-        let (ttl, took) = (
-            ttl(&server, &store, log),
-            begun.elapsed().as_millis() as i64,
-        );
+        let ttl = ttl(&server, &store, log);
+        let took = begun.elapsed().as_millis() as i64;
         // An eighth more at most. A log may have expired in the meantime.
         let window = |policy: &Policy| policy.longest_window().as_micros() as i64 / 1_000;
         let window = window(policy).max(op.limiter_policy.map_or(0, window));
@@ -68,7 +66,8 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         }
     }
     let set = || calls(&server)["pexpireat"];
-    let (begun, before) = (Instant::now(), set());
+    let begun = Instant::now();
+    let before = set();
     for _ in 0..200 {
         assert!(
             run(&store, Op::acquire("third", &policies[3]))
@@ -101,7 +100,8 @@ async fn an_append_that_outlasts_its_window_decides() {
     const ENTRIES: u64 = 20_000;
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
-    let (long, short) = (policy!("100000/1h"), policy!("3/1us"));
+    let long = policy!("100000/1h");
+    let short = policy!("3/1us");
     for id in [None, Some(7)] {
         let op = Op::record("k", &long);
         for first in (0..ENTRIES).step_by(1_000) {

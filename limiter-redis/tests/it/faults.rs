@@ -350,7 +350,8 @@ async fn no_error_prints_a_key() {
     for error in &errors {
         assert_private(error, KEY);
     }
-    let (store, acquire) = (limiter.store(), limiter.acquire(KEY));
+    let store = limiter.store();
+    let acquire = limiter.acquire(KEY);
     let debugged = format!("{limiter:?} {store:?} {acquire:?}");
     assert!(!debugged.contains(KEY), "{debugged}");
 }

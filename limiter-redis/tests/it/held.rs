@@ -61,13 +61,13 @@ struct Kind {
     /// Each log sees three of them, as policies of operations and of limiters.
     policies: Vec<Policy>,
     costs: Vec<u64>,
-    /// From one operation to the next, time moves by some of these units. Once in a while it is so many units behind.
+    /// From one operation to the next, time moves by some of these units. Once in a while it is this many units behind.
     steps: Vec<u64>,
     unit: u64,
     back: u64,
-    /// Operations come so many microseconds after a unit begins.
+    /// Operations come this many microseconds after a unit begins.
     micros: Vec<u64>,
-    /// One operation of so many has an id.
+    /// One operation of this many has an id.
     ids: u32,
     /// The maximum number of operations.
     length: usize,
@@ -162,7 +162,7 @@ fn kinds() -> [Kind; 5] {
     [coarse, exact, extreme, long, meter]
 }
 
-/// Moves the running totals of four entries, of `4 << 47` in all, so that they end so many units before the largest.
+/// Moves the running totals of four entries, of `4 << 47` in all, so that they end this many units before the largest.
 fn move_totals(server: &Server, simulated: &Direct, key: &[u8], left: u64) {
     let held: Vec<Vec<u8>> = server.command(&[b"ZRANGE", key, b"0", b"-1"]).unwrap();
     for member in held {
@@ -264,7 +264,8 @@ fn sequence(kind: &Kind) -> impl Strategy<Value = Sequence> + use<> {
     } else {
         select(vec![None])
     };
-    let (unit, length) = (kind.unit, kind.length);
+    let unit = kind.unit;
+    let length = kind.length;
     let sequence = (
         vec(select(kind.policies.clone()), 3),
         select(starts.to_vec()),
@@ -302,7 +303,8 @@ impl Draft {
 /// Returns an error with a context if two values differ.
 macro_rules! same {
     ($got:expr, $expected:expr, $context:expr) => {{
-        let (got, expected) = ($got, $expected);
+        let got = $got;
+        let expected = $expected;
         if got != expected {
             return Err(format!(
                 "{}: expected {expected:?}, found {got:?}",
@@ -318,8 +320,10 @@ async fn compare(
     sequence: &Sequence,
     seen: &mut Seen,
 ) -> Result<(), String> {
-    let (reference, log) = (ReferenceStore::new(), LogKey::new(Name::default(), "k"));
-    let (policies, start) = (&sequence.policies, sequence.start);
+    let reference = ReferenceStore::new();
+    let log = LogKey::new(Name::default(), "k");
+    let policies = &sequence.policies;
+    let start = sequence.start;
     // An earlier sequence may have failed.
     redis.reset(log).await.unwrap();
     if let Some(left) = sequence.left {
@@ -332,7 +336,8 @@ async fn compare(
         }
         move_totals(server, simulated, &redis.redis_key(log), left);
     }
-    let (mut units, mut receipts) = (0, Vec::<(Receipt, Receipt)>::new());
+    let mut units = 0;
+    let mut receipts = Vec::<(Receipt, Receipt)>::new();
     let expect = |what: &str| {
         let (entries, ids) = held(server, redis, log);
         let read: Vec<_> = entries.iter().map(|entry| read(entry)).collect();
@@ -357,7 +362,8 @@ async fn compare(
         let time = Timestamp::from_micros_saturating(time);
         let op = draft.op(policies, time);
         let context = format!("{op:?}");
-        let (before, mut appended) = (reference.entries(log).len(), 0);
+        let before = reference.entries(log).len();
+        let mut appended = 0;
         for _ in 0..draft.alike {
             let got = run(redis, op).await.unwrap();
             let expected = run(&reference, op).await.unwrap();
@@ -430,7 +436,8 @@ async fn compare(
 #[test]
 fn redis_holds_exactly_what_the_reference_holds() {
     let runtime = Runtime::new().unwrap();
-    let (server, simulated) = (Server::start().unwrap(), Direct::default());
+    let server = Server::start().unwrap();
+    let simulated = Direct::default();
     let redis = runtime.block_on(on_both(&server, &simulated));
     let seen = RefCell::new(Seen::default());
     for kind in kinds() {
@@ -629,10 +636,8 @@ async fn a_log_takes_few_bytes() {
         let limit = policy.limits()[0];
         let limiter = limited(&server, policy).await;
         let key = limit.to_string();
-        let (step, cost) = (
-            limit.window().as_micros() / cells / in_each,
-            limit.max() / cells / in_each,
-        );
+        let step = limit.window().as_micros() / cells / in_each;
+        let cost = limit.max() / cells / in_each;
         for n in 0..3 * cells * in_each {
             let record = limiter.record(&key).cost(cost).at(at(n * step));
             let _ = record.await.unwrap();

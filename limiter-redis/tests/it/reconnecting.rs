@@ -54,7 +54,8 @@ const REPLICA: &str = "REPLICAOF 127.0.0.1 1";
 #[tokio::test]
 async fn a_store_leaves_a_former_master() {
     let leaves = async |name: &str, commands: &[&str], patience: Duration| {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let old = Server::start().unwrap();
+        let new = Server::start().unwrap();
         let service = service(&old);
         let store = builder().connect(&url(&service)).await.unwrap();
         let limiter = search(policy!("9/1h"), store);
@@ -90,7 +91,8 @@ async fn a_store_keeps_a_connection_that_replies() {
     let store = patient.connect(&url(&service)).await.unwrap();
     let limiter = search(policy!("999/1h"), store);
     assert!(limiter.acquire("k").await.unwrap().is_allowed());
-    let (direct, before) = (connect(&server.url()).await, connections(&server));
+    let direct = connect(&server.url()).await;
+    let before = connections(&server);
     drop(direct);
     service.set(Network::Latency(Duration::from_millis(70)));
     for _ in 0..5 {
@@ -116,7 +118,8 @@ async fn a_store_does_not_reconnect_with_each_call() {
     let store = patient.connect(&server.url()).await.unwrap();
     let limiter = search(policy!("9/1h"), store);
     send(&server, REPLICA);
-    let (before, begun) = (connections(&server), tokio::time::Instant::now());
+    let before = connections(&server);
+    let begun = tokio::time::Instant::now();
     for _ in 0..300 {
         assert!(limiter.acquire("k").await.is_err());
     }

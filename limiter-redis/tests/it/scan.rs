@@ -26,7 +26,8 @@ fn expected() -> BTreeSet<String> {
 
 /// Scans the keys of one name or of all, page by page.
 pub(crate) async fn scanned(store: &RedisStore, name: Option<Name>, count: usize) -> Vec<LiveKey> {
-    let (mut found, mut cursor) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.scan(name, cursor, count).await.unwrap();
         found.extend(page.keys);
@@ -64,7 +65,8 @@ async fn a_page_takes_one_round_trip_and_lists_other_types_too() {
 
     send(&server, "SET limiter:1:{search:text} log");
     assert!(limiter.reset("5").await.unwrap());
-    let (mut expected, found) = (expected(), scanned(limiter.store(), None, 100).await);
+    let mut expected = expected();
+    let found = scanned(limiter.store(), None, 100).await;
     assert!(expected.remove("5"));
     expected.insert("text".to_owned());
     assert_eq!(keys(&found), expected);
@@ -153,7 +155,8 @@ async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_a
         .command::<()>(&["SET", "limiter:1:{a b:k}", "text"])
         .unwrap();
     each_name_is_scanned_alone(&store).await;
-    let (of_cluster, url) = (builder().prefix("scan"), shared_cluster().url());
+    let of_cluster = builder().prefix("scan");
+    let url = shared_cluster().url();
     each_name_is_scanned_alone(&of_cluster.connect(&url).await.unwrap()).await;
 
     let limiter = search(policy!("10/1h"), store);

@@ -88,7 +88,8 @@ async fn sentinels_may_require_a_login() {
     let open = Server::start().unwrap();
     let locked = Server::start().unwrap();
     send(&locked, "CONFIG SET requirepass secret");
-    let (other, locks) = ("requirepass other", "requirepass secret");
+    let other = "requirepass other";
+    let locks = "requirepass secret";
     let wrong = Some("Password authentication failed");
     for (server, sentinel, login, query, expected) in [
         (&locked, locks, ":secret@", "", None),
@@ -164,7 +165,8 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     let limiters = stores.map(|store| Arc::new(search(policy!("4503599627370496/10m"), store)));
     let over = Arc::new(AtomicBool::new(false));
     let load = limiters.iter().cycle().take(16).map(|limiter| {
-        let (limiter, over) = (limiter.clone(), over.clone());
+        let limiter = limiter.clone();
+        let over = over.clone();
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 if let Err(error) = limiter.record("load").await {

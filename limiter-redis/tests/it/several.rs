@@ -39,7 +39,9 @@ async fn used(store: &impl WindowStore, key: &str) -> u64 {
 #[tokio::test]
 async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
     let server = Server::start().unwrap();
-    let (store, policy, keys) = (connect(&server.url()).await, policy!("9/1h"), keys("k"));
+    let store = connect(&server.url()).await;
+    let policy = policy!("9/1h");
+    let keys = keys("k");
     let breaks = |name: &str| {
         let stored = store.redis_key(LogKey::new(name.into(), &keys[2]));
         server
@@ -85,7 +87,8 @@ async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
 #[tokio::test]
 async fn hundreds_of_logs_change_together() {
     let server = Server::start().unwrap();
-    let (store, policy) = (connect(&server.url()).await, policy!("1/1h"));
+    let store = connect(&server.url()).await;
+    let policy = policy!("1/1h");
     let keys: Vec<String> = (0..300).map(|rule| format!("rule {rule}")).collect();
     // The last log is new in the second call, and all others deny.
     for end in [299, 300] {
@@ -123,7 +126,8 @@ async fn logs_of_one_slot_go_together_in_a_cluster_and_others_one_by_one() {
             assert_eq!(limiter.status(key).await.unwrap().used(), 2);
         }
     }
-    let (policy, keys) = (policy!("9/1h"), keys("far apart"));
+    let policy = policy!("9/1h");
+    let keys = keys("far apart");
     let facts = plain.apply_all(&acquires(&keys, &policy)).await.unwrap();
     assert!(facts.is_none(), "CROSSSLOT");
     assert_eq!(used(&plain, &keys[0]).await, 0);

@@ -22,7 +22,9 @@ fn comparable(reply: Result<Value, redis::RedisError>) -> Result<Value, String> 
 pub(crate) async fn on_both(server: &Server, simulated: &Direct) -> RedisStore {
     let simulated = simulated.clone();
     let hook = move |inner: &mut redis::aio::ConnectionManager, cmd: &Cmd| {
-        let (simulated, mut inner, cmd) = (simulated.clone(), inner.clone(), cmd.clone());
+        let simulated = simulated.clone();
+        let mut inner = inner.clone();
+        let cmd = cmd.clone();
         async move {
             let reply = inner.req_packed_command(&cmd).await;
             let expected = comparable(reply.clone());
@@ -102,7 +104,8 @@ async fn random_commands_get_the_replies_of_a_real_server() {
         .unwrap()
         .get_connection()
         .unwrap();
-    let (simulated, mut random) = (Direct::default(), Rng::with_seed(7));
+    let simulated = Direct::default();
+    let mut random = Rng::with_seed(7);
     for number in 0..size(30_000, 300_000) {
         let template =
             COMMANDS[random.usize(..COMMANDS.len() - if number % 8 > 0 { 2 } else { 0 })];

@@ -23,7 +23,7 @@ pub(crate) fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(START + micros).unwrap()
 }
 
-/// Returns a limit of `max` in a window of so many microseconds.
+/// Returns a limit of `max` in a window of this many microseconds.
 pub(crate) fn limit(max: u64, window: u64) -> Limit {
     Limit::with_window(max, Window::from_micros(window).unwrap()).unwrap()
 }
@@ -100,10 +100,8 @@ impl Hooked {
         + Sync
         + 'static,
     ) -> Connection {
-        let (client, config) = (
-            Client::open(server.url()).unwrap(),
-            ConnectionManagerConfig::new(),
-        );
+        let client = Client::open(server.url()).unwrap();
+        let config = ConnectionManagerConfig::new();
         let inner = ConnectionManager::new_with_config(client, config.set_response_timeout(None))
             .await
             .unwrap();

@@ -117,7 +117,8 @@ impl Caller {
             let error = Error::new(ErrorKind::Inconsistent, text);
             return Some(vec![failed(&error); calls.len()]);
         }
-        let (mut results, mut receipts) = (Vec::new(), Vec::new());
+        let mut results = Vec::new();
+        let mut receipts = Vec::new();
         for (((step, _), joint), facts) in calls.iter().zip(&ops).zip(all) {
             let decided = facts.and_then(|facts| {
                 let op = joint.answered_by(&facts);

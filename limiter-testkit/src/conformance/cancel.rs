@@ -76,7 +76,8 @@ async fn once(
 ) -> Option<(bool, Result<(), Mismatch>)> {
     let mut session = Session::new(run, &script.case, 0);
     (session.route, session.sweep) = (Some(Route::Facts), run.suite.sweep.clone());
-    let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
+    let dropped = script.dropped.unwrap_or(0);
+    let steps = script.case.steps.len();
     let mut script = script.clone();
     if is_given {
         script.give_times();
@@ -84,7 +85,8 @@ async fn once(
     if let Err(mismatch) = session.script(&script, 0..dropped, 1_000).await {
         return Some((false, Err(mismatch)));
     }
-    let (call, when) = (script.case.call_at(dropped), script.when(dropped, None));
+    let call = script.case.call_at(dropped);
+    let when = script.when(dropped, None);
     let later = call.end..steps;
     let finished = session.dropped_call(&script.case, call, when, after).await;
     let finished = match finished {

@@ -148,7 +148,8 @@ impl Case {
 
     /// Returns the case with the steps from `first` on twice.
     pub(crate) fn repeated(&self, first: usize) -> Self {
-        let (mut case, count) = (self.clone(), self.steps.len() - first);
+        let mut case = self.clone();
+        let count = self.steps.len() - first;
         for mut step in self.steps[first..].iter().copied() {
             if let Some(other) = step.refers_to().filter(|other| **other >= first) {
                 *other += count;
@@ -172,7 +173,9 @@ impl Case {
     /// Returns the case without some of its steps, and without the steps that refer to those. Times do not change.
     pub(crate) fn without(&self, is_dropped: impl Fn(usize) -> bool) -> Self {
         let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
-        let (mut steps, mut after, mut is_joined) = (Vec::new(), 0_i64, false);
+        let mut steps = Vec::new();
+        let mut after = 0_i64;
+        let mut is_joined = false;
         for (number, mut step) in self.steps.iter().copied().enumerate() {
             after = after.saturating_add(step.after);
             let mut stays = !is_dropped(number);

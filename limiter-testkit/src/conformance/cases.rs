@@ -92,9 +92,11 @@ fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
     let trio = |logs: [(&str, &str); 3]| {
         logs.map(|(name, key)| (Name::new(name), key.as_bytes().to_vec()))
     };
-    let (joined, colon) = (format!("a:{key}"), format!(":{key}"));
+    let joined = format!("a:{key}");
+    let colon = format!(":{key}");
     let long = "n".repeat(300);
-    let (long_a, long_b) = (format!("{long}a"), format!("{long}b"));
+    let long_a = format!("{long}a");
+    let long_b = format!("{long}b");
     vec![
         trio([("", &joined), ("a", key), ("a:", key)]),
         trio([("a", &colon), ("a:", key), ("a%3A", key)]),

@@ -52,10 +52,12 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 /// Makes the steps of a script in all tasks, in several turns with new keys.
 async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String> {
-    let (count, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
+    let count = run.suite.sizes.tasks;
+    let steps = script.alone..script.case.steps.len();
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
-        let (key, own) = (run.new_key(), count.min(OWN_KEYS) as u8);
+        let key = run.new_key();
+        let own = count.min(OWN_KEYS) as u8;
         let store_keys = StoreKeys::new(0..=own, |k| format!("{key}/{k}").into_bytes());
         let mut turn = Turn {
             script: Arc::clone(script),
@@ -72,9 +74,11 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
     }
     let turns: Arc<[Turn]> = turns.into();
     let work = {
-        let (turns, handles) = (Arc::clone(&turns), run.handles.clone());
+        let turns = Arc::clone(&turns);
+        let handles = run.handles.clone();
         move |task: usize, turn: usize| {
-            let (turns, steps) = (Arc::clone(&turns), steps.clone());
+            let turns = Arc::clone(&turns);
+            let steps = steps.clone();
             let store = handles[task % handles.len()].clone();
             async move {
                 let mut caller = turns[turn].caller.clone();

@@ -44,7 +44,8 @@ fn is(holds: bool, sentences: &[Sentence], text: impl FnOnce() -> String) -> Res
 
 /// Makes calls that a store may combine, because one task waits for all of them. All charge the shared log.
 async fn combined(run: &Run<'_>, store: &SharedStore, keys: &[String; 3]) -> Result<(), Wrong> {
-    let (shared, own) = (policy!("5/1h"), policy!("1000000/1h"));
+    let shared = policy!("5/1h");
+    let own = policy!("1000000/1h");
     let parts = |call: usize| -> Vec<JointOp<'_>> {
         let (place, is_advisory) = match call % 4 {
             0 => return vec![op(Mode::Acquire, &keys[0], &shared).into()],

@@ -60,7 +60,9 @@ async fn among_other_keys(run: &mut Run<'_>) {
         sessions.push((session, script, result));
     }
     // Ignores errors, which other phases report.
-    let (count, prefix, limits) = (run.suite.sizes.other_keys, run.new_key(), policy!("1/1us"));
+    let count = run.suite.sizes.other_keys;
+    let prefix = run.new_key();
+    let limits = policy!("1/1us");
     let keys: Vec<String> = (0..count).map(|i| format!("{prefix}/{i}")).collect();
     for key in &keys {
         _ = run.store().apply(op(Mode::Record, key, &limits)).await;

@@ -17,7 +17,8 @@ use crate::strategy::{self, Tree};
 const MAX_SHRUNK: usize = 3;
 
 pub(crate) async fn exhaustive(run: &mut Run<'_>) {
-    let (depth, one_in) = (run.suite.sizes.depth, run.suite.sizes.one_in);
+    let depth = run.suite.sizes.depth;
+    let one_in = run.suite.sizes.one_in;
     let mut number = run.suite.seed % one_in;
     for policy in short_policies() {
         for case in short_sequences(&policy, depth) {
@@ -124,7 +125,8 @@ pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_
 
 /// Shrinks a failing case, and keeps it.
 async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch) -> Mismatch {
-    let (mut smallest, mut runs) = (tree.current(), 0);
+    let mut smallest = tree.current();
+    let mut runs = 0;
     let mut is_next = tree.simplify();
     while is_next && runs < run.suite.sizes.shrinking {
         runs += 1;
@@ -148,7 +150,9 @@ async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch
 
 /// The policies that every short sequence runs under.
 fn short_policies() -> Vec<Policy> {
-    let (one, two, three) = (limit(1, 1), limit(2, 10), limit(3, 10));
+    let one = limit(1, 1);
+    let two = limit(2, 10);
+    let three = limit(3, 10);
     vec![
         policy(&[one], false),
         policy(&[three], false),
@@ -163,11 +167,10 @@ fn short_policies() -> Vec<Policy> {
 /// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log, so its time is
 /// irrelevant and it never settles.
 fn short_sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
-    let (max, window) = (
-        policy.smallest_max(),
-        policy.longest_window().as_micros() as i64,
-    );
-    let (acquire, record) = (Verb::Run(Mode::Acquire), Verb::Run(Mode::Record));
+    let max = policy.smallest_max();
+    let window = policy.longest_window().as_micros() as i64;
+    let acquire = Verb::Run(Mode::Acquire);
+    let record = Verb::Run(Mode::Record);
     let mut firsts = vec![
         Step::new(acquire, 1),
         Step::new(acquire, 2),
@@ -200,7 +203,8 @@ fn short_sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> 
         .iter()
         .flat_map(|&after| others.iter().map(move |step| Step { after, ..*step }))
         .collect();
-    let (policies, depth) = (vec![policy.clone()], depth.min(4) as u32);
+    let policies = vec![policy.clone()];
+    let depth = depth.min(4) as u32;
     let count = match depth.checked_sub(1) {
         Some(more) => firsts.len() * later.len().pow(more),
         None => 0,

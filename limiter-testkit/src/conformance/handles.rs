@@ -30,7 +30,8 @@ async fn opened_late(run: &mut Run<'_>) {
         return;
     };
     script.give_times();
-    let (mut session, steps) = (Session::new(run, &script.case, 0), script.case.steps.len());
+    let mut session = Session::new(run, &script.case, 0);
+    let steps = script.case.steps.len();
     let mut result = session.script(&script, 0..FIRST_LATE_STEP, 0).await;
     if result.is_ok() {
         session.handles = vec![late.await];

@@ -17,7 +17,8 @@ use crate::answer::Answer;
 const WINDOW: u64 = 1 << 40;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
-    let (store, key) = (run.store().clone(), run.new_key());
+    let store = run.store().clone();
+    let key = run.new_key();
     let mut long = LongLog {
         store,
         key,
@@ -25,8 +26,10 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         used: 0,
         calls: 0,
     };
-    let (most, start) = (run.suite.sizes.long_log, Instant::now());
-    let (mut result, mut len) = (Ok(()), 0);
+    let most = run.suite.sizes.long_log;
+    let start = Instant::now();
+    let mut result = Ok(());
+    let mut len = 0;
     while result.is_ok() && len < most && start.elapsed() < run.suite.sizes.long_log_time {
         result = long.append(len).await;
         len += 1;
@@ -109,7 +112,8 @@ impl LongLog {
 
     /// Settles and refunds the newest entry, then drops the older half by age, and merges the younger half.
     async fn settle_and_trim(&mut self, len: u64) -> Result<(), String> {
-        let (half, all) = ((len / 2).max(1), under(MAX_COST, WINDOW));
+        let half = (len / 2).max(1);
+        let all = under(MAX_COST, WINDOW);
         let receipts = self.check(Mode::Record, 5, all.clone(), len).await?;
         for cost in [9, 0] {
             self.settle(receipts, cost).await?;
@@ -130,7 +134,8 @@ impl LongLog {
     }
 
     async fn settle(&mut self, receipts: [Option<Receipt>; 2], cost: u64) -> Result<(), String> {
-        let (key, policy) = (self.key.clone(), under(MAX_COST, WINDOW));
+        let key = self.key.clone();
+        let policy = under(MAX_COST, WINDOW);
         let settlement = |receipt: Option<Receipt>| {
             let receipt = receipt.ok_or("a record returned no receipt")?;
             Ok::<_, String>(Settlement::new(log(&key), &policy, receipt, cost).at(receipt.at()))

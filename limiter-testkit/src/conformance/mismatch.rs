@@ -49,7 +49,8 @@ impl Mismatch {
         citations: &[Sentence],
         text: impl Into<String>,
     ) -> Self {
-        let (title, text) = (title.into(), text.into());
+        let title = title.into();
+        let text = text.into();
         Self {
             title,
             call: 0,
@@ -130,7 +131,8 @@ fn likely(call: &Call, expected: &CallResult, got: &CallResult, is_joint: bool) 
     }
     match (expected, got) {
         (CallResult::Decided(expected), CallResult::Decided(got)) => {
-            let (ours, theirs) = (&expected.answer, &got.answer);
+            let ours = &expected.answer;
+            let theirs = &got.answer;
             if ours.status.at() != theirs.status.at() || expected.clock != got.clock {
                 vec![T3]
             } else if ours.appended != theirs.appended || expected.repeats != got.repeats {
@@ -165,7 +167,8 @@ fn since(start: Timestamp, at: Timestamp) -> String {
 
 /// Describes a call in one line.
 pub(crate) fn describe(model: &Model, call: &Call) -> String {
-    let (step, log) = (call.step, call.log);
+    let step = call.step;
+    let log = call.log;
     let mut text = if step.joint.with_previous { "and " } else { "" }.to_owned();
     text += &match step.verb {
         Verb::Run(mode) => format!("{mode:?} {}", step.cost).to_lowercase(),
@@ -214,12 +217,11 @@ fn calls(model: &Model, wrong: usize) -> String {
         _ = writeln!(text, "  ... {skipped} calls");
     }
     for (number, planned) in model.calls.iter().enumerate().skip(skipped) {
-        let (mark, at) = (
-            if number == wrong { '>' } else { ' ' },
-            since(model.start, planned.call.time),
-        );
+        let mark = if number == wrong { '>' } else { ' ' };
+        let at = since(model.start, planned.call.time);
         let call = describe(model, &planned.call);
-        let (step, expected) = (planned.step, &planned.expected);
+        let step = planned.step;
+        let expected = &planned.expected;
         _ = writeln!(text, "{mark} {step:>3}. {at:>6}  {call}: {expected}");
     }
     text
@@ -251,7 +253,8 @@ pub(crate) fn columns<T: Debug>(start: Timestamp, expected: &T, got: &T) -> Stri
         };
         text.split(", ").map(shown).collect()
     };
-    let (expected, got) = (fields(expected), fields(got));
+    let expected = fields(expected);
+    let got = fields(got);
     let width = expected
         .iter()
         .map(|field| field.chars().count())

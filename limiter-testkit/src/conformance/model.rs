@@ -434,7 +434,8 @@ impl Model {
     /// Applies a call to the reference store.
     fn apply_alone(&mut self, number: usize) -> CallResult {
         let Planned { call, step, .. } = *self.calls[number];
-        let (policies, key) = (Arc::clone(&self.policies), [call.log.key]);
+        let policies = Arc::clone(&self.policies);
+        let key = [call.log.key];
         let log = LogKey::new(call.log.name(), &key);
         let entry = |step| self.entry_of(step);
         self.reference.stop_clock(call.time);
@@ -491,7 +492,8 @@ impl Model {
         }
         let decision = decide(op, facts);
         if let Some(receipt) = decision.receipt() {
-            let (log, id) = (call.log, op.id);
+            let log = call.log;
+            let id = op.id;
             let issued = Issued {
                 log,
                 id,

@@ -9,7 +9,8 @@ pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// Every resolution, in microseconds.
 const RESOLUTIONS: [u64; 13] = {
-    let (second, hour) = (1_000_000, 3_600_000_000);
+    let second = 1_000_000;
+    let hour = 3_600_000_000;
     let [minute, day] = [60 * second, 24 * hour];
     [
         1,

@@ -133,10 +133,12 @@ impl Session {
         sleeps: u64,
         when: impl Fn(usize, Option<Timestamp>) -> At,
     ) -> Result<(), Mismatch> {
-        let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
+        let start = Instant::now();
+        let mut elapsed = Duration::ZERO;
         let mut next = range.start;
         while next < range.end {
-            let (number, members) = (next, case.call_at(next));
+            let number = next;
+            let members = case.call_at(next);
             next = members.end;
             let step = case.steps[number];
             let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
@@ -251,7 +253,8 @@ impl Session {
         let mut calls = self.calls_of(case, steps, when);
         let store = self.handle().clone();
         let before = Moment::now(&store);
-        let (caller, model) = (&mut self.caller, &self.model);
+        let caller = &mut self.caller;
+        let model = &self.model;
         let done = match &calls[..] {
             [] => return Ok(true),
             [(number, call)] => {
@@ -285,7 +288,8 @@ impl Session {
     ) -> Result<(), Mismatch> {
         let after = Moment::now(self.handle());
         let call = calls[0].1;
-        let (newest, stated) = (self.model.newest(call.log), got[0].clock());
+        let newest = self.model.newest(call.log);
+        let stated = got[0].clock();
         self.turn += 1;
         self.first = self.first.or(stated);
         let time = stated.unwrap_or(before.system);
@@ -313,7 +317,8 @@ impl Session {
 
     /// Compares a result with the expected one. The store may have forgotten the log, and a dropped call may have taken effect.
     fn compare(&mut self, calls: &[(usize, Call)], got: &[CallResult]) -> Result<(), Mismatch> {
-        let (receipts, before) = (&self.caller.receipts, self.model.clone());
+        let receipts = &self.caller.receipts;
+        let before = self.model.clone();
         let Err(wrong) = self.model.compare(calls, receipts, got) else {
             return Ok(());
         };

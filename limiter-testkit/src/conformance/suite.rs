@@ -164,7 +164,8 @@ impl Default for Suite {
 
 impl fmt::Debug for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (phases, sizes) = (&self.phases, &self.sizes);
+        let phases = &self.phases;
+        let sizes = &self.sizes;
         let mut out = f.debug_struct("Suite");
         out.field("phases", phases)
             .field("sizes", sizes)

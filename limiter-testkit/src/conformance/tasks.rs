@@ -29,9 +29,11 @@ where
     T: Send + 'static,
     F: Future<Output = T> + Send,
 {
-    let (ready, mut set) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
+    let ready = Arc::new(AtomicUsize::new(0));
+    let mut set = JoinSet::new();
     for task in 0..tasks {
-        let (ready, work) = (Arc::clone(&ready), work.clone());
+        let ready = Arc::clone(&ready);
+        let work = work.clone();
         set.spawn(async move {
             let mut results = Vec::new();
             for turn in 0..turns {
@@ -71,7 +73,7 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     timeout(limit, future).await.ok()
 }
 
-/// Sleeps by the store's clock if it has one of its own, otherwise in real time.
+/// Sleeps by the store's clock if it has its own, otherwise in real time.
 ///
 /// # Errors
 /// If the store's clock does not end the sleep.

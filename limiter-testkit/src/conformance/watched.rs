@@ -23,7 +23,8 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(most: Duration) -> Arc<Self> {
-        let (hung, slowest) = (OnceLock::new(), Mutex::default());
+        let hung = OnceLock::new();
+        let slowest = Mutex::default();
         Arc::new(Self {
             most,
             hung,
@@ -74,7 +75,8 @@ impl Watched {
             let text = || format!("this call did not return within {most:?}:\n{call:?}");
             return fail(hung.get_or_init(text));
         };
-        let (time, mut slowest) = (start.elapsed(), self.watch.slowest());
+        let time = start.elapsed();
+        let mut slowest = self.watch.slowest();
         if time > slowest.0 {
             *slowest = (time, format!("{call:?}"));
         }

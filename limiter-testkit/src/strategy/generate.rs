@@ -24,7 +24,8 @@ pub(super) fn policies(random: &mut TestRng, most: usize) -> Vec<Policy> {
     const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
     // A resolution: none, the shortest, about a sixth of the shortest window, and as much of it as possible.
     const FRACTIONS: [u64; 6] = [0, 0, u64::MAX, 6, 6, 1];
-    let (is_exact, mut last) = (one_in(random, 2), None::<(u64, u64)>);
+    let is_exact = one_in(random, 2);
+    let mut last = None::<(u64, u64)>;
     let mut policies = Vec::new();
     for _ in 0..random.random_range(1..=most) {
         let mut limits: Vec<(Limit, bool)> = Vec::new();
@@ -88,7 +89,8 @@ pub(super) fn case(random: &mut TestRng, steps: RangeInclusive<usize>, keys: u8)
     let windows: Vec<i64> = limits
         .map(|limit| limit.window().as_micros() as i64)
         .collect();
-    let (mut appends, mut made) = (Vec::new(), Vec::new());
+    let mut appends = Vec::new();
+    let mut made = Vec::new();
     for number in 0..random.random_range(steps) {
         let policy = random.random_range(0..3) % policies.len();
         let max = policies[policy].smallest_max();
@@ -126,7 +128,8 @@ pub(super) fn case(random: &mut TestRng, steps: RangeInclusive<usize>, keys: u8)
                 .then(|| CaseId::Fresh(random.random_range(0..2)));
             appends.extend((mode != Mode::Peek).then_some(number));
         }
-        let (some, window) = (random.random_range(0..9), pick(random, &windows));
+        let some = random.random_range(0..9);
+        let window = pick(random, &windows);
         step.after = match random.random_range(0..16) {
             0..=6 => 0,
             7 => 1,
@@ -192,7 +195,8 @@ pub(super) fn traffic(random: &mut TestRng) -> Case {
         policy(&coarse(&limits, fraction), one_in(random, 2))
     });
     let policies = policies.collect();
-    let (scale, mut steps) = (scale as i64, Vec::new());
+    let scale = scale as i64;
+    let mut steps = Vec::new();
     for number in 0..random.random_range(20..=60_usize) {
         let mut step = Step::new(Verb::Run(Mode::Acquire), random.random_range(1..=3));
         match random.random_range(0..20) {

@@ -174,7 +174,8 @@ impl Flawed {
 
     /// Returns the name and the key under which the store keeps a log.
     fn id(&self, log: LogKey<'_>) -> Id {
-        let (name, key) = (log.name, log.key);
+        let name = log.name;
+        let key = log.key;
         let text = || String::from_utf8_lossy(key).into_owned();
         let key: Vec<u8> = match self.flaw {
             "MixesUpKeys" => text().into_bytes(),
@@ -197,7 +198,8 @@ impl Flawed {
 
     /// Makes a change to a log at the time of the store's clock. An expired log is forgotten first.
     fn with<T>(&self, id: &Id, change: impl FnOnce(&mut Kept, Timestamp) -> T) -> T {
-        let (logs, now) = (&mut *self.shared.logs.lock().unwrap(), clock());
+        let logs = &mut *self.shared.logs.lock().unwrap();
+        let now = clock();
         if self.is("ForgetsWhenThereAreMany") && logs.len() > 1_000 {
             logs.clear();
         }
@@ -244,7 +246,8 @@ impl Flawed {
             let appended = matches!(facts.outcome, Outcome::Appended(_));
             let right = kept.log.expires_at().filter(|_| appended);
             let right = right.map_or(before, Timestamp::as_micros);
-            let (now, clock) = (facts.log.now.as_micros(), clock.as_micros());
+            let now = facts.log.now.as_micros();
+            let clock = clock.as_micros();
             let own = op.policy.longest_window().as_micros();
             let default = op.limiter_policy.unwrap_or(op.policy).longest_window();
             let window = op.retention().window.as_micros();
@@ -313,7 +316,8 @@ impl Flawed {
         if self.is("BlocksWhenContended") && self.shared.lock.try_lock().is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let (mut guard, mut left) = (Some(self.shared.lock.lock().await), None);
+        let mut guard = Some(self.shared.lock.lock().await);
+        let mut left = None;
         if self.is("LeavesItsLock") {
             left = guard.take().map(ManuallyDrop::new);
         }
@@ -339,7 +343,8 @@ impl Flawed {
             let mut logs = self.shared.logs.lock().unwrap();
             logs.retain(|id, kept| keeps(id, kept));
         };
-        let (mut early, now) = (Vec::new(), clock());
+        let mut early = Vec::new();
+        let now = clock();
         all(&mut |id, kept| {
             early.extend((kept.until <= now).then(|| id.clone()));
             true
@@ -358,7 +363,8 @@ impl Flawed {
 #[async_trait]
 impl WindowStore for Flawed {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let (id, whole) = (self.id(op.log), || self.apply_step(op));
+        let id = self.id(op.log);
+        let whole = || self.apply_step(op);
         let now = || time(clock());
         match self.flaw {
             "ReadsTheClockTwice" if op.id.is_none() => {
@@ -454,7 +460,8 @@ impl WindowStore for Flawed {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let (id, whole) = (self.id(settlement.log), || self.settle_step(settlement));
+        let id = self.id(settlement.log);
+        let whole = || self.settle_step(settlement);
         Ok(match self.flaw {
             "FindsThenSettles" => {
                 let changed = self.settle_copy(&id, &settlement).changed;
@@ -543,7 +550,8 @@ impl StoreUnderTest {
                 asked: AtomicUsize::new(0),
             })
         };
-        let (first, second) = (handle(0), handle(1));
+        let first = handle(0);
+        let second = handle(1);
         let sweeper = Arc::clone(&first);
         let late = move || -> SharedStore {
             let late = handle(2);

@@ -275,7 +275,9 @@ impl Blocks {
 
     /// Notes a plain acquire that no block covers. Returns a request for a block, if the acquire should ask for one.
     fn ask(&self, op: &Op<'_>) -> Option<Asking<'_>> {
-        let (lease, place, hash) = (lease_of(op)?, self.place(op.log)?, self.hash(op));
+        let lease = lease_of(op)?;
+        let place = self.place(op.log)?;
+        let hash = self.hash(op);
         let sent = self.now();
         let new = || Slot::new(hash, sent.monotonic);
         let mut slot = self.slots.entry(place).or_insert_with(new);
@@ -339,7 +341,8 @@ impl Blocks {
 
     /// Returns the units in blocks that can be spent, by the name of the limiter.
     pub(super) fn held(&self) -> HashMap<Name, u64> {
-        let (now, mut held) = (self.now(), HashMap::new());
+        let now = self.now();
+        let mut held = HashMap::new();
         for slot in &self.slots {
             if let Some(block) = &slot.block
                 && !block.has_ended(block.lease, now)

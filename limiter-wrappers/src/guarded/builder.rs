@@ -35,7 +35,8 @@ pub struct GuardedBuilder<S> {
 impl<S> Guarded<S> {
     /// Returns the options of a store around `store`, with their defaults.
     pub const fn builder(store: S) -> GuardedBuilder<S> {
-        let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
+        let timeout = Duration::from_millis(300);
+        let cooldown = Duration::from_secs(1);
         let (failure_threshold, denial_cache_capacity, denial_ttl) =
             (5, 100_000, Duration::from_secs(1));
         GuardedBuilder {

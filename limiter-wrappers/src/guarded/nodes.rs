@@ -37,7 +37,7 @@ pub enum Outage<'a> {
 
 /// How long a node must respond to every call before its outage is over.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
-/// A node that no call has asked for so long has left the store.
+/// A node that no call has asked for this long is no longer part of the store.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
@@ -142,7 +142,8 @@ impl Nodes {
         if !self.in_outage() {
             return Ok(());
         }
-        let (node, now) = (node(), Instant::now());
+        let node = node();
+        let now = Instant::now();
         let mut state = self.lock();
         let Some(out) = state
             .nodes

@@ -85,7 +85,8 @@ impl<S: WindowStore> WindowStore for LocalResets<S> {
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let (policy, name) = (policy!("1/1us"), log.name);
+        let policy = policy!("1/1us");
+        let name = log.name;
         let peek = Op::peek(log.key, &policy).with_name(name);
         let found = self.0.apply(peek).await?.log.newest.is_some();
         self.0.reset(log).await.map(|_| found)

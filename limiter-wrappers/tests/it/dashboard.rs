@@ -94,7 +94,9 @@ fn the_dashboard_queries_every_metric_that_is_emitted_and_no_other() {
     .unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let emitted = emitted();
-    let (mut queried, mut ids, mut places) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut queried = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    let mut places = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         let place = &panel["gridPos"];
         assert!(

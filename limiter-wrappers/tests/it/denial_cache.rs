@@ -86,7 +86,8 @@ async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
     );
     let start = Instant::now();
     let flood = |limiter: Limiter<_>| async move {
-        let (mut admitted, mut denied) = (Vec::new(), 0_u64);
+        let mut admitted = Vec::new();
+        let mut denied = 0_u64;
         while start.elapsed() < Duration::from_secs(2) || denied < 100_000 / TASKS {
             for _ in 0..100 {
                 let decision = limiter.acquire("key").await.unwrap();
@@ -111,7 +112,8 @@ async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
             .all(|window| window[10] - window[0] >= 1_000_000),
         "more than 10 within a second"
     );
-    let (free, calls) = (10 * start.elapsed().as_secs(), server.calls() as u64);
+    let free = 10 * start.elapsed().as_secs();
+    let calls = server.calls() as u64;
     assert!(
         admitted.len() as u64 >= free * 3 / 4,
         "{} admitted of {free} that were free",

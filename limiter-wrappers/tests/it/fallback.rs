@@ -252,7 +252,8 @@ type Step = (u64, Option<bool>, bool, u64);
 /// Makes acquires of which the server sees some late. Returns an error if it then counts less than an exact log of all, for any limit
 /// at any time.
 async fn counted(steps: &[Step]) -> Result<(), TestCaseError> {
-    let (small, scene) = (policy!("3/5s"), scene("20/64s, 9/10s", 0));
+    let small = policy!("3/5s");
+    let scene = scene("20/64s, 9/10s", 0);
     let default = scene.limiter.policy();
     let exact = WithClock::new(MemoryStore::new(), scene.clock);
     for (pause, answers, is_small, cost) in steps {
@@ -339,7 +340,8 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
 
 /// Returns the units that three processes over one store admit above their quotas in an outage, and those missing in the store.
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
-    let (mut random, scene) = (Rng::with_seed(1), scene("20/1h", 0));
+    let mut random = Rng::with_seed(1);
+    let scene = scene("20/1h", 0);
     let local = || WithClock::new(MemoryStore::new(), scene.clock);
     let process = || {
         Limiter::new(
@@ -349,7 +351,8 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
         )
     };
     let processes = [process(), process(), process()];
-    let (mut admitted, mut receipts) = (vec![0_u64; keys], [const { Vec::new() }; 3]);
+    let mut admitted = vec![0_u64; keys];
+    let mut receipts = [const { Vec::new() }; 3];
     for step in 0..1600 {
         let in_outage = (300..1050).contains(&step);
         let fails = move |verb: &str| in_outage || (verb == "record" && !is_carried);
@@ -377,7 +380,8 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
     for process in processes.iter().filter(|_| is_carried) {
         flush(&scene.server, process.store()).await;
     }
-    let (mut beyond, mut missing) = (0, 0);
+    let mut beyond = 0;
+    let mut missing = 0;
     for (key, admitted) in admitted.into_iter().enumerate() {
         assert!(admitted <= 4 * 20);
         beyond += admitted.saturating_sub(20);

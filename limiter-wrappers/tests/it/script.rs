@@ -162,7 +162,8 @@ impl Scene {
     /// one goes on. `-` is a node without a name.
     pub(crate) async fn play(&self, script: &str) {
         let store = self.limiter.store();
-        let (mut permits, mut calls) = (Vec::new(), 0);
+        let mut permits = Vec::new();
+        let mut calls = 0;
         for step in script.split(", ") {
             let (call, expected) = step.split_once(" =").unwrap_or((step, ""));
             let expected = expected.trim();
@@ -292,7 +293,9 @@ impl Scene {
                         b'X' => Does::LoseAnswer,
                         _ => Does::Answer,
                     };
-                    let (peek, record, other) = (does(0), does(1), does(2));
+                    let peek = does(0);
+                    let record = does(1);
+                    let other = does(2);
                     self.server.rule(move |verb, _| match verb {
                         "peek" => peek,
                         "record" => record,

@@ -50,7 +50,8 @@ async fn a_fallback_decides_at_one_reading_of_its_clock() {
     for seconds in 1..8 {
         let limit = Limit::new(1, Duration::from_secs(seconds)).unwrap();
         let attempts = Policy::from(limit).with_counting(Counting::Attempts);
-        let (key, plenty) = (seconds.to_string(), policy!("99/1h"));
+        let key = seconds.to_string();
+        let plenty = policy!("99/1h");
         for call in 0..5 {
             let ops =
                 [Op::acquire(&key, &attempts), Op::acquire("other", &plenty)].map(JointOp::from);
@@ -80,10 +81,8 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
         let down = Remote::default();
         down.set(Does::Refuse);
         let store: SharedStore = Arc::new(build(bare(down.clone())));
-        let (one, two) = (
-            Limiter::new("one", policy!("1/1h"), store.clone()),
-            Limiter::new("two", policy!("2/1h"), store),
-        );
+        let one = Limiter::new("one", policy!("1/1h"), store.clone());
+        let two = Limiter::new("two", policy!("2/1h"), store);
         for (calls, admits) in (1..).zip(expected) {
             let both = AllOf::new().with(two.acquire("k")).with(one.acquire("k"));
             assert_eq!(!both.await.unwrap().is_denied(), admits, "{name}");

@@ -293,7 +293,8 @@ async fn far_regions_share_a_limit_on_a_real_server() {
         let stack = stack.timeout(Duration::MAX).or_error();
         let limiter = Limiter::new("t", policy.clone(), stack).into_shared();
         let mut ticks = interval(Duration::from_millis(3));
-        let (mut own, mut waiting) = (0, Vec::new());
+        let mut own = 0;
+        let mut waiting = Vec::new();
         for _ in 0..1_000 {
             ticks.tick().await;
             let limiter = limiter.clone();

@@ -68,7 +68,8 @@ fn of_rules(service: &Service) -> String {
     const NEAR: &str = "limiter_server_near_limit_total";
     const UNMATCHED: &str = "limiter_server_unmatched_total";
     const DETAILED: &str = "limiter_server_detailed_decisions_total";
-    let (rules, mut out) = (service.rules(), Text(String::new()));
+    let rules = service.rules();
+    let mut out = Text(String::new());
     out.family(DECISIONS, "counter", "Requests by rule and outcome.");
     for rule in rules.with_overrides() {
         for (outcome, count) in rule.counts.by_outcome() {

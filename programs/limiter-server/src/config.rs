@@ -104,10 +104,8 @@ pub(crate) fn stamp(paths: &[PathBuf]) -> u64 {
             .hash(&mut hasher);
         for file in listed.iter().flat_map(|paths| &paths.files) {
             let found = fs::metadata(file).map(|found| {
-                let (changed, modified) = (
-                    (found.ctime(), found.ctime_nsec()),
-                    (found.mtime(), found.mtime_nsec()),
-                );
+                let changed = (found.ctime(), found.ctime_nsec());
+                let modified = (found.mtime(), found.mtime_nsec());
                 (found.dev(), found.ino(), found.size(), changed, modified)
             });
             (file, found.ok()).hash(&mut hasher);

@@ -44,7 +44,8 @@ impl DeniedKeys {
 
     /// Notes a denial.
     pub fn note(&self, rule: &Arc<Rule>, key: &[u8]) {
-        let (id, now) = (id(rule, key), Instant::now());
+        let id = id(rule, key);
+        let now = Instant::now();
         let new = || DeniedKey {
             rule: Arc::clone(rule),
             key: key.into(),

@@ -22,10 +22,8 @@ impl Detailed {
     pub(crate) fn counts(&self, rule: &Rule, label: &str) -> Option<Arc<Counts>> {
         let name = (rule.domain.clone(), label.to_owned());
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let (found, is_full) = (
-            all.get(&name).map(|labelled| Arc::clone(&labelled.1)),
-            all.len() >= MAX_LABELS,
-        );
+        let found = all.get(&name).map(|labelled| Arc::clone(&labelled.1));
+        let is_full = all.len() >= MAX_LABELS;
         drop(all);
         if found.is_some() || is_full {
             return found;

@@ -18,7 +18,8 @@ pub(crate) struct Interface {
 impl Interface {
     pub(crate) fn new(interface: &'static str) -> Self {
         let errors = |kind| counter!(ERRORS, "interface" => interface, "kind" => kind);
-        let (invalid, failed) = (errors("invalid"), errors("store"));
+        let invalid = errors("invalid");
+        let failed = errors("store");
         Self {
             duration: histogram!(DURATION, "interface" => interface),
             invalid,

@@ -184,7 +184,8 @@ where
             let Some(connection) = bounds.connect(client).map(Arc::new) else {
                 continue;
             };
-            let (listener, stop) = (Arc::clone(&listener), stop.clone());
+            let listener = Arc::clone(&listener);
+            let stop = stop.clone();
             connections.spawn(async move {
                 let quiet = async {
                     stop.cancelled().await;

@@ -30,10 +30,8 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
             .map_or("", |(text, _)| text);
         BASE64_STANDARD.encode(Sha256::digest(text))
     };
-    let (script, style) = (
-        hash("<script type=\"module\">", "</script>"),
-        hash("<style>", "</style>"),
-    );
+    let script = hash("<script type=\"module\">", "</script>");
+    let style = hash("<style>", "</style>");
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -53,7 +53,8 @@ pub fn watch(
 async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
     loop {
         watch.wait().await;
-        let (path, service) = (path.clone(), Arc::clone(&service));
+        let path = path.clone();
+        let service = Arc::clone(&service);
         if let Err(error) = spawn_blocking(move || reload(&path, &service)).await {
             gauge!(VALID).set(0);
             error!("cannot read the configuration: {error}");

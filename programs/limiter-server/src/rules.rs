@@ -94,7 +94,8 @@ impl RuleSet {
             store,
             counts: &counts,
         };
-        let (mut rules, mut errors) = (Self::default(), Vec::new());
+        let mut rules = Self::default();
+        let mut errors = Vec::new();
         for file in files {
             let read = file.map_err(|error| vec![error]);
             match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {

@@ -120,7 +120,8 @@ impl Server {
         let for_http = http::routes(Arc::clone(&service), &options.unhealthy_when);
         let for_admin = admin::routes(Arc::clone(&service), about);
 
-        let (tls, stop) = (Tls::read(options)?, service.stopped());
+        let tls = Tls::read(options)?;
+        let stop = service.stopped();
         let (connections, per_address) =
             (options.max_connections, options.max_connections_per_address);
         let bounds = |name| Bounds::new(name, connections, per_address);
@@ -138,7 +139,8 @@ impl Server {
         let for_admin = for_admin.layer(map_response(page::with_headers));
         let mut listeners = JoinSet::new();
         let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
-        let (age, grace) = (options.max_connection_age, options.max_connection_age_grace);
+        let age = options.max_connection_age;
+        let grace = options.max_connection_age_grace;
         let for_grpc = for_grpc.max_age(age, grace);
         let for_http = Listener::new(for_http, tls.clone(), http::refuse).max_age(age, grace);
         let for_admin = Listener::new(for_admin, admin_tls, http::refuse);
@@ -148,7 +150,8 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
         if let Some(tls) = tls {
-            let (files, read) = (tls.files(), move || tls.reload());
+            let files = tls.files();
+            let read = move || tls.reload();
             background.spawn(reload::watch_secret("the TLS certificates", files, read)?);
         }
         if let Some(file) = options.admin_token_file.clone() {
@@ -233,16 +236,15 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 pub async fn run(options: &Serve) -> anyhow::Result<()> {
     // Without a handler, SIGHUP would end the program until the configuration is watched.
     let _hangups = signal(SignalKind::hangup())?;
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::start(options).await?;
     info!("limiter-server {}", env!("CARGO_PKG_VERSION"));
     info!("store {}", options.store.shown());
     let rules = server.service.rules();
     let domains: HashSet<_> = rules.with_overrides().map(|rule| &rule.domain).collect();
-    let (config, domains) = (options.config.display(), domains.len());
+    let config = options.config.display();
+    let domains = domains.len();
     info!(
         "configuration {config}: {} rules in {domains} domains",
         rules.iter().count()

@@ -86,7 +86,8 @@ impl State {
             Err(reason) => {
                 let aside = aside(file);
                 fs::rename(file, &aside).with_context(|| file.display().to_string())?;
-                let (file, aside) = (file.display(), aside.display());
+                let file = file.display();
+                let aside = aside.display();
                 tracing::error!(
                     "--state {file}: {reason}. Counts start at zero; the file is now {aside}"
                 );
@@ -189,7 +190,8 @@ fn decode(bytes: &[u8], system: SystemTime) -> Result<Vec<NamedLog<'_>>, String>
         .strip_prefix(HEAD)
         .and_then(<[u8]>::split_first_chunk)
         .ok_or(DAMAGED)?;
-    let (ahead, mut logs) = (i64::from_le_bytes(*ahead), Vec::new());
+    let ahead = i64::from_le_bytes(*ahead);
+    let mut logs = Vec::new();
     while !rest.is_empty() {
         let mut part = || {
             let len = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);

@@ -232,7 +232,8 @@ impl Store {
     fn in_memory(store: MemoryStore) -> Self {
         let store = Arc::new(store);
         tokio::spawn(sweep(Arc::downgrade(&store)));
-        let (counted, memory) = (Arc::clone(&store), Some(Arc::clone(&store)));
+        let counted = Arc::clone(&store);
+        let memory = Some(Arc::clone(&store));
         let observed = Arc::new(observed(store, "memory"));
         let report = Box::new(move || report_keys("memory", counted.len()));
         Self {

@@ -57,7 +57,8 @@ fn bound(text: &[u8]) -> Result<LexBound<'_>, Refused> {
 fn ranks(len: usize, from: &[u8], to: &[u8]) -> Result<Range<usize>, Refused> {
     let len = len as i64;
     let place = |index: i64| if index < 0 { index + len } else { index };
-    let (from, to) = (place(number(from)?).max(0), place(number(to)?).min(len - 1));
+    let from = place(number(from)?).max(0);
+    let to = place(number(to)?).min(len - 1);
     Ok(if from > to {
         0..0
     } else {

@@ -48,7 +48,8 @@ pub(super) fn unpack(
     (format, bytes, place): (LuaString, LuaString, Option<usize>),
 ) -> Result<MultiValue> {
     let bytes = bytes.as_bytes();
-    let (mut values, mut start) = (MultiValue::new(), place.unwrap_or(1).wrapping_sub(1));
+    let mut values = MultiValue::new();
+    let mut start = place.unwrap_or(1).wrapping_sub(1);
     for (size, is_signed) in sizes(&format.as_bytes())? {
         let Some(part) = bytes.get(start..start.saturating_add(size)) else {
             return fails("data string too short");

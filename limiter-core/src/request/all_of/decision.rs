@@ -55,8 +55,10 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
     /// # Errors
     /// [`JointDenied`] if a call denies.
     pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, JointDenied> {
-        let (is_denied, parts) = (self.is_denied(), self.0.parts.into_iter());
-        let (mut permits, mut denials) = (Vec::new(), Vec::new());
+        let is_denied = self.is_denied();
+        let parts = self.0.parts.into_iter();
+        let mut permits = Vec::new();
+        let mut denials = Vec::new();
         for part in parts.filter(|part| !is_denied || part.denies()) {
             let name = part.limiter().name();
             match part.outcome {

@@ -241,7 +241,8 @@ impl<S: WindowStore> Part<'_, S> {
 
     /// Returns when the call is made. A record never denies; it can only fail. One above the maximum cannot be undone.
     pub(super) fn turn(&self) -> impl Ord + use<S> {
-        let (is_record, is_acquire) = (self.mode == Mode::Record, self.mode == Mode::Acquire);
+        let is_record = self.mode == Mode::Record;
+        let is_acquire = self.mode == Mode::Acquire;
         let call = self.call(false, false);
         let is_final = call.op().receipt_window().is_none();
         let identity = self.store().identity();
@@ -280,7 +281,8 @@ impl<S: WindowStore> Part<'_, S> {
     /// # Errors
     /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
-        let (limiter, key) = (self.limiter(), self.target.key.as_ref());
+        let limiter = self.limiter();
+        let key = self.target.key.as_ref();
         let removed = limiter.reset(key).await?;
         let status = limiter.status(key).await?;
         self.outcome = Some(PartOutcome::Uncharged(status));
@@ -289,7 +291,7 @@ impl<S: WindowStore> Part<'_, S> {
 }
 
 impl<S> Calls<'_, S> {
-    /// Returns how long so many of the calls may take.
+    /// Returns how long this many of the calls may take.
     pub(super) fn share(&self, calls: usize) -> Option<Duration> {
         Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
     }

@@ -20,7 +20,8 @@ static LIMITS: Policy = policy!("9/1h");
 
 /// Returns the output and the duration of the longest poll.
 async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
-    let (mut future, mut longest) = (pin!(future), Duration::ZERO);
+    let mut future = pin!(future);
+    let mut longest = Duration::ZERO;
     let output = std::future::poll_fn(|context| {
         let start = Instant::now();
         let poll = future.as_mut().poll(context);
@@ -67,7 +68,8 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 /// Measures an append, a settlement and a reset.
 async fn alone(run: &Run<'_>) -> Result<Vec<Duration>, Error> {
-    let (store, key) = (run.store(), run.new_key());
+    let store = run.store();
+    let key = run.new_key();
     let append = longest_poll(by_facts(store, op(Mode::Record, &key, &LIMITS))).await;
     let mut times = vec![append.1, Duration::ZERO];
     if let Some(receipt) = append.0?.0.receipt() {
@@ -83,7 +85,8 @@ async fn alone(run: &Run<'_>) -> Result<Vec<Duration>, Error> {
 
 /// Polls one call once, and measures a second call some time later. Returns the longest duration if the first call needs one poll only.
 async fn beside_another(run: &Run<'_>, delay: u64) -> Duration {
-    let (store, key) = (run.store(), run.new_key());
+    let store = run.store();
+    let key = run.new_key();
     let op = op(Mode::Record, &key, &LIMITS);
     let mut first = pin!(by_facts(store, op));
     let mut longest = Duration::MAX;

@@ -59,7 +59,8 @@ impl Order {
 
     /// Returns the order with one more call at its end. `None` if the reference store returns another result there.
     pub(super) fn then(mut self, made: &Made) -> Option<Self> {
-        let (mut call, number) = (made.call, self.calls.len());
+        let mut call = made.call;
+        let number = self.calls.len();
         if let Verb::Settle(step) | Verb::Renew(step) = &mut call.step.verb {
             let place = |issuer| self.calls.iter().position(|call| *call == issuer);
             *step = place((made.of.0, *step)).or_else(|| place((0, *step)))?;

@@ -41,10 +41,13 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 /// Returns a description if the store loses a log early.
 async fn lost_early(run: &mut Run<'_>, stands_still: bool) -> Result<Option<String>, Error> {
-    let (store, key) = (run.store().clone(), run.new_key());
+    let store = run.store().clone();
+    let key = run.new_key();
     let limits = policy(&[limit(9, WINDOW)], false);
     let mut op = op(Mode::Record, &key, &limits);
-    let (start, mut calls, mut lost) = (Instant::now(), 0, None);
+    let start = Instant::now();
+    let mut calls = 0;
+    let mut lost = None;
     // Appended late in a millisecond, so that an expiry in whole milliseconds is clearly too early.
     let newest = loop {
         let at = by_facts(&store, op).await?.0.at();

@@ -52,11 +52,13 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 /// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
 async fn between_polls(run: &mut Run<'_>, sweep: &Sweep, polls: usize) -> Result<u64, Error> {
-    let (store, key) = (run.store().clone(), run.new_key());
+    let store = run.store().clone();
+    let key = run.new_key();
     call(&store, Mode::Record, &key, &SHORT).await?;
     // A fast store sweeps within the microsecond of the append.
     _ = sleep_on(&store, Duration::from_millis(1)).await;
-    let (mut sweep, mut is_done) = (pin!(sweep()), false);
+    let mut sweep = pin!(sweep());
+    let mut is_done = false;
     for _ in 0..polls {
         is_done = is_done || futures::poll!(sweep.as_mut()).is_ready();
     }
@@ -72,7 +74,8 @@ async fn between_polls(run: &mut Run<'_>, sweep: &Sweep, polls: usize) -> Result
 
 /// Appends to expired logs in some tasks while another sweeps. Returns the number of lost entries.
 async fn at_the_same_time(run: &mut Run<'_>, sweep: &Sweep) -> Result<usize, String> {
-    let (store, count) = (run.store().clone(), run.suite.sizes.tasks);
+    let store = run.store().clone();
+    let count = run.suite.sizes.tasks;
     let keys: Arc<[String]> = (0..count * KEYS).map(|_| run.new_key()).collect();
     for key in &*keys {
         _ = call(&store, Mode::Record, key, &SHORT).await;

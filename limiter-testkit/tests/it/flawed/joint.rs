@@ -97,7 +97,8 @@ impl Flawed {
             self.id(LogKey::new(name, joint.op.log.key))
         };
         let ids: Vec<Id> = ops.iter().map(id).collect();
-        let (all, now) = (&mut *self.shared.logs.lock().unwrap(), clock());
+        let all = &mut *self.shared.logs.lock().unwrap();
+        let now = clock();
         let mut taken = |id| all.remove(id).filter(|kept| kept.until > now);
         let kept: Vec<Kept> = ids.iter().map(|id| taken(id).unwrap_or_default()).collect();
         let mut logs: Vec<Log> = kept.iter().map(|kept| kept.log.clone()).collect();

@@ -66,10 +66,8 @@ pub(super) fn apply(flaw: &str, log: &mut Log, op: &Op<'_>, now: Timestamp) -> O
     let default = op.limiter_policy;
     Some(match flaw {
         "CountsWithoutTheLease" => {
-            let (own, of_limiter) = (
-                changed(op.policy, stated),
-                default.map(|policy| changed(policy, stated)),
-            );
+            let own = changed(op.policy, stated);
+            let of_limiter = default.map(|policy| changed(policy, stated));
             let mut other = *op;
             (other.policy, other.limiter_policy) = (&own, of_limiter.as_ref());
             let mut facts = log.apply(&other, now);
@@ -102,7 +100,8 @@ pub(super) fn apply(flaw: &str, log: &mut Log, op: &Op<'_>, now: Timestamp) -> O
                     }
                 })
             };
-            let (own, of_limiter) = (bare(op.policy), default.map(bare));
+            let own = bare(op.policy);
+            let of_limiter = default.map(bare);
             merging_otherwise(log, op, &own, of_limiter.as_ref(), now)
         }
         "MergesByTheShortestWindow" | "MergesByTheLongestWindow" => {
@@ -120,7 +119,8 @@ pub(super) fn apply(flaw: &str, log: &mut Log, op: &Op<'_>, now: Timestamp) -> O
                     None => *limit,
                 })
             };
-            let (own, of_limiter) = (same(op.policy), default.map(same));
+            let own = same(op.policy);
+            let of_limiter = default.map(same);
             merging_otherwise(log, op, &own, of_limiter.as_ref(), now)
         }
         "MergesAcrossItsOwnWindows" => {

@@ -20,7 +20,8 @@ fn csv(row: &Row) -> String {
 }
 
 fn json(row: &Row) -> String {
-    let (at, cost) = (row.at, row.step.cost);
+    let at = row.at;
+    let cost = row.step.cost;
     let start = format!(
         r#"{{"at_us":{at},"key":"k","op":"{}","cost":{cost}"#,
         op(row)

@@ -5,11 +5,9 @@ use limiter_core::{Receipt, Timestamp, Window};
 
 /// Returns a receipt as text: the entry's id, its time, and how long it is kept.
 pub(super) fn to_text(receipt: Receipt) -> String {
-    let (id, at, window) = (
-        receipt.entry().as_u128(),
-        receipt.at().as_micros(),
-        receipt.window().as_micros(),
-    );
+    let id = receipt.entry().as_u128();
+    let at = receipt.at().as_micros();
+    let window = receipt.window().as_micros();
     format!("{id:032x}-{at:014x}-{window:014x}")
 }
 
@@ -26,9 +24,7 @@ pub(super) fn parse(text: &str) -> Option<Receipt> {
         .filter(|(at, window)| is_hex(at, 14) && is_hex(window, 14))?;
     let micros = |text: &str| u64::from_str_radix(text, 16).ok();
     let id = EntryId::from_u128(u128::from_str_radix(id, 16).ok()?);
-    let (at, window) = (
-        Timestamp::from_micros(micros(at)?).ok()?,
-        Window::from_micros(micros(window)?).ok()?,
-    );
+    let at = Timestamp::from_micros(micros(at)?).ok()?;
+    let window = Window::from_micros(micros(window)?).ok()?;
     Some(Receipt::new(id, at, window))
 }

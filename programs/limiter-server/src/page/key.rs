@@ -33,7 +33,8 @@ pub(super) async fn show(
     Query(target): Query<Target>,
 ) -> Result<Json<Value>, Refusal> {
     let rule = target.rule(&service)?;
-    let (limiter, key) = (limiter(&rule)?, &target.key);
+    let limiter = limiter(&rule)?;
+    let key = &target.key;
     if service
         .rules()
         .overrides(&target.domain)
@@ -43,7 +44,8 @@ pub(super) async fn show(
         return Ok(Json(json!({ "limits": [] })));
     }
     let now = limiter.status(key).await?;
-    let (at, limits) = (now.at(), now.limits());
+    let at = now.at();
+    let limits = now.limits();
     let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
         let mut shown = json!(limit);
         shown["text"] = json!(limit.limit().to_string());
@@ -76,7 +78,8 @@ pub(super) async fn find(
         let limits = status.limits();
         let used = limits.iter().find(|limit| limit.used() > 0);
         Ok::<_, Error>(used.map(|limit| {
-            let (used, limit) = (limit.used(), limit.limit().to_string());
+            let used = limit.used();
+            let limit = limit.limit().to_string();
             json!({ "domain": rule.domain, "path": rule.path, "used": used, "limit": limit })
         }))
     }));

@@ -73,7 +73,8 @@ impl RuleSet {
             .map(|rule| ((&rule.domain, &rule.path), rule))
             .collect();
         let changed = self.list.iter().filter_map(|rule| {
-            let (new, old) = (policy(rule)?, policy(old.get(&(&rule.domain, &rule.path))?)?);
+            let new = policy(rule)?;
+            let old = policy(old.get(&(&rule.domain, &rule.path))?)?;
             let leases = |policy: &Policy| {
                 let limits = policy.limits().iter();
                 limits.map(Limit::lease).collect::<Vec<_>>()

@@ -135,7 +135,8 @@ impl<'a> Reader<'a> {
     }
 
     fn level(&mut self, descriptors: &'a [Tree]) -> Level {
-        let (mut level, mut places) = (Level::default(), HashMap::new());
+        let mut level = Level::default();
+        let mut places = HashMap::new();
         for tree in descriptors {
             let Some((key, value, descriptor)) = self.descriptor(tree) else {
                 continue;
@@ -171,10 +172,8 @@ impl<'a> Reader<'a> {
                 "`share_threshold` needs a value with `*`",
             );
         }
-        let (open_key, value_to_metric) = (
-            key.clone().unwrap_or_default(),
-            self.flag(&fields, "value_to_metric"),
-        );
+        let open_key = key.clone().unwrap_or_default();
+        let value_to_metric = self.flag(&fields, "value_to_metric");
         self.branch.push(Step {
             path: key::path_of(&open_key, value.as_deref()),
             is_open: value.is_none() || (is_wildcard && !is_shared),

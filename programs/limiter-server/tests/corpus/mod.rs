@@ -64,7 +64,8 @@ pub(crate) fn configs(input: &[u8]) {
 
 /// Returns entries that fit a path.
 fn entries(path: &str) -> Vec<(String, String)> {
-    let (mut entries, mut chars) = (vec![(String::new(), None)], path.chars());
+    let mut entries = vec![(String::new(), None)];
+    let mut chars = path.chars();
     while let Some(char) = chars.next() {
         let (key, value): &mut (String, Option<String>) = entries.last_mut().unwrap();
         match char {
@@ -88,12 +89,15 @@ fn entries(path: &str) -> Vec<(String, String)> {
 
 fn assert_place(error: &str, input: &[u8]) {
     let mut parts = error.splitn(4, ':');
-    let (file, line, column) = (parts.next(), parts.next(), parts.next());
+    let file = parts.next();
+    let line = parts.next();
+    let column = parts.next();
     let number = |text: Option<&str>| {
         text.and_then(|text| text.parse::<usize>().ok())
             .unwrap_or(0)
     };
-    let (line, column) = (number(line), number(column));
+    let line = number(line);
+    let column = number(column);
     assert!(file == Some("f") && line > 0 && column > 0, "{error}");
     assert!(
         line <= input.len() + 1 && column <= input.len() + 1,

@@ -657,7 +657,8 @@ async fn a_log_under_a_resolution_stays_small() {
         ("coarse=x & site=x", "coarse"),
         ("coarse=x & coarse_quota=x", "coarse"),
     ] {
-        let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
+        let memory = Arc::new(MemoryStore::new());
+        let clock = MockClock::new();
         let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
         let service = over(store, Headers::None);
         let asked = request("d", asked, 0);
@@ -676,7 +677,8 @@ async fn a_log_under_a_resolution_stays_small() {
 
 /// Returns a service over a store that fails by rule, and what waits until `used` units of `site=x` are taken.
 fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
-    let (faulty, clock) = (Faulty::new(MemoryStore::new()), MockClock::new());
+    let faulty = Faulty::new(MemoryStore::new());
+    let clock = MockClock::new();
     let service = over(
         Arc::new(WithClock::new(faulty.clone(), clock.clone())),
         Headers::None,

@@ -9,7 +9,8 @@ use crate::server::{Server, until};
 
 /// Whether the configuration is valid, the output, and the errors.
 fn run(path: &Path) -> (bool, String, String) {
-    let (mut out, mut errors) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut errors = Vec::new();
     let valid = check(path, &mut out, &mut errors).unwrap();
     let text = |bytes| {
         String::from_utf8(bytes)

@@ -29,8 +29,11 @@ fn shown(denied: &DeniedKeys, count: usize) -> Vec<(String, String, u64)> {
 
 #[test]
 fn the_latest_come_first_and_a_reload_changes_nothing() {
-    let (logins, searches) = (rules("login", None), rules("search", None));
-    let (denied, login, search) = (DeniedKeys::default(), rule(&logins), rule(&searches));
+    let logins = rules("login", None);
+    let searches = rules("search", None);
+    let denied = DeniedKeys::default();
+    let login = rule(&logins);
+    let search = rule(&searches);
     for (rule, key) in [(login, "a"), (search, "a"), (login, "b"), (login, "a")] {
         denied.note(rule, key.as_bytes());
     }
@@ -47,10 +50,8 @@ fn the_latest_come_first_and_a_reload_changes_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    let (denied, rules) = (
-        DeniedKeys::default(),
-        ["login", "search"].map(|path| rules(path, None)),
-    );
+    let denied = DeniedKeys::default();
+    let rules = ["login", "search"].map(|path| rules(path, None));
     for number in 0..3 * KEPT {
         denied.note(rule(&rules[number % 2]), number.to_string().as_bytes());
         assert!(denied.latest(usize::MAX).len() <= KEPT);

@@ -149,7 +149,8 @@ impl Envoy {
     /// Sends `requests` requests with 32 clients, and returns how many got each status. Repeats requests that no server
     /// decided on, because it was gone.
     fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
-        let (left, mut statuses) = (AtomicUsize::new(requests), HashMap::new());
+        let left = AtomicUsize::new(requests);
+        let mut statuses = HashMap::new();
         let take = || {
             left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
                 .is_ok()

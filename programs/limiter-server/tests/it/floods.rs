@@ -31,7 +31,8 @@ const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
 #[tokio::test]
 async fn unfinished_bodies_share_a_budget() {
     let server = Server::start(CONFIG, &[]);
-    let (size, part) = (1 << 20, vec![b' '; (1 << 20) - 99]);
+    let size = 1 << 20;
+    let part = vec![b' '; (1 << 20) - 99];
     let mut held: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = TcpStream::connect(server.http).unwrap();
@@ -131,7 +132,8 @@ async fn unread(
     connections: usize,
     (path, kind, body): (&str, &str, &'static str),
 ) -> (Vec<JoinHandle<()>>, Arc<AtomicUsize>) {
-    let (mut held, refused) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+    let mut held = Vec::new();
+    let refused = Arc::new(AtomicUsize::new(0));
     for _ in 0..connections {
         let stream = tokio::net::TcpStream::connect(to).await.unwrap();
         let handshake = h2::client::Builder::new()
@@ -264,7 +266,8 @@ const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// Requests of one client that occupy its share of a listener for seconds.
 async fn occupy(load: &str, server: &Server) -> (Vec<TcpStream>, Vec<JoinHandle<()>>) {
-    let (mut streams, mut tasks) = (Vec::new(), Vec::new());
+    let mut streams = Vec::new();
+    let mut tasks = Vec::new();
     let part = vec![b' '; 606_000];
     match load {
         "bodies" => {
@@ -322,7 +325,8 @@ async fn occupy(load: &str, server: &Server) -> (Vec<TcpStream>, Vec<JoinHandle<
 async fn health_checks_and_other_clients_pass_whatever_a_client_occupies() {
     const STATUS: &str = "POST /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
         content-length: 48\r\n\r\n{\"domain\": \"d\", \"descriptor\": [[\"user\", \"bob\"]]}";
-    let (same, other) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    let same = [127, 0, 0, 1];
+    let other = [127, 0, 0, 2];
     for load in ["bodies", "streams", "waits"] {
         let server = Server::start(CONFIG, &[]);
         let mut held = vec![occupy(load, &server).await];
@@ -478,10 +482,8 @@ async fn connections_without_requests_or_readers_end() {
     let (server, _folder) = here(CONFIG).await;
 
     // A connection without a first request.
-    let (mut silent, began) = (
-        tokio::net::TcpStream::connect(&*server.grpc).await.unwrap(),
-        Instant::now(),
-    );
+    let mut silent = tokio::net::TcpStream::connect(&*server.grpc).await.unwrap();
+    let began = Instant::now();
     let _ = silent.read_to_end(&mut Vec::new()).await;
     assert!(
         (Duration::from_secs(60)..Duration::from_secs(70)).contains(&began.elapsed()),

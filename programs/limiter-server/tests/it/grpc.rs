@@ -223,7 +223,8 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
     };
     let begin = || {
         let mut stream = TcpStream::connect(server.http).unwrap();
-        let (kind, len) = ("content-type: application/json", body(1).len());
+        let kind = "content-type: application/json";
+        let len = body(1).len();
         let fields = format!("host: x\r\n{kind}\r\nexpect: 100-continue\r\ncontent-length: {len}");
         stream
             .write_all(format!("POST /v1/acquire HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes())
@@ -233,7 +234,9 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
         assert!(go_on.starts_with(b"HTTP/1.1 100"));
         stream
     };
-    let (mut ends, never_ends, mut waits) = (begin(), begin(), begin());
+    let mut ends = begin();
+    let never_ends = begin();
+    let mut waits = begin();
     assert_eq!(server.post("/v1/acquire", &body(2)).1["allowed"], true);
     waits.write_all(body(2).as_bytes()).unwrap();
     let tried = r#"limiter_store_duration_seconds_count{store="memory",operation="acquire"}"#;
@@ -269,7 +272,9 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     write_certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
-    let (cert, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
+    let cert = path("server.pem");
+    let key = path("server.key");
+    let ca = path("ca.pem");
     let tls = ["--tls-cert", &*cert, "--tls-key", &*key];
     let one_sided = Server::start(CONFIG, &tls);
     let ask = [&tls[..], &["--tls-client-ca", &*ca]].concat();

@@ -61,8 +61,10 @@ async fn only_names_of_this_machine_reach_a_listener() {
 
 #[tokio::test]
 async fn changes_need_the_header_and_the_token() {
-    let (name, bearer) = ((HEADER, "1"), |token| ("authorization", token));
-    let (open, secret) = ((true, None), (true, Some("secret")));
+    let name = (HEADER, "1");
+    let bearer = |token| ("authorization", token);
+    let open = (true, None);
+    let secret = (true, Some("secret"));
     let cases = [
         (403, open, vec![]),
         (200, open, vec![name]),

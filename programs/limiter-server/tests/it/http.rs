@@ -285,7 +285,8 @@ fn resets_are_guarded_and_unblock_a_key() {
     let by_position = r#"["d", "user", "ann"]"#.to_owned();
     let [ann, nobody] = ["user", "nobody"]
         .map(|path| json!({ "domain": "d", "path": path, "key": "ann" }).to_string());
-    let (header, bearer) = (("x-limiter-admin", "1"), ("authorization", "Bearer secret"));
+    let header = ("x-limiter-admin", "1");
+    let bearer = ("authorization", "Bearer secret");
     let three = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
     assert_eq!(
         [open.post("/json", three).0, open.post("/json", three).0],

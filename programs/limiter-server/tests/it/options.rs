@@ -235,7 +235,8 @@ fn the_headers_and_the_labels_of_metrics_are_a_choice() {
 async fn a_listener_may_be_a_unix_socket() {
     let sockets = tempfile::tempdir().unwrap();
     let path = |name: &str| format!("unix:{}/{name}", sockets.path().display());
-    let (grpc, http) = (path("grpc"), path("http"));
+    let grpc = path("grpc");
+    let http = path("http");
     let both = [("LIMITER_GRPC", &*grpc), ("LIMITER_HTTP", &*http)];
     let start = || {
         let (command, folder) = command(&both);
@@ -270,7 +271,8 @@ async fn a_listener_may_be_a_unix_socket() {
     };
     fails(&grpc);
     // Only a socket is removed: anything else that stands there may be of value.
-    let (file, link) = (sockets.path().join("file"), sockets.path().join("link"));
+    let file = sockets.path().join("file");
+    let link = sockets.path().join("link");
     std::fs::write(&file, "domain: d").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for name in ["file", "link"] {
@@ -327,7 +329,7 @@ fn certificates_protect_the_way_to_the_store() {
             &["--store-tls-cert", &own, "--store-tls-key", &own_key],
         ];
         let with_both = start(&[trusted, known].concat());
-        // A call whose response is late may count, so each has a key of its own.
+        // A call whose response is late may count, so each has its own key.
         let mut calls = 0..;
         until("the store is up", || {
             let user = calls.next().map(|call| call.to_string())?;

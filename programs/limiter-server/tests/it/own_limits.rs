@@ -94,7 +94,8 @@ proptest! {
         calls in prop::collection::vec((0..40_u64, prop::collection::btree_map(0..7_usize, (0..5_u64, any::<bool>()), 1..5)), 1..25),
     ) {
         let store: SharedStore = if store { Arc::new(MemoryStore::new()) } else { Arc::new(ReferenceStore::new()) };
-        let (fixture, mut now) = (fixture_over(store), 0);
+        let fixture = fixture_over(store);
+        let mut now = 0;
         let mut logs: [Vec<(u64, u64)>; 7] = Default::default();
         for (seconds, descriptors) in calls {
             fixture.clock.advance(Duration::from_secs(seconds));

@@ -124,7 +124,8 @@ fn reference() -> String {
             .iter()
             .map(|value| format!("`{}`", value.display()))
             .collect();
-        let (default, help) = (default.concat(), argument.get_help().unwrap());
+        let default = default.concat();
+        let help = argument.get_help().unwrap();
         let option = format!("--{name} {value}");
         writeln!(table, "| `{}` | {default} | {help} |", option.trim_end()).unwrap();
     }

@@ -197,7 +197,8 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
             .map(|i| format!("- {{key: v{version}, value: {i}}}\n"))
             .collect();
         let limit = |max| format!("rate_limit: {{policy: {max}/500ms}}");
-        let (steady, changing) = (limit(100), limit(50 + 50 * (version % 2)));
+        let steady = limit(100);
+        let changing = limit(50 + 50 * (version % 2));
         format!(
             "domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}"
         )
@@ -218,12 +219,14 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
     let clock = Limiter::new("clock", policy!("1/1s"), service.store().shared().clone());
     let mut clients = JoinSet::new();
     for key in ["steady", "changing"] {
-        let (service, clock) = (Arc::clone(&service), clock.clone());
+        let service = Arc::clone(&service);
+        let clock = clock.clone();
         clients.spawn(async move {
             let now =
                 async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
             let request = request("d", &format!("{key}=ann"), 1);
-            let (mut admissions, mut requests) = (Vec::new(), 0);
+            let mut admissions = Vec::new();
+            let mut requests = 0;
             let mut pace = tokio::time::interval(Duration::from_millis(1));
             let end = Instant::now() + FOR;
             while Instant::now() < end {

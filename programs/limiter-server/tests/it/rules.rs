@@ -146,7 +146,8 @@ fn long_keys_are_hashed() {
         let entries: Vec<_> = values.iter().map(|value| ("k", *value)).collect();
         String::from_utf8(rules.find("d", &entries).unwrap().key.as_ref().to_vec()).unwrap()
     };
-    let (longest, longer) = ("x".repeat(1024), "x".repeat(1025));
+    let longest = "x".repeat(1024);
+    let longer = "x".repeat(1025);
     assert_eq!(key(&[&longest]), longest);
     let hash = "sha256:c6d8e9905300876046729949cc95c2385221270d389176f7234fe7ac00c4e430";
     assert_eq!(key(&[&longer]), hash);

@@ -65,7 +65,9 @@ impl Server {
             }
             note(line);
         };
-        let (grpc, http, admin) = (next("grpc"), next("http"), next("admin"));
+        let grpc = next("grpc");
+        let http = next("http");
+        let admin = next("admin");
         // Unread output would eventually block the server.
         thread::spawn(move || lines.map_while(Result::ok).for_each(note));
         Self {

@@ -45,11 +45,9 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
     let file = folder.path().join("counts");
     let mut server = start(&file, "10s");
     let address = Mutex::new(server.http);
-    let (admitted, lost, done) = (
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-        AtomicBool::new(false),
-    );
+    let admitted = AtomicUsize::new(0);
+    let lost = AtomicUsize::new(0);
+    let done = AtomicBool::new(false);
     let len = REQUEST.len();
     let head =
         format!("POST /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len}");
@@ -98,7 +96,8 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
             .into_iter()
             .for_each(|thread| thread.join().unwrap());
     });
-    let (admitted, lost) = (admitted.load(SeqCst), lost.load(SeqCst));
+    let admitted = admitted.load(SeqCst);
+    let lost = lost.load(SeqCst);
     assert!(
         admitted <= MAX && admitted + lost >= MAX,
         "{admitted} admitted, {lost} lost"
@@ -229,7 +228,8 @@ fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let [volume, other] = ["volume", "other"].map(|name| folder.path().join(name));
     fs::create_dir(&volume).unwrap();
     fs::create_dir(&other).unwrap();
-    let (target, link) = (volume.join("counts"), other.join("link"));
+    let target = volume.join("counts");
+    let link = other.join("link");
     symlink("../volume/counts", other.join("inner")).unwrap();
     symlink("inner", &link).unwrap();
     let mut server = start(&link, "1h");
@@ -264,11 +264,9 @@ fn only_regular_files_are_read_and_written() {
     assert!(errors.contains("--state: "), "{errors}");
     fs::remove_file(&file).unwrap();
     // What stands in the way of a save is replaced, not written to, and so is the lock.
-    let (new, lock, victim) = (
-        folder.path().join("counts.new"),
-        folder.path().join("counts.lock"),
-        folder.path().join("victim"),
-    );
+    let new = folder.path().join("counts.new");
+    let lock = folder.path().join("counts.lock");
+    let victim = folder.path().join("victim");
     fs::write(&victim, "of value").unwrap();
     let _ = fs::remove_file(&lock);
     symlink(&victim, &lock).unwrap();

@@ -308,13 +308,12 @@ fn a_cluster_is_a_store_too() {
 #[test]
 fn wrong_options_end_the_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (config, empty) = (
-        folder.path().join("limits.yaml"),
-        folder.path().join("empty"),
-    );
+    let config = folder.path().join("limits.yaml");
+    let empty = folder.path().join("empty");
     std::fs::write(&config, CONFIG).unwrap();
     std::fs::write(&empty, "\n").unwrap();
-    let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
+    let config = config.to_str().unwrap();
+    let empty = empty.to_str().unwrap();
     let any = "127.0.0.1:0";
     let listener = TcpListener::bind(any).unwrap();
     let taken = listener.local_addr().unwrap().to_string();
@@ -394,10 +393,8 @@ fn five_descriptors_take_one_call_of_redis() {
         line.split(',').next().unwrap().parse::<u32>().unwrap()
     };
     let descriptors = NAMES.map(|name| json!({ "entries": [{ "key": name, "value": "v" }] }));
-    let (body, before) = (
-        json!({ "domain": "d", "descriptors": descriptors }).to_string(),
-        scripts(),
-    );
+    let body = json!({ "domain": "d", "descriptors": descriptors }).to_string();
+    let before = scripts();
     assert!((0..100).all(|_| server.post("/json", &body).0 == 200));
     // The server also asks once a second whether the store is down.
     let scripts = scripts() - before;

@@ -126,9 +126,11 @@ fn run_examples() -> (Server, Vec<Value>) {
         .split("```")
         .next()
         .unwrap();
-    let (server, mut receipt) = (Server::start(config, &[]), Value::Null);
+    let server = Server::start(config, &[]);
+    let mut receipt = Value::Null;
     let run = |row: Vec<String>| {
-        let (op, mut request) = (&row[0], parsed(&row[1]));
+        let op = &row[0];
+        let mut request = parsed(&row[1]);
         request["domain"] = json!("edge");
         if request["receipt"] == "…" {
             request["receipt"] = receipt.clone();
