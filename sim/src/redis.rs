@@ -4,7 +4,7 @@ mod commands;
 mod pack;
 mod sorted_set;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue, Variadic};
@@ -35,6 +35,8 @@ pub struct Redis {
     lua: Lua,
     run: Function,
     scripts: HashMap<Vec<u8>, Function>,
+    /// The hashes of those that settle or renew an entry.
+    changes: HashSet<Vec<u8>>,
     /// A part of the scripts, and what replaces it.
     mistake: Option<(&'static str, &'static str)>,
 }
@@ -57,6 +59,7 @@ impl Redis {
             lua,
             run,
             scripts: HashMap::new(),
+            changes: HashSet::new(),
             mistake: None,
         }
     }
@@ -79,6 +82,9 @@ impl Redis {
                 let text = self.mistake.map_or(text.clone(), |(part, other)| {
                     text.replace(part, other).into()
                 });
+                if is_change(&text) {
+                    self.changes.insert(sha.clone());
+                }
                 let load = || {
                     self.lua
                         .load(&*text)
@@ -144,6 +150,15 @@ impl Redis {
         from_lua(&reply).map_err(|text| text + &place())
     }
 
+    /// Returns `true` if a command runs a script that settles or renews an entry.
+    pub fn changes_entry(&self, args: &[&[u8]]) -> bool {
+        match args {
+            [b"EVAL", text, ..] => is_change(&String::from_utf8_lossy(text)),
+            [b"EVALSHA", sha, ..] => self.changes.contains(*sha),
+            _ => false,
+        }
+    }
+
     /// Makes a mistake: replaces a part of the scripts that are loaded from now on.
     pub fn make(&mut self, mistake: Option<(&'static str, &'static str)>) {
         self.mistake = mistake;
@@ -203,6 +218,11 @@ pub(crate) fn error(text: &str) -> RedisError {
     reply
         .and_then(Value::extract_error)
         .expect_err("an error reply")
+}
+
+/// Returns `true` if a script's text finds the entry of a receipt.
+fn is_change(text: &str) -> bool {
+    text.contains("find_receipt(")
 }
 
 /// Defines `redis` and `struct`. Returns the function that runs a script.

@@ -304,7 +304,11 @@ impl World {
             _ => Vec::new(),
         };
         let mut wires = Vec::new();
-        let settles = call.and_then(|call| self.calls[call].settles);
+        // A joint decision refunds what it charged before a part was denied.
+        let is_change = self.redis.changes_entry(&args);
+        let settles = call
+            .filter(|_| is_change)
+            .map(|call| self.calls[call].settles.unwrap_or((call, 0)));
         for (i, log) in logs.iter().enumerate() {
             let Some(log) = *log else { continue };
             let policies = self.policies[log / 2].clone();
@@ -326,7 +330,7 @@ impl World {
                     self.check(&what, result);
                     self.release(log, process, call, now);
                 }
-            } else if is_reply && request.len() > 17 {
+            } else if is_reply && !is_change && request.len() > 17 {
                 let number = |bytes: &[u8]| {
                     bytes
                         .iter()
