@@ -26,6 +26,8 @@ pub(crate) struct Asked {
     pub(crate) cost: u64,
     pub(crate) id: Option<u128>,
     pub(crate) is_own: bool,
+    /// Whether the call waits: after a denial, such as that of a stack in an outage, it makes a new attempt.
+    pub(crate) waits: bool,
 }
 
 /// An operation as the server saw it: it may include a block, or come from a sweep.
@@ -36,6 +38,8 @@ pub(crate) struct Wire {
     pub(crate) cost: u64,
     pub(crate) given: Option<u64>,
     pub(crate) flags: u8,
+    /// The store's id of the attempt, which a retry repeats.
+    pub(crate) attempt: [u8; 16],
 }
 
 impl Wire {
@@ -56,6 +60,7 @@ struct Entry {
     /// The call that appended it, and those that repeated that.
     calls: Vec<usize>,
     id: Option<u128>,
+    attempt: [u8; 16],
     /// The process whose sweep appended it.
     swept_by: Option<usize>,
     /// Whether the server may have dropped it, and with it its id.
@@ -196,7 +201,8 @@ impl Log {
                     let is_known = is_exact || at - entry.at < known;
                     let is_same =
                         asked.id.is_some() && entry.id == asked.id && at - entry.at < known;
-                    is_same || is_known && entry.calls.contains(&asked.call)
+                    let is_retry = !asked.waits || entry.attempt == wire.attempt;
+                    is_same || is_known && is_retry && entry.calls.contains(&asked.call)
                 }
                 None => false,
             };
@@ -215,6 +221,7 @@ impl Log {
                 cost: wire.cost,
                 calls: asked.iter().map(|asked| asked.call).collect(),
                 id: asked.and_then(|asked| asked.id),
+                attempt: wire.attempt,
                 swept_by: asked.is_none().then_some(wire.process),
                 is_dropped: false,
             });

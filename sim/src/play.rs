@@ -333,6 +333,7 @@ impl Run {
             cost: if random.u8(..4) == 0 { 2 } else { 1 },
             id: (may_have_id && random.u8(..4) == 0).then(|| random.u128(..6)),
             is_own: !is_plain && random.u8(..6) == 0,
+            waits: verb == Verb::Within,
         };
         let mut asked = vec![ask(log, &mut random)];
         if verb == Verb::All {

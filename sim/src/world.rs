@@ -346,6 +346,10 @@ impl World {
                     cost: number(&request[10..17]),
                     given,
                     flags,
+                    attempt: request
+                        .get(17..33)
+                        .and_then(|id| id.try_into().ok())
+                        .unwrap_or_default(),
                 };
                 let asked = call.and_then(|call| {
                     self.calls[call]
