@@ -149,7 +149,7 @@ impl Suite {
     }
 
     /// Sets the file that keeps the sequences that fail, as text that can be edited. The suite runs them first. Default: none, and
-    /// with [`conformance_tests!`](crate::conformance_tests), `proptest-regressions/NAME.txt` in the package.
+    /// with [`conformance_tests!`](crate::conformance_tests), a file of the test's name in the package's folder `proptest-regressions`.
     pub fn regressions(mut self, file: impl Into<PathBuf>) -> Self {
         self.regressions = Some(Regressions(file.into()));
         self

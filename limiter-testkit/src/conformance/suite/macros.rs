@@ -55,7 +55,7 @@ pub fn check(
 /// conformance_tests!(my_store, Suite::slow(), async |suite| suite.run(Arc::new(MyStore::new())).await);
 /// ```
 ///
-/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `proptest-regressions/my_store.txt`, in the
+/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in `proptest-regressions` of the
 /// package. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite:
 ///
 /// ```no_run
