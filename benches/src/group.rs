@@ -23,9 +23,6 @@ pub struct Group {
     pub sections: fn(&[Record]) -> Sections,
 }
 
-/// The package that measures them.
-pub(crate) const PACKAGE: &str = env!("CARGO_PKG_NAME");
-
 /// The groups of the library.
 pub(crate) const GROUPS: [Group; 5] = [
     Group {

@@ -19,7 +19,7 @@ use crate::program::Program;
 
 /// The library's benches.
 pub const LIBRARY: Program = Program {
-    package: group::PACKAGE,
+    package: render::PACKAGE,
     workspace: concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
     lock: include_str!("../../Cargo.lock"),
     groups: &group::GROUPS,

@@ -1,14 +1,15 @@
 //! The command line of a program that measures groups and renders documents.
 
+use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 
 use crate::group::Group;
 use crate::record::Record;
-use crate::render::{self, Sections};
+use crate::render::{BEGIN, Sections, fill};
 use crate::turns::Run;
 
 /// A package of benches.
@@ -35,7 +36,7 @@ impl Program {
     pub fn run(&self) -> Result<()> {
         let args = self.command().get_matches();
         if args.get_flag("render") {
-            return render::write_all(self);
+            return self.render();
         }
         let name: &String = args.get_one("group").context("the group has a default")?;
         let group = self.groups.iter().find(|group| group.name == name);
@@ -51,7 +52,43 @@ impl Program {
             return Ok(());
         }
         record.save(group.name, Path::new(self.workspace))?;
-        render::write_all(self)
+        self.render()
+    }
+
+    /// Returns the paths and texts of the pages, rendered from the committed records.
+    ///
+    /// # Errors
+    /// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
+    pub fn documents(&self) -> Result<Vec<(&'static str, String)>> {
+        let workspace = Path::new(self.workspace);
+        let mut rendered = (self.overviews)(workspace)?;
+        for group in self.groups {
+            rendered.extend((group.sections)(&Record::load_all(group.name, workspace)?));
+        }
+        let page = |&path| {
+            let text = fs::read_to_string(workspace.join(path))
+                .with_context(|| format!("cannot read {path}"))?;
+            Ok((path, fill(&text, &rendered).with_context(|| path)?))
+        };
+        let pages: Vec<_> = self.pages.iter().map(page).collect::<Result<_>>()?;
+        let shown: usize = pages
+            .iter()
+            .map(|(_, text)| text.matches(BEGIN).count())
+            .sum();
+        ensure!(
+            shown == rendered.len(),
+            "the pages have {shown} sections, and {} are rendered",
+            rendered.len()
+        );
+        Ok(pages)
+    }
+
+    fn render(&self) -> Result<()> {
+        for (path, text) in self.documents()? {
+            let file = Path::new(self.workspace).join(path);
+            fs::write(file, text).with_context(|| format!("cannot write {path}"))?;
+        }
+        Ok(())
     }
 
     fn command(&self) -> Command {

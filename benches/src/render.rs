@@ -9,13 +9,14 @@ pub mod sources;
 pub mod table;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::program::Program;
 use crate::record::Record;
+
+/// The package that measures the library.
+pub(crate) const PACKAGE: &str = env!("CARGO_PKG_NAME");
 
 /// The pages of the library with rendered sections.
 pub(crate) const PAGES: [&str; 7] = [
@@ -29,7 +30,7 @@ pub(crate) const PAGES: [&str; 7] = [
 ];
 
 /// Follows the name of a section at its beginning.
-const BEGIN: &str = ": rendered by limiter-benches -->\n";
+pub(crate) const BEGIN: &str = ": rendered by limiter-benches -->\n";
 
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
@@ -55,36 +56,8 @@ pub(crate) fn overviews(workspace: &Path) -> Result<Sections> {
     ]))
 }
 
-/// Returns the paths and texts of a program's pages, rendered from the committed records.
-///
-/// # Errors
-/// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
-pub fn all(program: &Program) -> Result<Vec<(&'static str, String)>> {
-    let workspace = Path::new(program.workspace);
-    let mut rendered = (program.overviews)(workspace)?;
-    for group in program.groups {
-        rendered.extend((group.sections)(&Record::load_all(group.name, workspace)?));
-    }
-    let page = |&path| {
-        let text = fs::read_to_string(workspace.join(path))
-            .with_context(|| format!("cannot read {path}"))?;
-        Ok((path, fill(&text, &rendered).with_context(|| path)?))
-    };
-    let pages: Vec<_> = program.pages.iter().map(page).collect::<Result<_>>()?;
-    let shown: usize = pages
-        .iter()
-        .map(|(_, text)| text.matches(BEGIN).count())
-        .sum();
-    ensure!(
-        shown == rendered.len(),
-        "the pages have {shown} sections, and {} are rendered",
-        rendered.len()
-    );
-    Ok(pages)
-}
-
 /// Returns a page with its sections replaced.
-fn fill(page: &str, rendered: &Sections) -> Result<String> {
+pub(crate) fn fill(page: &str, rendered: &Sections) -> Result<String> {
     let mut filled = String::new();
     let mut rest = page;
     while let Some((before, after)) = rest.split_once(BEGIN) {
@@ -99,16 +72,4 @@ fn fill(page: &str, rendered: &Sections) -> Result<String> {
         filled += &format!("{before}{BEGIN}\n{text}\n{end}");
     }
     Ok(filled + rest)
-}
-
-/// Writes all documents.
-///
-/// # Errors
-/// As [`all`], and if a file cannot be written.
-pub fn write_all(program: &Program) -> Result<()> {
-    for (path, text) in all(program)? {
-        let file = Path::new(program.workspace).join(path);
-        fs::write(file, text).with_context(|| format!("cannot write {path}"))?;
-    }
-    Ok(())
 }

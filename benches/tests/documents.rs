@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use limiter_benches::LIBRARY;
-use limiter_benches::render::{self, sources};
+use limiter_benches::render::sources;
 
 #[test]
 fn the_documents_agree_with_the_figures() {
-    for (path, text) in render::all(&LIBRARY).expect("the records can be read") {
+    for (path, text) in LIBRARY.documents().expect("the records can be read") {
         let file = Path::new(LIBRARY.workspace).join(path);
         let committed = fs::read_to_string(file).expect("the document can be read");
         assert!(

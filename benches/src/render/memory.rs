@@ -1,10 +1,9 @@
 //! The sections of decisions in memory.
 
-use super::Sections;
 use super::table::{
     LIMITER, beside, column, figure, figure_of_each, goals, number, origin, row, table,
 };
-use crate::group::PACKAGE;
+use super::{PACKAGE, Sections};
 use crate::memory::MEMORY;
 use crate::memory::bytes::FULL;
 use crate::memory::flood::{FLOOD, FLOODED};

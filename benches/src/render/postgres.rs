@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use super::Sections;
 use super::table::{LIMITER, column, figure, number, origin, row, table};
-use crate::group::PACKAGE;
+use super::{PACKAGE, Sections};
 use crate::postgres::{BYTES, CELLS, PACED, WHO, name};
 use crate::record::Record;
 

@@ -1,8 +1,7 @@
 //! The sections of decisions in Redis.
 
-use super::Sections;
 use super::table::{Column, LIMITER, column, figure, goals, number, origin, ratio, row, table};
-use crate::group::PACKAGE;
+use super::{PACKAGE, Sections};
 use crate::lease::{SATURATED, WHO, WORKLOADS};
 use crate::record::Record;
 use crate::redis::scenario::{REDIS, Scenario};

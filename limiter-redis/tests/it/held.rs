@@ -440,7 +440,7 @@ fn redis_holds_exactly_what_the_reference_holds() {
     let seen = RefCell::new(Seen::default());
     for kind in kinds() {
         let config = Config {
-            cases: size(36, 300),
+            cases: size(36, 72),
             max_shrink_iters: 2_000,
             ..Config::with_source_file(file!())
         };

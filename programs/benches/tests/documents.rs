@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use limiter_benches::render::{self, sources};
+use limiter_benches::render::sources;
 use service_benches::SERVICES;
 
 #[test]
 fn the_documents_agree_with_the_figures() {
-    for (path, text) in render::all(&SERVICES).expect("the records can be read") {
+    for (path, text) in SERVICES.documents().expect("the records can be read") {
         let file = Path::new(SERVICES.workspace).join(path);
         let committed = fs::read_to_string(file).expect("the document can be read");
         assert!(
