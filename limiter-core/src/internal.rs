@@ -10,6 +10,7 @@ pub use crate::name::percent_encode;
 use crate::policy::Policy;
 use crate::policy::limit::Limit;
 use crate::policy::parse;
+pub use crate::policy::resolution::RESOLUTIONS;
 use crate::policy::time::Timestamp;
 use crate::store::facts::Facts;
 use crate::store::op::Op;

@@ -8,7 +8,6 @@ mod cancel;
 mod case;
 mod cases;
 mod contention;
-mod damaged;
 mod forgetting;
 mod generated;
 mod golden;
@@ -27,7 +26,7 @@ mod suite;
 mod tasks;
 mod watched;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
@@ -45,13 +44,13 @@ pub use suite::macros as __private;
 
 use sentence::Sentence::C2;
 use suite::run::Run;
-use watched::{Watch, watched};
+use watched::Watched;
 
 /// Checks a phase.
 type Check = for<'r, 'a> fn(&'r mut Run<'a>) -> BoxFuture<'r, ()>;
 
-const PHASES: [(Phase, Check); Phase::ALL.len()] = [
-    (Phase::Golden, |run| Box::pin(golden::run(run))),
+/// All phases, in the order in which they run. The golden traces run last: a failure of any other phase is more specific.
+const PHASES: [(Phase, Check); 11] = [
     (Phase::Cases, |run| Box::pin(cases::run(run))),
     (Phase::LongLog, |run| Box::pin(long_log::run(run))),
     (Phase::StoreClock, |run| Box::pin(store_clock::run(run))),
@@ -62,8 +61,11 @@ const PHASES: [(Phase, Check); Phase::ALL.len()] = [
         Box::pin(generated::exhaustive(run))
     }),
     (Phase::Random, |run| Box::pin(generated::random(run))),
-    (Phase::Contention, |run| Box::pin(contention::run(run))),
+    (Phase::Contention, |run| {
+        Box::pin(contention::run(run, script::TOGETHER))
+    }),
     (Phase::Several, |run| Box::pin(several::run(run))),
+    (Phase::Golden, |run| Box::pin(golden::run(run))),
 ];
 
 impl Suite {
@@ -99,29 +101,36 @@ impl Suite {
         handles: Vec<Arc<S>>,
         late: Option<BoxFuture<'_, SharedStore>>,
     ) -> Result<Report, Failure> {
-        let watch = Watch::new(self.sizes.call);
-        let handles: Vec<SharedStore> = handles
-            .into_iter()
-            .map(|handle| watched(Arc::new(handle), &watch))
-            .collect();
-        let late = late.map(|late| -> BoxFuture<'_, SharedStore> {
-            let watch = Arc::clone(&watch);
-            Box::pin(async move { watched(late.await, &watch) })
-        });
-        let mut phases = self.phases.clone().unwrap_or(Phase::ALL.to_vec());
-        phases
-            .retain(|phase| self.phases.is_some() || handles.len() > 1 || *phase != Phase::Handles);
+        let hung = Arc::new(OnceLock::new());
+        let watched = |store: SharedStore| -> SharedStore {
+            Arc::new(Watched {
+                store,
+                most: self.sizes.call,
+                hung: Arc::clone(&hung),
+            })
+        };
+        let handles = handles.into_iter().map(|handle| watched(Arc::new(handle)));
+        let handles: Vec<SharedStore> = handles.collect();
+        let late = late
+            .map(|late| -> BoxFuture<'_, SharedStore> { Box::pin(async { watched(late.await) }) });
         let mut run = Run::new(self, late);
-        for phase in phases {
+        for (phase, check) in PHASES {
+            let is_wanted = match &self.phases {
+                Some(phases) => phases.contains(&phase),
+                None => phase != Phase::Handles || handles.len() > 1,
+            };
+            if !is_wanted {
+                continue;
+            }
             run.start(phase, &handles);
             if handles.is_empty() {
                 let text = "the list of handles is empty";
                 run.fail(Mismatch::new("no store", &[], text));
-            } else if let Some((_, check)) = PHASES.iter().find(|(other, _)| *other == phase) {
+            } else {
                 check(&mut run).await;
                 run.has_checked();
             }
-            if let Some(text) = watch.hung() {
+            if let Some(text) = hung.get() {
                 run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
             }
             if !run.mismatches.is_empty() {

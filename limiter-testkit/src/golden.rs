@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use std::time::Duration;
 
-use limiter_core::{Decision, Policy, Status};
+use limiter_core::Policy;
 
-use crate::answer::Answer;
 use crate::conformance::script::{self, Script};
 use crate::conformance::{CaseLimiter, Step};
 
@@ -49,55 +47,24 @@ pub struct RowAnswer {
     pub reset_after: u64,
 }
 
-impl From<&Decision> for RowAnswer {
-    fn from(decision: &Decision) -> Self {
-        Self::from(&Answer::from(decision))
-    }
-}
-
-impl From<&Answer> for RowAnswer {
-    fn from(answer: &Answer) -> Self {
-        Self::new(answer.allowed, answer.retry_after, &answer.status)
-    }
-}
-
-impl RowAnswer {
-    pub(crate) fn new(allowed: bool, retry_after: Option<Duration>, status: &Status) -> Self {
-        let micros = |duration: Duration| duration.as_micros() as u64;
-        Self {
-            allowed,
-            limit: status.limit().max(),
-            used: status.used(),
-            remaining: status.remaining(),
-            retry_after: retry_after.map(micros),
-            refill_after: micros(status.refill_after()),
-            reset_after: micros(status.reset_after()),
-        }
-    }
-}
-
-/// Returns the golden traces.
+/// Returns the golden traces, among them bugs of other limiters.
 #[must_use]
 pub fn traces() -> &'static [Trace] {
-    static TRACES: LazyLock<Vec<Trace>> =
-        LazyLock::new(|| parse(include_str!("golden/traces.txt")));
+    static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
+        let texts = [
+            include_str!("golden/traces.txt"),
+            include_str!("golden/known_bugs.txt"),
+        ];
+        let blocks = texts.into_iter().flat_map(|text| text.split("\n\n"));
+        // A test counts the traces and the rows.
+        blocks.filter_map(trace).collect()
+    });
     &TRACES
 }
 
-/// Parses traces that are written like the golden ones. Skips traces that it cannot parse, so count traces and rows.
-#[must_use]
-pub fn parse(text: &str) -> Vec<Trace> {
-    let lines = |block: &'_ str| -> Vec<String> {
-        let lines = block.lines().filter(|line| !line.starts_with('#'));
-        lines.map(str::to_owned).collect()
-    };
-    let blocks = text.split("\n\n").map(lines);
-    blocks.filter_map(|lines| trace(&lines)).collect()
-}
-
-fn trace(lines: &[String]) -> Option<Trace> {
-    let (head, lines) = lines.split_first()?;
-    let mut script = script::head_of(head)?;
+fn trace(block: &str) -> Option<Trace> {
+    let mut lines = block.lines().filter(|line| !line.starts_with('#'));
+    let mut script = script::head_of(lines.next()?)?;
     script.case.limiters = [0, 1]
         .map(|name| CaseLimiter {
             name,

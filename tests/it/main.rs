@@ -1,6 +1,5 @@
 //! The tests of the facade, in one program.
 
-mod known_bugs;
 #[cfg(all(feature = "memory", feature = "redis-cluster"))]
 mod open_store;
 #[cfg(feature = "log")]

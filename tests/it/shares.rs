@@ -1,16 +1,19 @@
-//! The recipes for priorities and for shares, each over 10,000 seeds, against a count of what each window admitted.
+//! The recipes for priorities and for shares, each over 10,000 sequences, against a count of what each window admitted.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exact_limiter::time::{Clock, WithClock};
-use exact_limiter::{Limiter, MemoryStore, Policy, SharedStore, policy};
-use fastrand::Rng;
+use exact_limiter::{Limiter, MemoryStore, Policy, policy};
 use limiter_testkit::{MockClock, worst_window};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
 
-const SEEDS: u64 = 10_000;
 const WINDOW: u64 = 1_000_000;
 
-/// The admissions of one seed: their time in microseconds, their cost and who made them.
+/// The admissions: their time in microseconds, their cost and who made them.
 #[derive(Default)]
 struct Admitted(Vec<(u64, u64, usize)>);
 
@@ -25,101 +28,104 @@ impl Admitted {
 
     /// Returns the cost of the window that admitted most.
     fn worst(&self) -> u64 {
-        let admissions = self
-            .0
-            .iter()
-            .map(|(at, cost, _)| (Duration::from_micros(*at), *cost));
+        let admissions = self.0.iter();
+        let admissions = admissions.map(|(at, cost, _)| (Duration::from_micros(*at), *cost));
         worst_window(admissions, Duration::from_micros(WINDOW))
     }
 }
 
-fn store() -> (SharedStore, MockClock) {
+/// A step: how far the clock is from the end of the last wait or, without one, how far it moves; a caller, a cost, and a coin.
+type Step = (Option<i64>, u64, usize, u64, bool);
+
+type Store = WithClock<Arc<MemoryStore>, MockClock>;
+
+/// Runs 10,000 sequences of forty steps, each with a key of its own.
+fn check(run: impl Fn(&Store, &MockClock, u64, Vec<Step>) -> TestCaseResult) {
+    let step = (
+        prop::option::of(-1..=1_i64),
+        0..200_000_u64,
+        0..3_usize,
+        1..=3_u64,
+        prop::bool::weighted(0.125),
+    );
+    let config = ProptestConfig {
+        cases: 10_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     let clock = MockClock::new();
-    let store = WithClock::new(MemoryStore::new(), clock.clone());
-    (std::sync::Arc::new(store), clock)
-}
-
-/// Moves the clock: by the wait of the last denial or next to it, or by any time.
-fn advance(clock: &MockClock, random: &mut Rng, wait: Option<Duration>) {
-    let any = Duration::from_micros(random.u64(0..200_000));
-    let near = wait.map(|wait| match random.u8(0..3) {
-        0 => wait - Duration::from_micros(1),
-        1 => wait,
-        _ => wait + Duration::from_micros(1),
+    let store = WithClock::new(Arc::default(), clock.clone());
+    let key = Cell::new(0);
+    let ran = TestRunner::new(config).run(&vec(step, 40), |steps| {
+        key.set(key.get() + 1);
+        run(&store, &clock, key.get(), steps)
     });
-    clock.advance(near.filter(|_| random.bool()).unwrap_or(any));
+    ran.unwrap();
 }
 
-#[tokio::test]
-async fn only_a_full_window_denies_an_important_call() {
+/// Moves the clock, and returns its time.
+fn advance(clock: &MockClock, (near, any): (Option<i64>, u64), wait: Option<Duration>) -> u64 {
+    let near = near.zip(wait);
+    let near = near.map(|(near, wait)| (wait.as_micros() as u64).saturating_add_signed(near));
+    clock.advance(Duration::from_micros(near.unwrap_or(any)));
+    clock.now().as_micros()
+}
+
+#[test]
+fn only_a_full_window_denies_an_important_call() {
     static LOW: Policy = policy!("8/1s");
-    let (store, clock) = store();
-    let api = Limiter::new("api", policy!("10/1s"), store);
-    let mut denials = [0_u32; 2];
-    for seed in 0..SEEDS {
-        let random = &mut Rng::with_seed(seed);
-        let mut admitted = Admitted::default();
-        let mut wait = None;
-        for _ in 0..40 {
-            advance(&clock, random, wait);
-            let now = clock.now().as_micros();
-            let is_low = random.bool();
-            let cost = random.u64(1..=3);
-            let call = api.acquire(seed).cost(cost);
+    let denials = [const { Cell::new(0_u32) }; 2];
+    check(|store, clock, key, steps| {
+        let api = Limiter::new("api", policy!("10/1s"), store.clone());
+        let (mut admitted, mut wait) = (Admitted::default(), None);
+        for (near, any, caller, cost, is_refunded) in steps {
+            let now = advance(clock, (near, any), wait);
+            let is_low = caller == 0;
+            let call = api.acquire(key).cost(cost);
             let call = if is_low { call.policy(&LOW) } else { call };
-            let permit = call.permit().await.unwrap();
-            wait = permit.decision().retry_after();
+            let decision = call.now().unwrap();
+            wait = decision.retry_after();
             let max = if is_low { 8 } else { 10 };
-            let fits = admitted.used(now, None) + cost <= max;
-            assert_eq!(wait.is_none(), fits, "seed {seed}");
-            let Ok(permit) = permit.into_result() else {
-                denials[usize::from(is_low)] += 1;
-                continue;
-            };
-            if random.u8(0..8) == 0 {
-                assert!(permit.refund().await.unwrap().applied());
-            } else {
+            prop_assert_eq!(wait.is_none(), admitted.used(now, None) + cost <= max);
+            let denials = &denials[usize::from(is_low)];
+            denials.set(denials.get() + u32::from(wait.is_some()));
+            let receipt = decision.receipt().filter(|_| wait.is_none());
+            if let Some(receipt) = receipt.filter(|_| is_refunded) {
+                prop_assert!(api.refund(key, receipt).now().unwrap().applied());
+            } else if wait.is_none() {
                 admitted.0.push((now, cost, 0));
             }
         }
-        assert!(admitted.worst() <= 10, "seed {seed}");
-    }
-    assert!(
-        denials.iter().all(|denials| *denials > 10_000),
-        "{denials:?}"
-    );
+        prop_assert!(admitted.worst() <= 10);
+        Ok(())
+    });
+    assert!(denials.iter().all(|denials| denials.get() > 10_000));
 }
 
-#[tokio::test]
-async fn a_share_is_never_denied_and_all_together_never_exceed_the_limit() {
+#[test]
+fn a_share_is_never_denied_and_all_together_never_exceed_the_limit() {
     // 2 + 3 + 1 are guaranteed, 4 are for everybody.
     static SHARES: [Policy; 3] = [policy!("2/1s"), policy!("3/1s"), policy!("1/1s")];
     const POOL: u64 = 4;
-    let (store, clock) = store();
-    let shares = Limiter::new("share", policy!("3/1s"), store.clone());
-    let pool = Limiter::new("pool", policy!("4/1s"), store);
-    let mut fullest = 0;
-    let mut denials = 0;
-    for seed in 0..SEEDS {
-        let random = &mut Rng::with_seed(seed);
-        let [mut own, mut shared] = [Admitted::default(), Admitted::default()];
+    let (fullest, denials) = (Cell::new(0), Cell::new(0));
+    check(|store, clock, key, steps| {
+        let shares = Limiter::new("share", policy!("3/1s"), store.clone());
+        let pool = Limiter::new("pool", policy!("4/1s"), store.clone());
+        let mut own = Admitted::default();
+        let mut shared = Admitted::default();
         let mut all = Admitted::default();
         let mut wait = None;
-        for _ in 0..40 {
-            advance(&clock, random, wait);
-            let now = clock.now().as_micros();
-            let tenant = random.usize(0..3);
+        for (near, any, tenant, ..) in steps {
+            let now = advance(clock, (near, any), wait);
             let share = SHARES[tenant].smallest_max();
-            let first = shares
-                .acquire((seed, tenant as u64))
-                .policy(&SHARES[tenant]);
-            let first = first.await.unwrap().retry_after();
+            let first = shares.acquire((key, tenant as u64)).policy(&SHARES[tenant]);
+            let first = first.now().unwrap().retry_after();
             let by = Some(tenant);
-            assert_eq!(first.is_none(), own.used(now, by) < share, "seed {seed}");
+            prop_assert_eq!(first.is_none(), own.used(now, by) < share);
             wait = None;
             if let Some(first) = first {
-                let second = pool.acquire(seed).await.unwrap().retry_after();
-                assert_eq!(second.is_none(), shared.used(now, None) < POOL, "{seed}");
+                let second = pool.acquire(key).now().unwrap().retry_after();
+                prop_assert_eq!(second.is_none(), shared.used(now, None) < POOL);
                 wait = second.map(|second| first.min(second));
                 if second.is_none() {
                     shared.0.push((now, 1, tenant));
@@ -130,12 +136,13 @@ async fn a_share_is_never_denied_and_all_together_never_exceed_the_limit() {
             if wait.is_none() {
                 all.0.push((now, 1, tenant));
             } else {
-                denials += 1;
-                assert!(all.used(now, by) >= share, "seed {seed}: below its share");
+                denials.set(denials.get() + 1);
+                prop_assert!(all.used(now, by) >= share, "below its share");
             }
         }
-        assert!(all.worst() <= 10, "seed {seed}");
-        fullest = fullest.max(all.worst());
-    }
-    assert!(fullest == 10 && denials > 10_000, "{fullest}, {denials}");
+        prop_assert!(all.worst() <= 10);
+        fullest.set(fullest.get().max(all.worst()));
+        Ok(())
+    });
+    assert!(fullest.get() == 10 && denials.get() > 10_000);
 }

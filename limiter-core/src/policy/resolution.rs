@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The lengths in microseconds and as text, by code. Code 0 means none. Each divides the next, so the cells of all policies nest.
-pub(crate) const RESOLUTIONS: [(u64, &str); 14] = [
+pub const RESOLUTIONS: [(u64, &str); 14] = [
     (0, "none"),
     (1, "1us"),
     (10, "10us"),

@@ -1,20 +1,21 @@
-//! Makes a model's calls on a store.
+//! Makes calls on a store: on the store under test, or on the reference.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-use limiter_core::store::{At, JointOp, LogKey, Mode, Op, decide};
-use limiter_core::{
-    Decision, Error, ErrorKind, Limiter, Name, Receipt, Settled, SharedStore, WindowStore as _,
+use limiter_core::store::{
+    At, Change, EntryId, Facts, JointOp, LogKey, Mode, Op, Settlement, decide,
 };
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, Receipt, WindowStore};
 
-use super::case::{Case, Verb};
-use super::model::{Call, LogId, Model};
+use super::case::{Case, CaseId, Verb};
+use super::model::{Call, LogId};
 use super::result::{CallResult, RawFacts};
 
 /// The keys and names of a case's logs in a store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreKeys {
+    /// By number. A key that is missing is its number.
     pub(crate) keys: BTreeMap<u8, Vec<u8>>,
     /// By number. Numbers after the end have the default names.
     pub(crate) names: Vec<Name>,
@@ -31,16 +32,14 @@ impl StoreKeys {
 
     /// Maps the keys of a case.
     pub(crate) fn of(case: &Case, key: impl Fn(u8) -> Vec<u8>) -> Self {
-        let keys = case
-            .steps
-            .iter()
-            .map(|step| step.on.unwrap_or_default().key);
-        Self::new(keys, key)
+        let places = case.steps.iter().map(|step| step.on.unwrap_or_default());
+        Self::new(places.map(|place| place.key), key)
     }
 
-    pub(crate) fn log(&self, log: LogId) -> LogKey<'_> {
+    pub(crate) fn log<'a>(&'a self, log: &'a LogId) -> LogKey<'a> {
         let name = self.names.get(usize::from(log.name)).copied();
-        let key = self.keys.get(&log.key).map_or(&[][..], Vec::as_slice);
+        let number = std::slice::from_ref(&log.key);
+        let key = self.keys.get(&log.key).map_or(number, Vec::as_slice);
         LogKey::new(name.unwrap_or_else(|| log.name()), key)
     }
 }
@@ -48,11 +47,11 @@ impl StoreKeys {
 /// The method through which a store decides. A store may implement each separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Through a [`Limiter`], as an application does.
+    /// Through a [`Limiter`], as an application does, if the operation has a limiter's policy.
     Limiter,
-    /// By [`apply`](limiter_core::WindowStore::apply), from the facts.
+    /// By [`apply`](WindowStore::apply), from the facts.
     Facts,
-    /// By [`try_decide`](limiter_core::WindowStore::try_decide), if the store supports it.
+    /// By [`try_decide`](WindowStore::try_decide), if the store supports it.
     AtOnce,
 }
 
@@ -62,8 +61,8 @@ impl Route {
     }
 }
 
-/// The state shared by all calls of a sequence.
-#[derive(Clone)]
+/// The state shared by all calls of a sequence on one store.
+#[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) store_keys: StoreKeys,
     /// The source of the sequence's fresh ids.
@@ -73,105 +72,150 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(store_keys: StoreKeys) -> Self {
+    pub(crate) fn new(store_keys: StoreKeys, salt: u128) -> Self {
         Self {
             store_keys,
-            salt: salt(),
+            salt,
             receipts: BTreeMap::new(),
         }
     }
 
-    /// Makes the call of a step on `store`.
-    pub(crate) async fn call(
+    /// Makes a call, or several as one, each with its step. `None` if the store cannot make them as one.
+    pub(crate) async fn call<S: WindowStore + Clone>(
         &mut self,
-        store: &SharedStore,
-        model: &Model,
-        step: usize,
-        call: &Call,
-        route: Route,
-    ) -> CallResult {
-        let result = self.try_call(store, model, step, call, route).await;
-        result.unwrap_or_else(|error| CallResult::Failed(error.kind(), format!("{error:?}")))
-    }
-
-    /// Makes calls on `store` as one. `None` if the store cannot.
-    pub(crate) async fn call_joint(
-        &mut self,
-        store: &SharedStore,
-        model: &Model,
+        store: &S,
+        policies: &[Policy],
         calls: &[(usize, Call)],
+        route: Route,
     ) -> Option<Vec<CallResult>> {
-        let failed = |error: &Error| CallResult::Failed(error.kind(), format!("{error:?}"));
-        let entry = |step| self.receipts.get(&step).map(Receipt::entry);
-        let ops = calls.iter().filter_map(|(_, call)| {
-            let log = self.store_keys.log(call.log);
-            call.joint_op_on(&model.policies, log, self.salt, entry)
-        });
-        let ops: Vec<JointOp<'_>> = ops.collect();
-        let all = match store.apply_all(&ops).await {
-            Ok(all) => all?,
-            Err(error) => return Some(vec![failed(&error); calls.len()]),
+        let made = match calls {
+            [(step, call)] => {
+                let alone = self.call_alone(store, policies, *step, call, route).await;
+                alone.map(|result| Some(vec![result]))
+            }
+            _ => self.call_joint(store, policies, calls).await,
         };
-        if all.len() != ops.len() {
-            let text = format!("{} results for {} operations", all.len(), ops.len());
-            let error = Error::new(ErrorKind::Inconsistent, text);
-            return Some(vec![failed(&error); calls.len()]);
-        }
-        let mut results = Vec::new();
-        let mut receipts = Vec::new();
-        for (((step, _), joint), facts) in calls.iter().zip(&ops).zip(all) {
-            let decided = facts.and_then(|facts| {
-                let op = joint.answered_by(&facts);
-                facts.verify(&op)?;
-                let raw_facts = RawFacts::from(&facts);
-                Ok((decide(&op, facts), raw_facts))
-            });
-            results.push(match decided {
-                Ok((decision, raw_facts)) => {
-                    receipts.extend(decision.receipt().map(|receipt| (*step, receipt)));
-                    CallResult::decided(&decision, Some(raw_facts))
-                }
-                Err(error) => failed(&error),
-            });
-        }
-        self.receipts.extend(receipts);
-        Some(results)
+        made.unwrap_or_else(|error| Some(vec![CallResult::failed(&error); calls.len()]))
     }
 
-    async fn try_call(
+    /// Returns the id of an entry. `None` if the step returned no receipt.
+    pub(crate) fn id(&self, id: CaseId) -> Option<EntryId> {
+        Some(EntryId::from_u128(match id {
+            CaseId::Fresh(number) => self.salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
+            CaseId::Exactly(id) => id,
+            CaseId::EntryOf(step) => return self.receipts.get(&step).map(Receipt::entry),
+        }))
+    }
+
+    /// Returns the operation of an acquire, a peek or a record.
+    pub(crate) fn op<'a>(&'a self, policies: &'a [Policy], call: &'a Call) -> Option<Op<'a>> {
+        let Verb::Run(mode) = call.step.verb else {
+            return None;
+        };
+        let log = self.store_keys.log(&call.log);
+        let mut op = Op::new(mode, log.key, &policies[call.policy])
+            .with_name(log.name)
+            .with_cost(call.step.cost);
+        op.at = call.at;
+        op.id = call.step.id.and_then(|id| self.id(id));
+        op.limiter_policy = call.limiter_policy.map(|policy| &policies[policy]);
+        Some(op)
+    }
+
+    /// Returns the settlement or the renewal of a receipt. `None` without one.
+    fn settlement<'a>(
+        &'a self,
+        policies: &'a [Policy],
+        call: &'a Call,
+        issuer: usize,
+    ) -> Option<Settlement<'a>> {
+        let receipt = *self.receipts.get(&issuer)?;
+        let log = self.store_keys.log(&call.log);
+        let mut settlement = Settlement::new(log, &policies[call.policy], receipt, call.step.cost);
+        settlement.at = call.at;
+        settlement.limiter_policy = call.limiter_policy.map(|policy| &policies[policy]);
+        if let Verb::Renew(_) = call.step.verb {
+            let id = call.step.id.and_then(|id| self.id(id));
+            settlement.change = Change::Renew { id };
+        }
+        Some(settlement)
+    }
+
+    async fn call_alone<S: WindowStore + Clone>(
         &mut self,
-        store: &SharedStore,
-        model: &Model,
+        store: &S,
+        policies: &[Policy],
         step: usize,
         call: &Call,
         route: Route,
     ) -> Result<CallResult, Error> {
-        let log = self.store_keys.log(call.log);
-        let entry = |step| self.receipts.get(&step).map(Receipt::entry);
-        if let Some(mut op) = call.op(&model.policies, log, self.salt, entry) {
-            op.hints.is_status = op.mode == Mode::Peek && step % 2 == 1;
-            let (decision, raw_facts) = decided(store, op, route).await?;
-            if let Some(receipt) = decision.receipt() {
-                self.receipts.insert(step, receipt);
+        let (result, receipt) = match call.step.verb {
+            Verb::Run(_) => {
+                let Some(mut op) = self.op(policies, call) else {
+                    return Err(Error::new(ErrorKind::Inconsistent, "no operation"));
+                };
+                op.hints.is_status = op.mode == Mode::Peek && step % 2 == 1;
+                let (decision, raw_facts) = decided(store, op, route).await?;
+                let result = CallResult::decided(&decision, raw_facts);
+                (result, decision.receipt())
             }
-            return Ok(CallResult::decided(&decision, raw_facts));
-        }
-        let Some(issuer) = call.issuer() else {
-            let there_was_a_log = store.reset(log).await?;
-            return Ok(CallResult::Reset { there_was_a_log });
+            Verb::Settle(issuer) | Verb::Renew(issuer) => {
+                let Some(settlement) = self.settlement(policies, call, issuer) else {
+                    let text = format!("step {issuer} returned no receipt to settle");
+                    return Err(Error::new(ErrorKind::Inconsistent, text));
+                };
+                let facts = store.settle(settlement).await?;
+                facts.verify(&settlement)?;
+                CallResult::settled(&settlement, facts)
+            }
+            Verb::Reset => {
+                let there_was_a_log = store.reset(self.store_keys.log(&call.log)).await?;
+                (CallResult::Reset { there_was_a_log }, None)
+            }
         };
-        let Some(receipt) = self.receipts.get(&issuer) else {
-            let text = format!("step {issuer} returned no receipt to settle");
+        self.receipts.extend(receipt.map(|receipt| (step, receipt)));
+        Ok(result)
+    }
+
+    async fn call_joint<S: WindowStore>(
+        &mut self,
+        store: &S,
+        policies: &[Policy],
+        calls: &[(usize, Call)],
+    ) -> Result<Option<Vec<CallResult>>, Error> {
+        let this = &*self;
+        let ops = calls.iter().filter_map(|(_, call)| {
+            // A store receives what `Op::checked` returns.
+            let op = this.op(policies, call)?.checked().ok()?;
+            Some(JointOp {
+                op,
+                is_advisory: call.step.joint.is_advisory,
+                keeps_charge: call.step.joint.keeps_charge,
+            })
+        });
+        let ops: Vec<JointOp<'_>> = ops.collect();
+        let Some(all) = store.apply_all(&ops).await? else {
+            return Ok(None);
+        };
+        if all.len() != ops.len() {
+            let text = format!("{} results for {} operations", all.len(), ops.len());
             return Err(Error::new(ErrorKind::Inconsistent, text));
-        };
-        let settlement = call.settlement(&model.policies, log, *receipt, self.salt);
-        let facts = store.settle(settlement).await?;
-        facts.verify(&settlement)?;
-        let renewed = Settled::new(&settlement, facts.clone()).receipt();
-        if let (Verb::Renew(_), Some(receipt)) = (call.step.verb, renewed) {
-            self.receipts.insert(step, receipt);
         }
-        Ok(CallResult::settled(&settlement, facts))
+        let mut receipts = Vec::new();
+        let each = calls.iter().zip(&ops).zip(all);
+        let results = each.map(|(((step, _), joint), facts)| {
+            let decided = facts.and_then(|facts| from_facts(&joint.answered_by(&facts), facts));
+            decided.map_or_else(
+                |error| CallResult::failed(&error),
+                |(decision, raw_facts)| {
+                    receipts.extend(decision.receipt().map(|receipt| (*step, receipt)));
+                    CallResult::decided(&decision, raw_facts)
+                },
+            )
+        });
+        let results = results.collect();
+        self.receipts.extend(receipts);
+        Ok(Some(results))
     }
 }
 
@@ -181,11 +225,14 @@ pub(crate) fn salt() -> u128 {
     u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
 }
 
-pub(crate) async fn decided(
-    store: &SharedStore,
+/// A decision, and what it lacks if it was made from facts.
+type Decided = (Decision, Option<RawFacts>);
+
+pub(crate) async fn decided<S: WindowStore + Clone>(
+    store: &S,
     op: Op<'_>,
     route: Route,
-) -> Result<(Decision, Option<RawFacts>), Error> {
+) -> Result<Decided, Error> {
     let decided = match (route, op.limiter_policy) {
         (Route::Limiter, Some(default)) => {
             let limiter = Limiter::new(op.log.name, default.clone(), store.clone());
@@ -201,7 +248,7 @@ pub(crate) async fn decided(
 }
 
 /// Decides through a limiter, as an application does.
-async fn by_limiter(limiter: &Limiter<SharedStore>, op: Op<'_>) -> Result<Decision, Error> {
+async fn by_limiter<S: WindowStore>(limiter: &Limiter<S>, op: Op<'_>) -> Result<Decision, Error> {
     macro_rules! call {
         ($verb:ident) => {{
             let mut request = limiter.$verb(op.log.key).policy(op.policy).cost(op.cost);
@@ -222,13 +269,13 @@ async fn by_limiter(limiter: &Limiter<SharedStore>, op: Op<'_>) -> Result<Decisi
 }
 
 /// Decides from the facts.
-pub(crate) async fn by_facts(
-    store: &SharedStore,
-    op: Op<'_>,
-) -> Result<(Decision, Option<RawFacts>), Error> {
+pub(crate) async fn by_facts<S: WindowStore>(store: &S, op: Op<'_>) -> Result<Decided, Error> {
     let op = op.checked()?;
-    let facts = store.apply(op).await?;
-    facts.verify(&op)?;
+    from_facts(&op, store.apply(op).await?)
+}
+
+fn from_facts(op: &Op<'_>, facts: Facts) -> Result<Decided, Error> {
+    facts.verify(op)?;
     let raw_facts = RawFacts::from(&facts);
-    Ok((decide(&op, facts), Some(raw_facts)))
+    Ok((decide(op, facts), Some(raw_facts)))
 }

@@ -4,11 +4,9 @@ mod polls;
 
 use std::time::Duration;
 
-use futures::channel::oneshot;
-
 use super::caller::Route;
 use super::mismatch::Mismatch;
-use super::script::{self, Script};
+use super::script::{self, Clock, Script};
 use super::sentence::Sentence::C2;
 use super::session::Session;
 use super::suite::run::Run;
@@ -26,43 +24,30 @@ fn later_calls(run: &Run<'_>) -> Duration {
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     polls::run(run).await;
-    let at_given_times = run
-        .scripts(script::DROPPED)
-        .into_iter()
-        .map(|script| (script, true));
-    let at_the_stores_clock = run.scripts(script::DROPPED_AT_THE_STORES_CLOCK);
-    for (script, is_given) in at_given_times.chain(
-        at_the_stores_clock
-            .into_iter()
-            .map(|script| (script, false)),
-    ) {
+    for script in run.scripts(script::DROPPED) {
         // After 0, 1, 2, … polls until the call finishes. If it had to wait, also after several delays.
-        let (polls, mut has_waited, mut finished) =
-            ((0..=MAX_POLLS).map(DropAfter::Polls), false, false);
+        let (mut has_waited, mut finished) = (false, false);
+        let polls = (0..=MAX_POLLS).map(DropAfter::Polls);
         for after in polls.chain(POLL_MICROS.map(DropAfter::Micros)) {
             let is_delay = matches!(after, DropAfter::Micros(_));
             if finished && (!is_delay || !has_waited) {
                 continue;
             }
-            match once(run, &script, is_given, after).await {
-                Some((done, result)) => {
-                    if let Err(mismatch) = result {
-                        let circumstance = format!(", whose future is dropped after {after}");
-                        run.fail(script.cited(mismatch).under(&circumstance, &[]));
-                    }
-                    finished = done;
-                    has_waited |= !done && matches!(after, DropAfter::Polls(1..));
-                }
-                None => {
-                    let title = format!("{} whose future is dropped after {after}", script.name);
-                    let most = later_calls(run);
-                    let text = format!(
-                        "after that, calls on the same key and on another key did not return within {most:?}"
-                    );
-                    // A store that hangs once would hang again.
-                    return run.fail(Mismatch::new(title, &[C2], text));
-                }
+            let Some((done, result)) = once(run, script.clone(), after).await else {
+                let title = format!("{} whose future is dropped after {after}", script.name);
+                let most = later_calls(run);
+                let text = format!(
+                    "after that, calls on the same key and on another key did not return within {most:?}"
+                );
+                // A store that hangs once would hang again.
+                return run.fail(Mismatch::new(title, &[C2], text));
+            };
+            if let Err(mismatch) = result {
+                let circumstance = format!(", whose future is dropped after {after}");
+                run.fail(script.cited(mismatch).under(&circumstance, &[]));
             }
+            finished = done;
+            has_waited |= !done && matches!(after, DropAfter::Polls(1..));
         }
     }
 }
@@ -70,16 +55,14 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 /// Runs a script and drops one call. Returns `true` if that call had already finished, and `None` if later calls do not return.
 async fn once(
     run: &mut Run<'_>,
-    script: &Script,
-    is_given: bool,
+    mut script: Script,
     after: DropAfter,
 ) -> Option<(bool, Result<(), Mismatch>)> {
     let mut session = Session::new(run, &script.case, 0);
     (session.route, session.sweep) = (Some(Route::Facts), run.suite.sweep.clone());
     let dropped = script.dropped.unwrap_or(0);
     let steps = script.case.steps.len();
-    let mut script = script.clone();
-    if is_given {
+    if !matches!(script.clock, Clock::Store) {
         script.give_times();
     }
     if let Err(mismatch) = session.script(&script, 0..dropped, 1_000).await {
@@ -93,7 +76,6 @@ async fn once(
         Ok(finished) => finished,
         Err(mismatch) => return Some((false, Err(mismatch))),
     };
-    let (send, receive) = oneshot::channel();
     let task = tokio::spawn(async move {
         // The log is one of two, and each peek shows which.
         session.peeks = true;
@@ -101,13 +83,10 @@ async fn once(
         if result.is_ok() {
             result = session.script(&script, later, 1_000).await;
         }
-        _ = send.send((session, result));
+        (session, result)
     });
-    let answered = async {
-        task.await.ok()?;
-        receive.await.ok()
-    };
-    let (session, result) = within(later_calls(run), answered).await??;
+    let made = within(later_calls(run), task).await?;
+    let (session, result) = made.ok()?;
     run.count(session.calls());
     if !finished {
         // The dropped call may still arrive.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use limiter_core::store::{EntryId, Mode};
+use limiter_core::store::Mode;
 use limiter_core::{Policy, Timestamp};
 
 /// A sequence of operations on a few keys through a few limiters on one store.
@@ -94,25 +94,10 @@ pub enum CaseId {
     EntryOf(usize),
 }
 
-impl CaseId {
-    /// Returns the id in a run whose fresh ids derive from `salt`. `entry` returns the entry that a step returned.
-    pub(crate) fn entry_id(
-        self,
-        salt: u128,
-        entry: impl Fn(usize) -> Option<EntryId>,
-    ) -> Option<EntryId> {
-        Some(EntryId::from_u128(match self {
-            Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
-            Self::Exactly(id) => id,
-            Self::EntryOf(step) => return entry(step),
-        }))
-    }
-}
-
 impl Step {
     /// Returns a step with the first policy, without an id, at the time of the step before it.
     #[must_use]
-    pub const fn new(verb: Verb, cost: u64) -> Self {
+    pub fn new(verb: Verb, cost: u64) -> Self {
         Self {
             after: 0,
             verb,
@@ -120,16 +105,12 @@ impl Step {
             policy: 0,
             cost,
             id: None,
-            joint: Joint {
-                with_previous: false,
-                is_advisory: false,
-                keeps_charge: false,
-            },
+            joint: Joint::default(),
         }
     }
 
     /// Returns the step that this one refers to.
-    fn refers_to(&mut self) -> Option<&mut usize> {
+    pub(crate) fn refers_to(&mut self) -> Option<&mut usize> {
         match (&mut self.verb, &mut self.id) {
             (Verb::Settle(step) | Verb::Renew(step), _) | (_, Some(CaseId::EntryOf(step))) => {
                 Some(step)

@@ -11,12 +11,12 @@ use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
 
 use super::caller::{Caller, Route, StoreKeys, salt};
-use super::case::{Step, Verb};
+use super::case::Verb;
 use super::mismatch::{Mismatch, describe};
 use super::model::{Call, LogId, Model};
 use super::policies::START;
-use super::script::{self, Clock, Script};
-use super::sentence::Sentence::L12;
+use super::result::CallResult;
+use super::script::{Clock, Script};
 use super::session::Session;
 use super::suite::run::Run;
 use super::tasks::{self, sleep};
@@ -25,21 +25,19 @@ use order::{Made, Order, Search};
 /// The number of tasks with separate keys.
 const OWN_KEYS: usize = 200;
 
-/// Runs every script in several rounds, with the tasks spread over the handles.
-pub(crate) async fn run(run: &mut Run<'_>) {
+/// Runs every script of a text in several rounds, with the tasks spread over the handles.
+pub(crate) async fn run(run: &mut Run<'_>, text: &str) {
     for _ in 0..run.suite.sizes.rounds {
-        for script in run.scripts(script::TOGETHER) {
-            let title = format!(
-                "{} concurrent tasks: {}",
-                run.suite.sizes.tasks, script.name
-            );
+        for script in run.scripts(text) {
+            let tasks = run.suite.sizes.tasks;
+            let title = format!("{tasks} concurrent tasks: {}", script.name);
             let script = Arc::new(script);
             if let Err(text) = together(run, &script).await {
                 // If one task also fails, tasks that overlap are not the reason.
                 let case = script.case.repeated(script.alone);
                 let alone = Session::new(run, &case, 0).replay(&case).await;
                 run.fail(match alone {
-                    Ok(_) => Mismatch::new(title, &[L12], text),
+                    Ok(_) => Mismatch::new(title, &script.citations[0], text),
                     Err(mismatch) => mismatch.titled(format!("one task: {}", script.name)),
                 });
             }
@@ -62,13 +60,16 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
         let mut turn = Turn {
             script: Arc::clone(script),
             model: Model::new(&script.case),
-            caller: Caller::new(store_keys),
+            caller: Caller::new(store_keys, salt()),
             alone: Vec::new(),
             clock: AtomicU64::new(START),
         };
         let mut caller = turn.caller.clone();
         let alone = turn.make(run.store(), &mut caller, 0, 0..script.alone);
         turn.alone = alone.await;
+        if let (Some(damage), Some(log)) = (&run.suite.damage, turn.damaged()) {
+            damage(caller.store_keys.log(&log)).await;
+        }
         turn.caller = caller;
         turns.push(turn);
     }
@@ -120,75 +121,98 @@ impl Turn {
         steps: Range<usize>,
     ) -> Vec<Made> {
         let mut made = Vec::new();
-        for number in steps {
-            // Tasks differ in the costs to which they settle, and in all keys but the first.
-            let mut step = self.script.case.steps[number];
-            if let Some(place) = &mut step.on {
-                place.key *= 1 + (task % OWN_KEYS) as u8;
+        let is_alone = steps.start < self.script.alone;
+        let mut next = steps.start;
+        while next < steps.end {
+            let members = self.script.case.call_at(next);
+            next = members.end;
+            let calls =
+                members.filter_map(|number| Some((number, self.step(caller, task, number)?)));
+            let calls: Vec<(usize, Call)> = calls.collect();
+            if calls.is_empty() {
+                continue;
             }
-            let first = LogId { name: 0, key: 0 };
-            let call = match step.verb {
-                Verb::Settle(issuer) | Verb::Renew(issuer)
-                    if !caller.receipts.contains_key(&issuer) =>
-                {
-                    continue;
-                }
-                Verb::Settle(_) | Verb::Renew(_) => {
-                    step.cost += if step.cost == 0 { 0 } else { task as u64 };
-                    Some(Call {
-                        step: Step { on: None, ..step },
-                        ..Call::new(step.verb, first, 0, At::StoreClock)
-                    })
-                }
-                _ => self.model.call(step, At::StoreClock),
-            };
-            let Some(call) = call else { continue };
-            let is_alone = number < self.script.alone;
             // Without pauses, the tasks keep in step, and some pairs of calls never overlap.
             let pause = salt() as u64 % 4_800;
             if !is_alone && pause < 300 {
                 sleep(Duration::from_micros(pause)).await;
             }
-            let of = (if is_alone { 0 } else { task }, number);
-            made.push(self.call(store, caller, of, call).await);
+            made.push(self.call(store, caller, task, calls).await);
         }
         made
+    }
+
+    /// Returns the call of a task's step.
+    fn step(&self, caller: &Caller, task: usize, number: usize) -> Option<Call> {
+        // Tasks differ in the costs to which they settle, and in all keys but the first.
+        let mut step = self.script.case.steps[number];
+        if let Some(place) = &mut step.on {
+            place.key *= 1 + (task % OWN_KEYS) as u8;
+        }
+        let (Verb::Settle(issuer) | Verb::Renew(issuer)) = step.verb else {
+            return self.model.call(step, At::StoreClock);
+        };
+        caller.receipts.get(&issuer)?;
+        step.cost += if step.cost == 0 { 0 } else { task as u64 };
+        step.on = None;
+        let first = LogId { name: 0, key: 0 };
+        Some(Call {
+            step,
+            ..Call::new(step.verb, first, 0, At::StoreClock)
+        })
     }
 
     async fn call(
         &self,
         store: &SharedStore,
         caller: &mut Caller,
-        of: (usize, usize),
-        mut call: Call,
+        task: usize,
+        mut calls: Vec<(usize, Call)>,
     ) -> Made {
         let given = |micros| At::Given(Timestamp::from_micros_saturating(micros));
-        call.at = match self.script.clock {
+        let at = match self.script.clock {
             Clock::Store => At::StoreClock,
             Clock::StandsStill => given(START),
             Clock::Ticks => given(self.clock.fetch_add(1, Ordering::Relaxed)),
         };
-        let route = Route::in_turn(of.0 + of.1);
-        let got = caller.call(store, &self.model, of.1, &call, route).await;
+        for (_, call) in &mut calls {
+            call.at = at;
+        }
+        let route = Route::in_turn(task + calls[0].0);
+        let policies = &self.model.policies;
+        let got = caller.call(store, policies, &calls, route).await;
+        let stated = got.iter().flatten().find_map(CallResult::clock);
+        for (_, call) in &mut calls {
+            *call = call.happened(stated.unwrap_or_default());
+        }
         Made {
-            of,
-            call: call.happened(got.clock().unwrap_or_default()),
-            receipt: caller.receipts.get(&of.1).copied(),
+            task,
+            receipts: caller.receipts.clone(),
+            calls,
             got,
         }
     }
 
+    /// Returns the log that becomes unreadable before the tasks start.
+    fn damaged(&self) -> Option<LogId> {
+        let step = self.script.case.steps[self.script.damaged?];
+        Some(self.model.call(step, At::StoreClock)?.log)
+    }
+
     /// Looks at all entries of every log, and removes the logs.
     async fn end(&self, store: &SharedStore, calls: &[Vec<Made>]) -> Vec<Made> {
-        let mut logs: Vec<LogId> = calls.iter().flatten().map(|made| made.call.log).collect();
+        let made = calls.iter().flatten().flat_map(|made| &made.calls);
+        let mut logs: Vec<LogId> = made.map(|(_, call)| call.log).collect();
         logs.sort_unstable();
         logs.dedup();
         let mut made = Vec::new();
         for log in logs {
             let peek = self.model.peek_all(log, At::StoreClock);
             for call in [peek, Call::reset(log, At::StoreClock)] {
-                let of = (calls.len(), self.script.case.steps.len() + made.len());
-                made.push(self.call(store, &mut self.caller.clone(), of, call).await);
+                let step = self.script.case.steps.len() + made.len();
+                let calls = vec![(step, call)];
+                let caller = &mut self.caller.clone();
+                made.push(self.call(store, caller, calls.len(), calls).await);
             }
         }
         made
@@ -197,10 +221,11 @@ impl Turn {
     /// Finds an order of the calls, each task's in its own order, that explains every result.
     fn explain(&self, calls: &[Vec<Made>], end: &[Made]) -> Result<(), String> {
         let start = Order::new(&self.model);
-        let Some(order) = self.alone.iter().try_fold(start, Order::then) else {
+        let Some(mut order) = self.alone.iter().try_fold(start, Order::then) else {
             let calls = self.describe(&self.alone);
             return Err(format!("before the tasks started:\n{calls}"));
         };
+        order.model.damaged = self.damaged();
         let tasks: Vec<&[Made]> = calls.iter().map(Vec::as_slice).collect();
         if Search::default().explains(&order, &tasks, end) {
             return Ok(());
@@ -214,14 +239,18 @@ impl Turn {
         Err(text + "afterwards:\n" + &self.describe(end))
     }
 
-    fn describe(&self, calls: &[Made]) -> String {
-        let line = |made: &Made| {
-            let (call, at) = (
-                describe(&self.model, &made.call),
-                made.call.time.as_micros(),
-            );
-            format!("  {call}: {}, at {at}\n", made.got)
-        };
-        calls.iter().map(line).collect()
+    fn describe(&self, made: &[Made]) -> String {
+        let mut text = String::new();
+        for made in made {
+            for (i, (_, call)) in made.calls.iter().enumerate() {
+                let at = call.time.as_micros();
+                let got = made
+                    .got
+                    .as_ref()
+                    .map_or(&CallResult::NotTogether, |got| &got[i]);
+                text += &format!("  {}: {got}, at {at}\n", describe(&self.model, call));
+            }
+        }
+        text
     }
 }

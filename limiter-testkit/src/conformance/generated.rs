@@ -9,7 +9,7 @@ use super::case::{Case, CaseId, Step, Verb};
 use super::mismatch::Mismatch;
 use super::policies::{START, limit, policy, resolved};
 use super::session::Session;
-use super::suite::regressions::Regressions;
+use super::suite::regressions;
 use super::suite::run::Run;
 use crate::strategy::{self, Tree};
 
@@ -74,7 +74,7 @@ pub(super) fn is_joint(case: &Case) -> bool {
 
 /// Runs the regressions that are of interest.
 pub(super) async fn repeat(run: &mut Run<'_>, is_of_interest: impl Fn(&Case) -> bool) {
-    let scripts = match run.suite.regressions.as_ref().map(Regressions::read) {
+    let scripts = match run.suite.regressions.as_deref().map(regressions::read) {
         None => return,
         Some(Ok(scripts)) => scripts,
         Some(Err(text)) => return run.fail(Mismatch::new("the file of regressions", &[], text)),
@@ -142,8 +142,8 @@ async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
     let text = smallest.to_string();
     mismatch.text = format!("{}\n\nas a script:\n{text}", mismatch.text.trim_end());
-    if let Some(regressions) = &run.suite.regressions {
-        mismatch.text += &regressions.keep(&text);
+    if let Some(file) = &run.suite.regressions {
+        mismatch.text += &regressions::keep(file, &text);
     }
     mismatch
 }

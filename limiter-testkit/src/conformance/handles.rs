@@ -20,7 +20,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     opened_late(run).await;
     in_turn(run).await;
     if run.mismatches.is_empty() {
-        contention::run(run).await;
+        contention::run(run, script::TOGETHER).await;
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt::{self, Debug, Write};
 
-use limiter_core::{Counting, MAX_COST, Timestamp};
+use limiter_core::MAX_COST;
 
-use super::case::Verb;
+use super::case::{Step, Verb};
 use super::model::{Call, Model, Wrong};
 use super::result::CallResult;
+use super::script::with_counting;
 use super::sentence::Sentence::{
     self, A4, A5, A6, E1, E2, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
 };
@@ -102,7 +103,7 @@ impl Mismatch {
             (_, CallResult::Failed(..)) => &[E1],
             _ => &[],
         };
-        let text = columns(model.start, &expected, got);
+        let text = columns(&expected, got);
         Self {
             likely: likely(&planned.call, &expected, got, is_joint),
             ..Self::at(model, *number, citations, &text)
@@ -129,78 +130,41 @@ fn likely(call: &Call, expected: &CallResult, got: &CallResult, is_joint: bool) 
     if is_joint {
         return vec![A4, A5, A6];
     }
-    match (expected, got) {
-        (CallResult::Decided(expected), CallResult::Decided(got)) => {
-            let ours = &expected.answer;
-            let theirs = &got.answer;
-            if ours.status.at() != theirs.status.at() || expected.clock != got.clock {
-                vec![T3]
-            } else if ours.appended != theirs.appended || expected.repeats != got.repeats {
-                vec![if call.step.id.is_some() { L9 } else { L4 }]
-            } else if ours.allowed != theirs.allowed {
-                vec![L2, L3]
-            } else if ours.receipt != theirs.receipt {
-                vec![L15]
-            } else {
-                vec![L2, L11]
-            }
+    let (CallResult::Decided(expected), CallResult::Decided(got)) = (expected, got) else {
+        let is_reset = matches!(expected, CallResult::Reset { .. });
+        return is_reset.then_some(S8).into_iter().collect();
+    };
+    let ours = &expected.answer;
+    let theirs = &got.answer;
+    match call.step.verb {
+        Verb::Renew(_) => vec![S9],
+        Verb::Settle(_) if ours.allowed != theirs.allowed => vec![S4],
+        Verb::Settle(_) => vec![S7],
+        _ if ours.status.at() != theirs.status.at() || expected.clock != got.clock => vec![T3],
+        _ if ours.appended != theirs.appended || expected.repeats != got.repeats => {
+            vec![if call.step.id.is_some() { L9 } else { L4 }]
         }
-        (CallResult::Settled(expected), CallResult::Settled(got)) => {
-            let is_wrong = expected.changed.is_some() != got.changed.is_some();
-            match call.step.verb {
-                Verb::Renew(_) => vec![S9],
-                _ => vec![if is_wrong { S4 } else { S7 }],
-            }
-        }
-        (CallResult::Reset { .. }, _) => vec![S8],
-        _ => Vec::new(),
+        _ if ours.allowed != theirs.allowed => vec![L2, L3],
+        _ if ours.receipt != theirs.receipt => vec![L15],
+        _ => vec![L2, L11],
     }
 }
 
-/// Returns a time as microseconds after (or before) `start`.
-fn since(start: Timestamp, at: Timestamp) -> String {
-    match at.as_micros().checked_sub(start.as_micros()) {
-        Some(later) => format!("+{later}"),
-        None => format!("-{}", start.micros_since(at)),
-    }
-}
-
-/// Describes a call in one line.
+/// Describes a call in one line, as a step of a script.
 pub(crate) fn describe(model: &Model, call: &Call) -> String {
-    let step = call.step;
-    let log = call.log;
-    let mut text = if step.joint.with_previous { "and " } else { "" }.to_owned();
-    text += &match step.verb {
-        Verb::Run(mode) => format!("{mode:?} {}", step.cost).to_lowercase(),
-        Verb::Settle(other) if step.cost == 0 => format!("refund the entry of step {other}"),
-        Verb::Settle(other) => format!("settle the entry of step {other} to {}", step.cost),
-        Verb::Renew(other) => format!("renew the entry of step {other}"),
-        Verb::Reset => "reset".to_owned(),
+    let step = Step {
+        after: 0,
+        on: None,
+        policy: call.policy as u8,
+        ..call.step
     };
+    let mut text = step.to_string();
     if model.logs.len() > 1 {
-        text += &format!(" on key {} of limiter {}", log.key, log.name);
+        text += &format!(" on key {} of name {}", call.log.key, call.log.name);
     }
-    if let Some(id) = step.id {
-        text += &format!(" with id {id:?}");
-    }
-    if step.joint.is_advisory {
-        text += ", advisory,";
-    }
-    if step.joint.keeps_charge {
-        text += ", keeping its charge,";
-    }
-    if step.verb == Verb::Reset {
-        return text;
-    }
-    let policy = |number: usize| match &model.policies[number] {
-        _ if number + 1 == model.policies.len() => "everything".to_owned(),
-        policy if policy.counting() == Counting::Attempts => format!("{policy} counting attempts"),
-        policy => policy.to_string(),
-    };
-    text += &format!(" under {}", policy(call.policy));
     match call.limiter_policy {
         Some(default) if default != call.policy => {
-            text + &format!(" (the limiter's policy is {})", policy(default))
+            text + &format!(" through a limiter of {default}")
         }
         _ => text,
     }
@@ -211,56 +175,44 @@ const MAX_CALLS_SHOWN: usize = 60;
 
 /// Prints the calls with their expected results. The line of the wrong call starts with `>`.
 fn calls(model: &Model, wrong: usize) -> String {
-    let mut text = format!("times in \u{b5}s since {}\n", model.start.as_micros());
+    let start = model.start.as_micros();
+    let policies: Vec<String> = model.policies.iter().map(with_counting).collect();
+    let mut text = format!(
+        "times in \u{b5}s since {start}; policies: {}\n",
+        policies.join(" | ")
+    );
     let skipped = model.calls.len().saturating_sub(MAX_CALLS_SHOWN + 1);
     if skipped > 0 {
         _ = writeln!(text, "  ... {skipped} calls");
     }
     for (number, planned) in model.calls.iter().enumerate().skip(skipped) {
         let mark = if number == wrong { '>' } else { ' ' };
-        let at = since(model.start, planned.call.time);
+        let at = planned.call.time.as_micros() as i64 - start as i64;
         let call = describe(model, &planned.call);
         let step = planned.step;
         let expected = &planned.expected;
-        _ = writeln!(text, "{mark} {step:>3}. {at:>6}  {call}: {expected}");
+        _ = writeln!(text, "{mark} {step:>3}. {at:>+6}  {call}: {expected}");
     }
     text
 }
 
-/// Prints two values side by side, one line per field, with times relative to `start`. Marks the fields that differ.
-pub(crate) fn columns<T: Debug>(start: Timestamp, expected: &T, got: &T) -> String {
+/// Prints two values side by side, one line per field. Marks the fields that differ.
+pub(crate) fn columns<T: Debug>(expected: &T, got: &T) -> String {
     let fields = |value: &T| -> Vec<String> {
-        let text = format!("{value:?}");
-        let shown = |field: &str| {
-            let mut field = field.rsplit("{ ").next().unwrap_or(field).to_owned();
-            for (name, mark) in [
-                ("Timestamp(", "@"),
-                ("Some(", ""),
-                ("Limit(", ""),
-                ("Window(", ""),
-            ] {
-                field = field.replace(name, mark);
-            }
-            field.retain(|c| !matches!(c, '(' | ')' | '[' | ']' | '{' | '}'));
-            match field.trim().split_once('@') {
-                Some((before, micros)) => {
-                    let at = micros.parse().map(Timestamp::from_micros_saturating);
-                    before.to_owned()
-                        + &at.map_or_else(|_| micros.to_owned(), |at| since(start, at))
-                }
-                None => field.trim().to_owned(),
-            }
-        };
-        text.split(", ").map(shown).collect()
+        let text = format!("{value:?}").replace("Some(", "");
+        let fields = text.split(", ").map(|field| {
+            // Names of types and brackets say nothing.
+            let field = field.rsplit(['{', '[']).next().unwrap_or(field);
+            let (name, value) = field.split_once(": ").unwrap_or(("", field));
+            let value = value.trim_end_matches(['}', ')', ']', ' ']);
+            let value = value.rsplit('(').next().unwrap_or(value);
+            format!("{}: {value}", name.trim())
+        });
+        fields.collect()
     };
-    let expected = fields(expected);
-    let got = fields(got);
-    let width = expected
-        .iter()
-        .map(|field| field.chars().count())
-        .max()
-        .unwrap_or(0)
-        .max("expected".len());
+    let [expected, got] = [expected, got].map(fields);
+    let widths = expected.iter().map(|field| field.chars().count());
+    let width = widths.max().unwrap_or(0).max("expected".len());
     let mut text = format!("  {:width$}  got\n", "expected");
     for number in 0..expected.len().max(got.len()) {
         let [left, right] =

@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use limiter_core::store::{
-    At, Change, EntryId, Facts, JointOp, LogKey, Mode, Op, Settlement, decide,
-};
+use futures::FutureExt as _;
+use limiter_core::store::{At, EntryId, LogKey, Mode};
 use limiter_core::{
-    ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore, Timestamp, Window,
+    ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore as _, Timestamp, Window,
 };
 
+use super::caller::{Caller, Route, StoreKeys};
 use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
-use super::result::{CallResult, RawFacts};
+use super::result::CallResult;
 use super::sentence::Sentence::{self, F1, F2};
 use crate::reference::{ReferenceEntry, ReferenceStore};
 
@@ -77,81 +77,6 @@ impl Call {
         };
         self
     }
-
-    /// Returns the operation of a call that is one of several. The reference's logs have one byte for a key.
-    pub(crate) fn joint_op<'a>(
-        &'a self,
-        policies: &'a [Policy],
-        salt: u128,
-        entry: impl Fn(usize) -> Option<EntryId>,
-    ) -> Option<JointOp<'a>> {
-        let log = LogKey::new(self.log.name(), std::slice::from_ref(&self.log.key));
-        self.joint_op_on(policies, log, salt, entry)
-    }
-
-    pub(crate) fn joint_op_on<'a>(
-        &self,
-        policies: &'a [Policy],
-        log: LogKey<'a>,
-        salt: u128,
-        entry: impl Fn(usize) -> Option<EntryId>,
-    ) -> Option<JointOp<'a>> {
-        // A store receives what `Op::checked` returns.
-        Some(JointOp {
-            op: self.op(policies, log, salt, entry)?.checked().ok()?,
-            is_advisory: self.step.joint.is_advisory,
-            keeps_charge: self.step.joint.keeps_charge,
-        })
-    }
-
-    /// Returns the operation of an acquire, a peek or a record. `entry` returns the id of the entry that a step returned.
-    pub(crate) fn op<'a>(
-        &self,
-        policies: &'a [Policy],
-        log: LogKey<'a>,
-        salt: u128,
-        entry: impl Fn(usize) -> Option<EntryId>,
-    ) -> Option<Op<'a>> {
-        let Verb::Run(mode) = self.step.verb else {
-            return None;
-        };
-        let mut op = Op::new(mode, log.key, &policies[self.policy])
-            .with_name(log.name)
-            .with_cost(self.step.cost);
-        (op.at, op.id) = (
-            self.at,
-            self.step.id.and_then(|id| id.entry_id(salt, entry)),
-        );
-        op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
-        Some(op)
-    }
-
-    /// Returns the step whose receipt the call changes.
-    pub(crate) fn issuer(&self) -> Option<usize> {
-        match self.step.verb {
-            Verb::Settle(issuer) | Verb::Renew(issuer) => Some(issuer),
-            _ => None,
-        }
-    }
-
-    /// Returns the settlement or the renewal of a receipt.
-    pub(crate) fn settlement<'a>(
-        &self,
-        policies: &'a [Policy],
-        log: LogKey<'a>,
-        receipt: Receipt,
-        salt: u128,
-    ) -> Settlement<'a> {
-        let policy = &policies[self.policy];
-        let mut settlement = Settlement::new(log, policy, receipt, self.step.cost);
-        settlement.at = self.at;
-        settlement.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
-        if let Verb::Renew(_) = self.step.verb {
-            let id = self.step.id.and_then(|id| id.entry_id(salt, |_| None));
-            settlement.change = Change::Renew { id };
-        }
-        settlement
-    }
 }
 
 /// A wrong result: the number of the call, and the result.
@@ -166,12 +91,11 @@ pub(crate) struct Planned {
     pub(crate) step: usize,
 }
 
-/// A receipt from the reference store, with the log and the id of its entry.
-#[derive(Clone, Debug)]
+/// What a receipt of the reference store names.
+#[derive(Clone, Copy, Debug)]
 struct Issued {
     log: LogId,
     id: Option<EntryId>,
-    receipt: Receipt,
     /// Whether the entry was renewed at the receipt's time. By S9, the receipt may then still name it.
     is_stale: bool,
 }
@@ -180,17 +104,21 @@ struct Issued {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     reference: ReferenceStore,
+    /// Calls the reference store, and keeps its receipts.
+    caller: Caller,
     /// The case's policies, followed by a policy that covers every entry.
     pub(crate) policies: Arc<[Policy]>,
     limiters: Vec<CaseLimiter>,
     pub(crate) start: Timestamp,
     pub(crate) calls: Vec<Arc<Planned>>,
-    /// The receipts, by the steps that returned them.
+    /// What the receipts name, by the steps that returned them.
     issued: BTreeMap<usize, Issued>,
     /// The logs that the calls so far use.
     pub(crate) logs: Vec<LogId>,
     /// How long each log is kept after its newest entry. `None` if its last append was at a given time.
     kept: HashMap<LogId, Option<Window>>,
+    /// A log that the store cannot read.
+    pub(crate) damaged: Option<LogId>,
     /// The numbers of the dropped calls that have not taken effect. Several are one call.
     dropped: Vec<usize>,
 }
@@ -205,6 +133,7 @@ impl Model {
         policies.push(Policy::from(MOST));
         Self {
             reference: ReferenceStore::new(),
+            caller: Caller::new(StoreKeys::default(), SALT),
             policies: policies.into(),
             limiters: case.limiters.clone(),
             start: Timestamp::from_micros_saturating(case.start),
@@ -212,6 +141,7 @@ impl Model {
             issued: BTreeMap::new(),
             logs: Vec::new(),
             kept: HashMap::new(),
+            damaged: None,
             dropped: Vec::new(),
         }
     }
@@ -232,8 +162,8 @@ impl Model {
 
     /// Returns the first step that returned a receipt of an entry.
     pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
-        let mut issued = self.issued.iter();
-        let found = issued.find(|(_, issued)| issued.receipt.entry() == entry.id);
+        let mut receipts = self.caller.receipts.iter();
+        let found = receipts.find(|(_, receipt)| receipt.entry() == entry.id);
         found.map(|(step, _)| *step)
     }
 
@@ -255,6 +185,7 @@ impl Model {
         }
         if let Verb::Settle(issuer) | Verb::Renew(issuer) = step.verb {
             let issued = self.issued.get(&issuer)?;
+            let receipt = self.caller.receipts.get(&issuer)?;
             log = step.on.map_or(issued.log, |_| log);
             // A store may use an idempotency key as the entry id. The receipt then also matches another entry with that id and
             // time, which S1 and L13 leave open.
@@ -262,8 +193,8 @@ impl Model {
             let is_namesake = |entry: &ReferenceEntry| {
                 entry.callers_id.is_some()
                     && entry.callers_id == issued.id
-                    && (entry.at == issued.receipt.at() || step.id.is_some())
-                    && entry.id != issued.receipt.entry()
+                    && (entry.at == receipt.at() || step.id.is_some())
+                    && entry.id != receipt.entry()
             };
             if self.entries(log).iter().any(is_namesake) {
                 return None;
@@ -272,10 +203,7 @@ impl Model {
             if issued.is_stale && step.id.is_none() {
                 return None;
             }
-            if step
-                .id
-                .is_some_and(|id| id.entry_id(SALT, |_| None) != issued.id)
-            {
+            if step.id.is_some_and(|id| self.caller.id(id) != issued.id) {
                 return None;
             }
         }
@@ -329,12 +257,10 @@ impl Model {
         for (((number, result), (step, call)), got) in
             numbers.iter().zip(results).zip(calls).zip(got)
         {
-            let own = |step| self.issued.get(&step).map(|issued| issued.receipt);
+            let own = &self.caller.receipts;
             let expected = result.with_original(|| self.original(*step, call, own));
-            let theirs = |step| receipts.get(&step).copied();
-            let got = got
-                .clone()
-                .with_original(|| self.original(*step, call, theirs));
+            let got = got.clone();
+            let got = got.with_original(|| self.original(*step, call, receipts));
             let is_joint = calls.len() > 1;
             let agrees = expected.comparable(&got, is_joint.then_some(call.step.verb)) == got;
             Arc::make_mut(&mut self.calls[*number]).expected = expected;
@@ -358,19 +284,21 @@ impl Model {
         &self,
         step: usize,
         call: &Call,
-        receipt: impl Fn(usize) -> Option<Receipt>,
+        receipts: &BTreeMap<usize, Receipt>,
     ) -> Option<usize> {
         // By L13, an entry whose caller chose the store's id of another entry may share that id.
         if let Some(CaseId::EntryOf(_)) = call.step.id {
             return None;
         }
         // By L9, an append takes its id from an older entry, and the store may have used that id for both.
-        let entry = |step: usize| {
-            receipt(step).map(|receipt| (receipt.entry(), call.step.id.map(|_| receipt.at())))
+        let entry = |step| {
+            let receipt = receipts.get(&step)?;
+            Some((receipt.entry(), call.step.id.map(|_| receipt.at())))
         };
         let own = entry(step)?;
         let is_it = |(other, issued): &(&usize, &Issued)| {
-            let holds = |entry: &ReferenceEntry| entry.id == issued.receipt.entry();
+            let receipt = self.caller.receipts.get(other);
+            let holds = |held: &ReferenceEntry| receipt.is_some_and(|it| it.entry() == held.id);
             **other != step
                 && !issued.is_stale
                 && issued.log == call.log
@@ -382,31 +310,80 @@ impl Model {
 
     /// Applies calls to the reference store, several as one.
     fn apply(&mut self, numbers: &[usize]) -> Vec<CallResult> {
-        if let [number] = numbers {
-            return vec![self.apply_alone(*number)];
-        }
-        let calls: Vec<(usize, Call)> = numbers
-            .iter()
-            .map(|number| (self.calls[*number].step, self.calls[*number].call))
+        let planned = numbers.iter().map(|number| &self.calls[*number]);
+        let calls: Vec<_> = planned
+            .map(|planned| (planned.step, planned.call))
             .collect();
-        let policies = Arc::clone(&self.policies);
-        let entry = |step| self.entry_of(step);
-        let ops = calls
+        if let Some(at) = calls
             .iter()
-            .filter_map(|(_, call)| call.joint_op(&policies, SALT, entry));
-        let ops: Vec<JointOp<'_>> = ops.collect();
+            .position(|(_, call)| self.damaged == Some(call.log))
+        {
+            let corrupt = CallResult::Failed(ErrorKind::Corrupt, String::new());
+            let step = calls[at].1.step;
+            if step.verb == Verb::Reset {
+                self.damaged = None;
+            } else if numbers.len() == 1 || !step.joint.is_advisory {
+                return vec![corrupt; numbers.len()];
+            } else {
+                let others = [&numbers[..at], &numbers[at + 1..]].concat();
+                let mut results = self.apply(&others);
+                results.insert(at, corrupt);
+                return results;
+            }
+        }
         self.reference.stop_clock(calls[0].1.time);
-        let facts = self.reference.apply_all_now(&ops);
-        let noted = calls.iter().zip(&ops).zip(facts);
-        let noted = noted.map(|(((step, call), joint), facts)| {
-            self.noted(*step, call, &joint.answered_by(&facts), facts)
-        });
-        noted.collect()
+        let caller = &mut self.caller;
+        let made = caller.call(&self.reference, &self.policies, &calls, Route::Facts);
+        // The reference store never waits, and applies any operations as one.
+        let results = made.now_or_never().flatten().unwrap_or_default();
+        for ((step, call), result) in calls.iter().zip(&results) {
+            self.note(*step, call, result);
+        }
+        results
     }
 
-    fn entry_of(&self, step: usize) -> Option<EntryId> {
-        let issued = self.issued.get(&step);
-        issued.map(|issued| issued.receipt.entry())
+    /// Notes what a call changed in the reference store.
+    fn note(&mut self, step: usize, call: &Call, result: &CallResult) {
+        let CallResult::Decided(decided) = result else {
+            return;
+        };
+        let issued = match call.step.verb {
+            Verb::Renew(issuer) => {
+                let issued = self.issued.get(&issuer);
+                let issued = issued.filter(|_| decided.answer.allowed);
+                issued.map(|issued| (issued.log, issued.id))
+            }
+            Verb::Run(_) => {
+                let id = call.step.id.and_then(|id| self.caller.id(id));
+                decided.answer.receipt.map(|_| (call.log, id))
+            }
+            _ => return,
+        };
+        if decided.answer.appended {
+            let policies = [Some(call.policy), call.limiter_policy];
+            let windows = policies.into_iter().flatten();
+            let window = windows.map(|policy| self.policies[policy].longest_window());
+            let window = window.max().filter(|_| call.at == At::StoreClock);
+            self.kept.insert(call.log, window);
+        }
+        let receipts = &self.caller.receipts;
+        if let (Some((log, id)), Some(new)) = (issued, receipts.get(&step)) {
+            let is_new = |other: &usize| {
+                let old = receipts.get(other);
+                old.is_some_and(|old| (old.entry(), old.at()) == (new.entry(), new.at()))
+            };
+            if let Verb::Renew(_) = call.step.verb {
+                let others = self
+                    .issued
+                    .iter_mut()
+                    .filter(|(_, issued)| issued.log == log);
+                others
+                    .filter(|(other, _)| is_new(other))
+                    .for_each(|(_, issued)| issued.is_stale = true);
+            }
+            let is_stale = false;
+            self.issued.insert(step, Issued { log, id, is_stale });
+        }
     }
 
     /// Returns the calls of some steps that can be made as one, each with its step.
@@ -421,88 +398,13 @@ impl Model {
             let Some(call) = self.call(case.steps[number], at) else {
                 continue;
             };
-            let entry = |step| self.entry_of(step);
-            let joint = call.joint_op(&self.policies, SALT, entry);
-            let is_new = calls.iter().all(|(_, other)| other.log != call.log);
-            if is_new && joint.is_some() {
+            let op = self.caller.op(&self.policies, &call);
+            let is_valid = op.is_some_and(|op| op.checked().is_ok());
+            if is_valid && calls.iter().all(|(_, other)| other.log != call.log) {
                 calls.push((number, call));
             }
         }
         calls
-    }
-
-    /// Applies a call to the reference store.
-    fn apply_alone(&mut self, number: usize) -> CallResult {
-        let Planned { call, step, .. } = *self.calls[number];
-        let policies = Arc::clone(&self.policies);
-        let key = [call.log.key];
-        let log = LogKey::new(call.log.name(), &key);
-        let entry = |step| self.entry_of(step);
-        self.reference.stop_clock(call.time);
-        if let Some(op) = call.op(&policies, log, SALT, entry) {
-            return match op.checked() {
-                Ok(op) => {
-                    let facts = self.reference.apply_now(&op);
-                    self.noted(step, &call, &op, facts)
-                }
-                Err(error) => CallResult::Failed(error.kind(), String::new()),
-            };
-        }
-        let Some(issuer) = call.issuer() else {
-            return CallResult::Reset {
-                there_was_a_log: self.reference.reset_now(log),
-            };
-        };
-        let Some(issued) = self.issued.get(&issuer).cloned() else {
-            return CallResult::Failed(ErrorKind::Inconsistent, String::new());
-        };
-        let settlement = call.settlement(&policies, log, issued.receipt, SALT);
-        let facts = self.reference.settle_now(&settlement);
-        let renewed = limiter_core::Settled::new(&settlement, facts.clone()).receipt();
-        if let (Verb::Renew(_), Some(receipt)) = (call.step.verb, renewed) {
-            self.keep(&call, &settlement.to_record(1));
-            let name = |receipt: Receipt| (receipt.entry(), receipt.at());
-            let is_old = |other: &&mut Issued| {
-                other.log == issued.log && name(other.receipt) == name(receipt)
-            };
-            for issued in self.issued.values_mut().filter(is_old) {
-                issued.is_stale = true;
-            }
-            let issued = Issued {
-                receipt,
-                is_stale: false,
-                ..issued
-            };
-            self.issued.insert(step, issued);
-        }
-        CallResult::settled(&settlement, facts)
-    }
-
-    /// Notes how long the log is kept after an append by this operation.
-    fn keep(&mut self, call: &Call, op: &Op<'_>) {
-        let window = Some(op.retention().window).filter(|_| call.at == At::StoreClock);
-        self.kept.insert(call.log, window);
-    }
-
-    /// Notes what an operation changed, and decides.
-    fn noted(&mut self, step: usize, call: &Call, op: &Op<'_>, facts: Facts) -> CallResult {
-        let raw_facts = RawFacts::from(&facts);
-        if raw_facts.outcome == RawFacts::APPENDED {
-            self.keep(call, op);
-        }
-        let decision = decide(op, facts);
-        if let Some(receipt) = decision.receipt() {
-            let log = call.log;
-            let id = op.id;
-            let issued = Issued {
-                log,
-                id,
-                receipt,
-                is_stale: false,
-            };
-            self.issued.insert(step, issued);
-        }
-        CallResult::decided(&decision, Some(raw_facts))
     }
 
     /// Adds a call that was dropped, or several that are one. It has not taken effect yet.
@@ -528,6 +430,7 @@ impl Model {
         _ = other.apply(&numbers);
         for step in &steps {
             other.issued.remove(step);
+            other.caller.receipts.remove(step);
         }
         Some(other)
     }

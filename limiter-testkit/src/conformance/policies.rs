@@ -2,32 +2,11 @@
 
 use std::time::Duration;
 
+use limiter_core::internal::RESOLUTIONS;
 use limiter_core::{Counting, Limit, Policy, Window};
 
 /// When most cases start: in November 2023.
 pub(crate) const START: u64 = 1_700_000_000_000_000;
-
-/// Every resolution, in microseconds.
-const RESOLUTIONS: [u64; 13] = {
-    let second = 1_000_000;
-    let hour = 3_600_000_000;
-    let [minute, day] = [60 * second, 24 * hour];
-    [
-        1,
-        10,
-        100,
-        1_000,
-        10_000,
-        100_000,
-        second,
-        10 * second,
-        minute,
-        10 * minute,
-        hour,
-        6 * hour,
-        day,
-    ]
-};
 
 const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
     Ok(limit) => limit,
@@ -40,30 +19,30 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
     Limit::with_window(max, window).unwrap_or(FALLBACK)
 }
 
+/// Returns the longest time up to `micros` that a resolution or a lease may have. 0 if there is none.
+fn longest_within(micros: u64) -> Duration {
+    let lengths = RESOLUTIONS.iter().map(|(length, _)| *length);
+    let longest = lengths.filter(|length| *length <= micros).max();
+    Duration::from_micros(longest.unwrap_or(0))
+}
+
 /// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.
 pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
     let longest = micros.min(limit.window().as_micros());
-    let resolution = RESOLUTIONS
-        .into_iter()
-        .rfind(|resolution| *resolution <= longest);
-    resolution
-        .and_then(|micros| limit.with_resolution(Duration::from_micros(micros)).ok())
-        .unwrap_or(limit)
+    let resolved = limit.with_resolution(longest_within(longest));
+    resolved.unwrap_or(limit)
 }
 
 /// Returns the limit with the longest lease up to `micros` that it may have. It counts the same window.
 pub(crate) fn leased(of: Limit, micros: u64) -> Limit {
     let window = of.window().as_micros();
     let longest = micros.min(window / 2);
-    let lease = RESOLUTIONS.into_iter().rfind(|lease| *lease <= longest);
-    let leased = lease.and_then(|micros| {
-        let stated = limit(of.max(), window - micros);
-        let stated = stated.with_lease(Duration::from_micros(micros)).ok()?;
-        let resolution = of.resolution();
-        resolution.map_or(Some(stated), |resolution| {
-            stated.with_resolution(resolution).ok()
-        })
-    });
+    let lease = longest_within(longest);
+    let stated = limit(of.max(), window - lease.as_micros() as u64);
+    let leased = match (stated.with_lease(lease), of.resolution()) {
+        (Ok(leased), Some(resolution)) => leased.with_resolution(resolution),
+        (leased, _) => leased,
+    };
     leased.unwrap_or(of)
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use limiter_core::store::{Facts, Mode, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Decision, ErrorKind, LimitStatus, Status, Timestamp};
+use limiter_core::store::{Change, Facts, Mode, Outcome, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, LimitStatus, Receipt, Settled, Status, Timestamp};
 
 use super::case::Verb;
 use crate::answer::Answer;
@@ -11,13 +11,12 @@ use crate::answer::Answer;
 /// The result of a call, expected or actual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallResult {
-    /// Of an acquire, a peek or a record.
+    /// Of an acquire, a peek, a record, a settlement or a renewal.
     Decided(Box<Decided>),
-    Settled(Box<Settled>),
     Reset {
         there_was_a_log: bool,
     },
-    /// The error, as text. Empty if it is expected.
+    /// The error, also as text.
     Failed(ErrorKind, String),
     /// The call's future was dropped.
     Dropped,
@@ -27,6 +26,7 @@ pub(crate) enum CallResult {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
+    /// A settlement is allowed if it took effect. Its receipt has the entry's time, and its cost is the one before.
     pub(crate) answer: Answer,
     /// The time from which the waits count.
     pub(crate) clock: Timestamp,
@@ -36,37 +36,37 @@ pub(crate) struct Decided {
     pub(crate) raw_facts: Option<RawFacts>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
-    /// The entry's cost before, and its time afterwards. `None` unless it took effect.
-    pub(crate) changed: Option<(u64, Timestamp)>,
-    pub(crate) status: Status,
-    pub(crate) clock: Timestamp,
-    pub(crate) newest: Option<Timestamp>,
-}
-
 /// The parts of [`Facts`] that a decision lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFacts {
-    /// The name of the [`Outcome`].
+    /// The name of the [`Outcome`], or [`SETTLED`](Self::SETTLED).
     pub(crate) outcome: &'static str,
     pub(crate) newest: Option<Timestamp>,
 }
 
 impl RawFacts {
-    pub(crate) const APPENDED: &str = "Appended";
-    pub(crate) const REPEATED: &str = "Repeated";
+    const REPEATED: &str = "Repeated";
+    const SETTLED: &str = "Settled";
 }
 
 impl Decided {
+    fn new(answer: Answer, raw_facts: Option<RawFacts>) -> Self {
+        Self {
+            clock: clock(&answer.status),
+            answer,
+            repeats: None,
+            raw_facts,
+        }
+    }
+
+    fn is(&self, outcome: &str) -> bool {
+        self.raw_facts.is_some_and(|facts| facts.outcome == outcome)
+    }
+
     /// Takes over what is unspecified for one of several operations.
     fn relax(&mut self, joint: Option<Verb>, got: &Self) {
         // A store need not know whether a repeated entry has a receipt.
-        if self
-            .raw_facts
-            .is_some_and(|facts| facts.outcome == RawFacts::REPEATED)
-            && got.answer.receipt.is_none()
-        {
+        if self.is(RawFacts::REPEATED) && got.answer.receipt.is_none() {
             (self.answer.receipt, self.repeats) = (None, None);
         }
         // A record that another one denied may be above the maximum, so that no wait helps: which limit binds is unspecified.
@@ -90,7 +90,7 @@ impl From<&Facts> for RawFacts {
     fn from(facts: &Facts) -> Self {
         let outcome = match facts.outcome {
             Outcome::Nothing => "Nothing",
-            Outcome::Appended(_) => Self::APPENDED,
+            Outcome::Appended(_) => "Appended",
             Outcome::Repeated { .. } => Self::REPEATED,
         };
         Self {
@@ -108,32 +108,41 @@ fn clock(status: &Status) -> Timestamp {
 
 impl CallResult {
     pub(crate) fn decided(decision: &Decision, raw_facts: Option<RawFacts>) -> Self {
-        Self::Decided(Box::new(Decided {
-            answer: Answer::from(decision),
-            clock: clock(decision.status()),
-            repeats: None,
-            raw_facts,
-        }))
+        Self::Decided(Box::new(Decided::new(Answer::from(decision), raw_facts)))
     }
 
-    pub(crate) fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
+    pub(crate) fn failed(error: &Error) -> Self {
+        Self::Failed(error.kind(), format!("{error:?}"))
+    }
+
+    /// Returns the result, and the receipt of a renewal.
+    pub(crate) fn settled(
+        settlement: &Settlement<'_>,
+        facts: SettlementFacts,
+    ) -> (Self, Option<Receipt>) {
         let newest = facts.log.newest;
-        let changed = facts
-            .changed
-            .map(|changed| (changed.cost_before, changed.entry.at));
-        let settled = limiter_core::Settled::new(settlement, facts);
-        Self::Settled(Box::new(Settled {
-            changed,
+        let changed = facts.changed;
+        let settled = Settled::new(settlement, facts);
+        let is_renewal = matches!(settlement.change, Change::Renew { .. });
+        let answer = Answer {
+            allowed: settled.applied(),
+            retry_after: None,
+            appended: settled.applied() && is_renewal,
+            receipt: changed.map(|changed| (changed.entry.at, settlement.receipt.window())),
+            cost: changed.map(|changed| changed.cost_before),
             status: settled.status().clone(),
-            clock: clock(settled.status()),
-            newest,
-        }))
+        };
+        let outcome = RawFacts::SETTLED;
+        let decided = Decided::new(answer, Some(RawFacts { outcome, newest }));
+        let receipt = settled.receipt().filter(|_| is_renewal);
+        (Self::Decided(Box::new(decided)), receipt)
     }
 
     /// Notes the step that appended the entry, if the result has a receipt.
     pub(crate) fn with_original(mut self, original: impl FnOnce() -> Option<usize>) -> Self {
         if let Self::Decided(decided) = &mut self
             && decided.answer.receipt.is_some()
+            && !decided.is(RawFacts::SETTLED)
         {
             decided.repeats = original();
         }
@@ -155,33 +164,32 @@ impl CallResult {
         }
     }
 
-    pub(crate) fn status(&self) -> Option<&Status> {
+    fn as_decided(&self) -> Option<&Decided> {
         match self {
-            Self::Decided(decided) => Some(&decided.answer.status),
-            Self::Settled(settled) => Some(&settled.status),
+            Self::Decided(decided) => Some(decided),
             _ => None,
         }
+    }
+
+    pub(crate) fn status(&self) -> Option<&Status> {
+        self.as_decided().map(|decided| &decided.answer.status)
     }
 
     /// Returns the time from which the waits count.
     pub(crate) fn clock(&self) -> Option<Timestamp> {
-        self.status().map(clock)
+        self.as_decided().map(|decided| decided.clock)
     }
 
     /// Returns the time of the newest entry, if the store stated it.
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        match self {
-            Self::Decided(decided) => decided.raw_facts?.newest,
-            Self::Settled(settled) => settled.newest,
-            _ => None,
-        }
+        self.as_decided()?.raw_facts?.newest
     }
 
     /// Returns `true` if the call may have changed its log.
     pub(crate) fn may_have_changed(&self) -> bool {
         match self {
+            Self::Decided(decided) if decided.is(RawFacts::SETTLED) => decided.answer.allowed,
             Self::Decided(decided) => decided.answer.appended,
-            Self::Settled(settled) => settled.changed.is_some(),
             Self::Reset { there_was_a_log } => *there_was_a_log,
             _ => false,
         }
@@ -191,31 +199,31 @@ impl CallResult {
 /// Prints the most telling fields in one line. Usage has one number per limit.
 impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Decided(decided) => {
-                let answer = &decided.answer;
-                f.write_str(if answer.allowed { "allowed" } else { "denied" })?;
-                if let Some(wait) = answer.retry_after {
-                    write!(f, ", retry_after {}", wait.as_micros())?;
-                }
-                if let Some(step) = decided.repeats {
-                    write!(f, ", appended by step {step}")?;
-                }
+        let decided = match self {
+            Self::Decided(decided) => decided,
+            Self::Reset { there_was_a_log } => {
+                return write!(f, "there was a log: {there_was_a_log}");
             }
-            Self::Settled(settled) => match settled.changed {
-                Some((before, _)) => write!(f, "applied to a cost of {before}")?,
-                None => f.write_str("not applied")?,
-            },
-            Self::Reset { there_was_a_log } => write!(f, "there was a log: {there_was_a_log}")?,
-            Self::Failed(kind, text) if text.is_empty() => write!(f, "error {kind:?}")?,
-            Self::Failed(_, text) => write!(f, "error {text}")?,
-            Self::Dropped => f.write_str("dropped")?,
-            Self::NotTogether => f.write_str("not together with others")?,
-        }
-        let Some(status) = self.status() else {
-            return Ok(());
+            Self::Failed(kind, text) if text.is_empty() => return write!(f, "error {kind:?}"),
+            Self::Failed(_, text) => return write!(f, "error {text}"),
+            Self::Dropped => return f.write_str("dropped"),
+            Self::NotTogether => return f.write_str("not together with others"),
         };
-        let used: Vec<u64> = status.limits().iter().map(LimitStatus::used).collect();
+        let answer = &decided.answer;
+        f.write_str(match (decided.is(RawFacts::SETTLED), answer.allowed) {
+            (false, true) => "allowed",
+            (false, false) => "denied",
+            (true, true) => "applied",
+            (true, false) => "not applied",
+        })?;
+        if let Some(wait) = answer.retry_after {
+            write!(f, ", retry_after {}", wait.as_micros())?;
+        }
+        if let Some(step) = decided.repeats {
+            write!(f, ", appended by step {step}")?;
+        }
+        let limits = answer.status.limits();
+        let used: Vec<u64> = limits.iter().map(LimitStatus::used).collect();
         write!(f, ", used {used:?}")
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use limiter_core::store::{At, Mode};
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
-use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
+use super::case::{Case, CaseId, CaseLimiter, Step, Verb};
 use super::mismatch::Mismatch;
 use super::policies::START;
 use super::sentence::Sentence;
@@ -18,10 +18,10 @@ pub(crate) const FORGETTING: &str = include_str!("scripts/forgetting.txt");
 pub(crate) const FORGETTING_A_MINUTE: &str = include_str!("scripts/forgetting_a_minute.txt");
 pub(crate) const TOGETHER: &str = include_str!("scripts/together.txt");
 pub(crate) const SEVERAL: &str = include_str!("scripts/several.txt");
+pub(crate) const SEVERAL_TOGETHER: &str = include_str!("scripts/several_together.txt");
+pub(crate) const DAMAGED: &str = include_str!("scripts/damaged.txt");
 pub(crate) const SEVERAL_FORGETTING: &str = include_str!("scripts/several_forgetting.txt");
 pub(crate) const DROPPED: &str = include_str!("scripts/dropped.txt");
-pub(crate) const DROPPED_AT_THE_STORES_CLOCK: &str =
-    include_str!("scripts/dropped_at_the_stores_clock.txt");
 
 /// A named case.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,8 @@ pub(crate) struct Script {
     given: HashMap<usize, GivenTime>,
     /// The step whose future is dropped.
     pub(crate) dropped: Option<usize>,
+    /// The step whose log becomes unreadable after the steps that are made alone.
+    pub(crate) damaged: Option<usize>,
     /// The number of steps that are made before several tasks make the others.
     pub(crate) alone: usize,
     /// How time passes while several tasks make the steps.
@@ -249,6 +251,7 @@ pub(crate) fn add_step(
             "keeps" => step.joint.keeps_charge = true,
             "alone" => script.alone = number + 1,
             "dropped" => script.dropped = Some(number),
+            "damaged" => script.damaged = Some(number),
             "after" => step.after = words.next()?.parse().ok()?,
             "at" => _ = script.given.insert(number, given_time(words.next()?)?),
             "under" => step.policy = words.next()?.parse().ok()?,
@@ -289,11 +292,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a case |")?;
         for policy in &self.policies {
-            let attempts = match policy.counting() {
-                Counting::Attempts => " attempts",
-                Counting::Admitted => "",
-            };
-            write!(f, " | {policy}{attempts}")?;
+            write!(f, " | {}", with_counting(policy))?;
         }
         if !self.limiters.is_empty() {
             f.write_str(" | limiters")?;
@@ -308,58 +307,55 @@ impl fmt::Display for Case {
             write!(f, " | start {}", self.start)?;
         }
         for (number, step) in self.steps.iter().enumerate() {
-            f.write_str(if number > 0 { ",\n    " } else { "\n    " })?;
-            self.write_step(f, number, step)?;
+            let separator = if number > 0 { "," } else { "" };
+            write!(f, "{separator}\n    {step}")?;
+            let mut others = self.steps.iter().copied();
+            if others.any(|mut step| step.refers_to().is_some_and(|other| *other == number)) {
+                write!(f, " called {number}")?;
+            }
         }
         Ok(())
     }
 }
 
-impl Case {
-    fn write_step(&self, f: &mut fmt::Formatter<'_>, number: usize, step: &Step) -> fmt::Result {
-        if step.joint.with_previous {
-            f.write_str("and ")?;
-        }
-        match step.verb {
-            Verb::Run(mode) => f.write_str(&format!("{mode:?}").to_lowercase())?,
-            Verb::Settle(issuer) => write!(f, "settle {issuer}")?,
-            Verb::Renew(issuer) => write!(f, "renew {issuer}")?,
-            Verb::Reset => f.write_str("reset")?,
-        }
-        match step.cost {
-            _ if matches!(step.verb, Verb::Reset | Verb::Renew(_)) => {}
-            u64::MAX => f.write_str(" max")?,
-            cost => write!(f, " {cost}")?,
-        }
-        if step.after != 0 {
-            write!(f, " after {}", step.after)?;
-        }
-        if step.policy != 0 {
-            write!(f, " under {}", step.policy)?;
-        }
-        if let Some(Place { limiter, key }) = step.on {
-            write!(f, " key {key} by {limiter}")?;
-        }
-        match step.id {
-            Some(CaseId::Fresh(id)) => write!(f, " id {id}")?,
-            Some(CaseId::Exactly(id)) => write!(f, " id ={id}")?,
-            Some(CaseId::EntryOf(step)) => write!(f, " id of {step}")?,
-            None => {}
-        }
-        if step.joint.is_advisory {
-            f.write_str(" advisory")?;
-        }
-        if step.joint.keeps_charge {
-            f.write_str(" keeps")?;
-        }
-        let refers = |step: &Step| {
-            [Verb::Settle(number), Verb::Renew(number)].contains(&step.verb)
-                || step.id == Some(CaseId::EntryOf(number))
-        };
-        if self.steps.iter().any(refers) {
-            write!(f, " called {number}")?;
-        }
-        Ok(())
+/// Writes a policy as a script does.
+pub(crate) fn with_counting(policy: &Policy) -> String {
+    match policy.counting() {
+        Counting::Attempts => format!("{policy} attempts"),
+        Counting::Admitted => policy.to_string(),
+    }
+}
+
+/// Prints the step as in a script. Steps that it refers to are their numbers.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        words.extend(self.joint.with_previous.then(|| "and".to_owned()));
+        words.push(match self.verb {
+            Verb::Run(mode) => format!("{mode:?}").to_lowercase(),
+            Verb::Settle(issuer) => format!("settle {issuer}"),
+            Verb::Renew(issuer) => format!("renew {issuer}"),
+            Verb::Reset => "reset".to_owned(),
+        });
+        words.extend(match (self.verb, self.cost) {
+            (Verb::Reset | Verb::Renew(_), _) => None,
+            (_, u64::MAX) => Some("max".to_owned()),
+            (_, cost) => Some(cost.to_string()),
+        });
+        words.extend((self.after != 0).then(|| format!("after {}", self.after)));
+        words.extend((self.policy != 0).then(|| format!("under {}", self.policy)));
+        let on = self
+            .on
+            .map(|on| format!("key {} by {}", on.key, on.limiter));
+        words.extend(on);
+        words.extend(self.id.map(|id| match id {
+            CaseId::Fresh(id) => format!("id {id}"),
+            CaseId::Exactly(id) => format!("id ={id}"),
+            CaseId::EntryOf(step) => format!("id of {step}"),
+        }));
+        words.extend(self.joint.is_advisory.then(|| "advisory".to_owned()));
+        words.extend(self.joint.keeps_charge.then(|| "keeps".to_owned()));
+        f.write_str(&words.join(" "))
     }
 }
 
@@ -414,9 +410,10 @@ mod tests {
             FORGETTING_A_MINUTE,
             TOGETHER,
             SEVERAL,
+            SEVERAL_TOGETHER,
+            DAMAGED,
             SEVERAL_FORGETTING,
             DROPPED,
-            DROPPED_AT_THE_STORES_CLOCK,
         ];
         let scripts = texts.map(|text| parse(text).unwrap()).concat();
         for script in &scripts {

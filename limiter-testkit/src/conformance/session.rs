@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use limiter_core::store::{At, LogKey, Mode};
 use limiter_core::{SharedStore, Timestamp, WindowStore};
 
-use super::caller::{Caller, Route, StoreKeys};
+use super::caller::{Caller, Route, StoreKeys, salt};
 use super::case::{Case, Step, Verb};
 use super::mismatch::Mismatch;
 use super::model::{Call, LogId, Model};
@@ -61,7 +61,7 @@ impl Session {
             sweep: None,
             peeks: false,
             model: Model::new(case),
-            caller: Caller::new(store_keys),
+            caller: Caller::new(store_keys, salt()),
             clock: ClockCheck::new(None, false),
             first: None,
             together: HashMap::new(),
@@ -150,12 +150,11 @@ impl Session {
             elapsed += after;
             let when = when(number, self.first);
             let calls = self.calls_of(case, members, when);
-            match &calls[..] {
-                // There is no call, for example, without a receipt.
-                [] => continue,
-                [(number, call)] => self.call(*number, *call).await?,
-                _ => self.call_joint(&calls).await?,
+            // There is no call, for example, without a receipt.
+            if calls.is_empty() {
+                continue;
             }
+            self.call(&calls).await?;
             if self.peeks && step.verb != Verb::Run(Mode::Peek) {
                 self.peek_all(number, when).await?;
             }
@@ -179,9 +178,9 @@ impl Session {
         for log in self.model.logs.clone() {
             for policy in 0..self.model.policies.len() {
                 let peek = Call::new(Verb::Run(Mode::Peek), log, policy, when);
-                self.call(last, peek).await?;
+                self.call(&[(last, peek)]).await?;
             }
-            self.call(last, Call::reset(log, when)).await?;
+            self.call(&[(last, Call::reset(log, when))]).await?;
         }
         Ok(())
     }
@@ -189,57 +188,46 @@ impl Session {
     /// Peeks at all entries of every log.
     pub(crate) async fn peek_all(&mut self, step: usize, when: At) -> Result<(), Mismatch> {
         for log in self.model.logs.clone() {
-            self.call(step, self.model.peek_all(log, when)).await?;
+            self.call(&[(step, self.model.peek_all(log, when))]).await?;
         }
         Ok(())
     }
 
-    async fn call(&mut self, step: usize, call: Call) -> Result<(), Mismatch> {
+    /// Makes a call, or several as one. If the store cannot, checks that nothing has changed.
+    async fn call(&mut self, calls: &[(usize, Call)]) -> Result<(), Mismatch> {
         if let Some(sweep) = &self.sweep {
             sweep().await;
         }
         let store = self.handle().clone();
         let before = Moment::now(&store);
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
-        let made = self.caller.call(&store, &self.model, step, &call, route);
-        let got = made.await;
-        self.answered(&[(step, call)], (before, vec![got]))
-    }
-
-    /// Makes calls as one. If the store cannot, checks that nothing has changed.
-    async fn call_joint(&mut self, calls: &[(usize, Call)]) -> Result<(), Mismatch> {
-        if let Some(sweep) = &self.sweep {
-            sweep().await;
-        }
-        let store = self.handle().clone();
-        let before = Moment::now(&store);
-        let got = self.caller.call_joint(&store, &self.model, calls).await;
+        let policies = &self.model.policies;
+        let got = self.caller.call(&store, policies, calls, route).await;
         let about = |(_, call): &(usize, Call)| {
-            let timeless = Step {
-                after: 0,
-                ..call.step
-            };
+            let after = 0;
+            let timeless = Step { after, ..call.step };
             let of = (timeless, call.policy, call.limiter_policy);
             (call.log, format!("{of:?}"))
         };
-        let together = *self
-            .together
-            .entry(calls.iter().map(about).collect())
-            .or_insert(got.is_some());
-        let Some(got) = got else {
-            self.model.add_refused(calls);
-            if together {
-                let text = "the store returned `None` for operations that it applied as one before";
-                return Err(Mismatch::at_last(&self.model, &[A1], text));
-            }
-            for (step, call) in calls {
-                let peek = self.model.peek_all(call.log, call.at);
-                let unchanged = self.call(*step, peek).await;
-                unchanged.map_err(|mismatch| mismatch.under(", after `None`", &[A1]))?;
-            }
-            return Ok(());
-        };
-        self.answered(calls, (before, got))
+        let mut together = got.is_some();
+        if calls.len() > 1 {
+            let calls = calls.iter().map(about).collect();
+            together = *self.together.entry(calls).or_insert(together);
+        }
+        if let Some(got) = got {
+            return self.answered(calls, (before, got));
+        }
+        self.model.add_refused(calls);
+        if together {
+            let text = "the store returned `None` for operations that it applied as one before";
+            return Err(Mismatch::at_last(&self.model, &[A1], text));
+        }
+        for (step, call) in calls {
+            let peek = self.model.peek_all(call.log, call.at);
+            let unchanged = Box::pin(self.call(&[(*step, peek)])).await;
+            unchanged.map_err(|mismatch| mismatch.under(", after `None`", &[A1]))?;
+        }
+        Ok(())
     }
 
     /// Makes the call of some steps and drops its future. Returns `true` if it had already finished.
@@ -253,27 +241,21 @@ impl Session {
         let mut calls = self.calls_of(case, steps, when);
         let store = self.handle().clone();
         let before = Moment::now(&store);
-        let caller = &mut self.caller;
-        let model = &self.model;
-        let done = match &calls[..] {
-            [] => return Ok(true),
-            [(number, call)] => {
-                let future = caller.call(&store, model, *number, call, Route::Facts);
-                after.poll(future).await.map(|got| Some(vec![got]))
-            }
-            _ => after.poll(caller.call_joint(&store, model, &calls)).await,
-        };
-        match done {
+        if calls.is_empty() {
+            return Ok(true);
+        }
+        let policies = &self.model.policies;
+        let made = self.caller.call(&store, policies, &calls, Route::Facts);
+        match after.poll(made).await {
             Some(Some(got)) => self.answered(&calls, (before, got)).map(|()| true),
             Some(None) => {
                 self.model.add_refused(&calls);
                 Ok(true)
             }
             None => {
-                let happened = |call: Call| call.happened(before.system);
-                calls
-                    .iter_mut()
-                    .for_each(|(_, call)| *call = happened(*call));
+                for (_, call) in &mut calls {
+                    *call = call.happened(before.system);
+                }
                 self.model.drop_calls(&calls);
                 Ok(false)
             }
@@ -373,8 +355,8 @@ impl Session {
 
     /// Resets the logs.
     pub(crate) async fn end(&self) {
-        let log = |log| self.caller.store_keys.log(log);
-        let logs: Vec<LogKey<'_>> = self.model.logs.iter().copied().map(log).collect();
+        let keys = &self.caller.store_keys;
+        let logs: Vec<LogKey<'_>> = self.model.logs.iter().map(|log| keys.log(log)).collect();
         reset_all(self.handle(), &logs).await;
     }
 }

@@ -16,7 +16,6 @@ use limiter_core::store::LogKey;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::caller::salt;
-use regressions::Regressions;
 use report::Phase;
 use sizes::Sizes;
 
@@ -47,7 +46,8 @@ pub struct Suite {
     pub(super) sweep: Option<Sweep>,
     /// Makes a log unreadable.
     pub(super) damage: Option<Damage>,
-    pub(super) regressions: Option<Regressions>,
+    /// The file of the sequences that failed once.
+    pub(super) regressions: Option<PathBuf>,
     /// Another store of the same kind.
     pub(super) beside: Option<SharedStore>,
 }
@@ -151,7 +151,7 @@ impl Suite {
     /// Sets the file that keeps the sequences that fail, as text that can be edited. The suite runs them first. Default: none, and
     /// with [`conformance_tests!`](crate::conformance_tests), a file of the test's name in the package's folder `proptest-regressions`.
     pub fn regressions(mut self, file: impl Into<PathBuf>) -> Self {
-        self.regressions = Some(Regressions(file.into()));
+        self.regressions = Some(file.into());
         self
     }
 }

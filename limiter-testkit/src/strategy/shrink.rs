@@ -9,8 +9,8 @@ use proptest::strategy::ValueTree;
 use crate::conformance::policies::{START, limit, policy, resolved};
 use crate::conformance::{Case, Joint, Place, Step, Verb};
 
-/// A change that makes a value simpler. `None` if it does not apply.
-type Change<T> = Box<dyn Fn(&T) -> Option<T> + Send>;
+/// A change that makes a value simpler, unless it does not apply.
+type Change<T> = Box<dyn Fn(&mut T) + Send>;
 
 /// A value that can be simpler.
 pub trait Shrunk: Clone + Debug + PartialEq {
@@ -51,8 +51,10 @@ impl<T: Shrunk> Tree<T> {
     fn change(&mut self) -> bool {
         loop {
             for change in self.changes.by_ref() {
-                if let Some(simpler) = change(&self.value).filter(|other| *other != self.value) {
-                    self.before = Some(std::mem::replace(&mut self.value, simpler));
+                let before = self.value.clone();
+                change(&mut self.value);
+                if self.value != before {
+                    self.before = Some(before);
                     return true;
                 }
             }
@@ -92,77 +94,65 @@ impl Shrunk for Policy {
         for number in (0..self.limits().len()).rev() {
             changes.push(Box::new(move |of| {
                 let mut limits = of.limits().to_vec();
-                let is_one_of_several = limits.len() > 1 && number < limits.len();
-                is_one_of_several.then(|| limits.remove(number))?;
-                Some(like(of, &limits))
+                if limits.len() > 1 && number < limits.len() {
+                    limits.remove(number);
+                    set_limits(of, limits);
+                }
             }));
         }
         changes.push(Box::new(|of| {
-            Some(of.clone().with_counting(Counting::Admitted))
+            *of = of.clone().with_counting(Counting::Admitted);
         }));
         // The window contains the lease.
         let exact = |limit: &Limit| self::limit(limit.max(), limit.window().as_micros());
         changes.push(Box::new(move |of| {
-            let limits: Vec<Limit> = of.limits().iter().map(exact).collect();
-            Some(like(of, &limits))
+            set_limits(of, of.limits().iter().map(exact).collect());
         }));
         changes.push(Box::new(move |of| {
             let limits = of.limits().iter().map(|limit| match limit.resolution() {
                 Some(resolution) => resolved(exact(limit), resolution.as_micros() as u64),
                 None => exact(limit),
             });
-            Some(like(of, &limits.collect::<Vec<_>>()))
+            set_limits(of, limits.collect());
         }));
         changes
     }
 }
 
-/// Returns a policy of these limits that counts like another one.
-fn like(of: &Policy, limits: &[Limit]) -> Policy {
-    policy(limits, of.counting() == Counting::Attempts)
+fn set_limits(of: &mut Policy, limits: Vec<Limit>) {
+    *of = policy(&limits, of.counting() == Counting::Attempts);
 }
 
 impl Shrunk for Case {
     fn changes(&self) -> Vec<Change<Self>> {
         let mut changes: Vec<Change<Self>> = Vec::new();
         for number in (0..self.policies.len()).rev() {
-            changes.push(Box::new(move |case| without_policy(case, number)));
+            changes.push(Box::new(move |case| remove_policy(case, number)));
         }
         for (number, policy) in self.policies.iter().enumerate() {
             for change in policy.changes() {
                 changes.push(Box::new(move |case| {
-                    let mut case = case.clone();
-                    let policy = case.policies.get_mut(number)?;
-                    *policy = change(policy)?;
-                    Some(case)
+                    case.policies.get_mut(number).into_iter().for_each(&change);
                 }));
             }
         }
         for block in blocks(self.steps.len()) {
             changes.push(Box::new(move |case| {
-                let is_dropped = |step| block.contains(&step);
-                Some(case.without(is_dropped)).filter(|case| !case.steps.is_empty())
+                let left = case.without(|step| block.contains(&step));
+                if !left.steps.is_empty() {
+                    *case = left;
+                }
             }));
         }
         for number in (0..self.steps.len()).rev() {
             for change in STEP_CHANGES {
                 changes.push(Box::new(move |case| {
-                    let mut case = case.clone();
-                    change(case.steps.get_mut(number)?);
-                    Some(case)
+                    case.steps.get_mut(number).into_iter().for_each(change);
                 }));
             }
         }
-        changes.push(Box::new(|case| {
-            let mut case = case.clone();
-            case.limiters.clear();
-            Some(case)
-        }));
-        changes.push(Box::new(|case| {
-            let mut case = case.clone();
-            case.start = START;
-            Some(case)
-        }));
+        changes.push(Box::new(|case| case.limiters.clear()));
+        changes.push(Box::new(|case| case.start = START));
         changes
     }
 }
@@ -182,29 +172,25 @@ fn blocks(steps: usize) -> Vec<Range<usize>> {
     blocks
 }
 
-fn without_policy(case: &Case, number: usize) -> Option<Case> {
+fn remove_policy(case: &mut Case, number: usize) {
     let count = case.policies.len();
     if count < 2 || number >= count {
-        return None;
+        return;
     }
-    let mut case = case.clone();
     case.policies.remove(number);
+    let of_limiters = case
+        .limiters
+        .iter_mut()
+        .filter_map(|limiter| limiter.policy.as_mut());
+    let of_steps = case.steps.iter_mut().map(|step| &mut step.policy);
     // Uses of the policy become uses of the first.
-    let renumber = |policy: &mut u8| {
+    for policy in of_steps.chain(of_limiters) {
         let old = usize::from(*policy) % count;
         *policy = match old {
             _ if old == number => 0,
             _ => (old - usize::from(old > number)) as u8,
         };
-    };
-    case.steps
-        .iter_mut()
-        .for_each(|step| renumber(&mut step.policy));
-    let limiters = case.limiters.iter_mut();
-    limiters
-        .filter_map(|limiter| limiter.policy.as_mut())
-        .for_each(renumber);
-    Some(case)
+    }
 }
 
 const STEP_CHANGES: [fn(&mut Step); 12] = [

@@ -15,8 +15,8 @@ use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, St
 use Sentence::*;
 use async_trait::async_trait;
 use limiter_core::store::*;
-use limiter_core::{BoxFuture, Clock, Decision, Error, ErrorKind, Name, Receipt, SharedStore};
-use limiter_core::{Policy, Timestamp, Window, WindowStore};
+use limiter_core::{Clock, Decision, Error, ErrorKind, Name, Policy, Receipt, Timestamp, Window};
+use limiter_core::{WindowStore, policy};
 use limiter_testkit::MockClock;
 use limiter_testkit::conformance::{Phase, Sentence};
 
@@ -116,6 +116,9 @@ pub(crate) const RIGHT: [Flaw; 3] = [
     (Several, A1, "CannotIfAdvisory"),
 ];
 
+/// Covers every entry.
+static ALL: Policy = policy!("4503599627370496/9007199254740991us");
+
 type Id = (Name, Vec<u8>);
 
 /// A log, and when it expires.
@@ -131,18 +134,18 @@ struct Shared {
     logs: Mutex<HashMap<Id, Kept>>,
     /// Stores that take steps hold it meanwhile. Its waiters queue: on a busy machine, spinning would take too long.
     lock: tokio::sync::Mutex<()>,
+    stopped: MockClock,
+    /// How often it was asked for a node.
+    asked: AtomicUsize,
 }
 
 /// A handle.
-#[derive(Debug)]
-struct Flawed {
+#[derive(Clone, Debug)]
+pub(crate) struct Flawed {
     phase: Phase,
     flaw: &'static str,
     number: u8,
     shared: Arc<Shared>,
-    stopped: MockClock,
-    /// How often it was asked for a node.
-    asked: AtomicUsize,
 }
 
 fn clock() -> u64 {
@@ -168,6 +171,28 @@ async fn wait() {
 }
 
 impl Flawed {
+    pub(crate) fn new((phase, _, flaw): Flaw) -> Self {
+        Self {
+            phase,
+            flaw,
+            number: 0,
+            shared: Arc::default(),
+        }
+    }
+
+    /// Returns another handle. The last one is opened after the others have written.
+    pub(crate) fn handle(&self, number: u8) -> Self {
+        if number == 2 && self.is("OpeningClears") {
+            self.shared.logs.lock().unwrap().clear();
+        }
+        let shared = Arc::clone(&self.shared);
+        Self {
+            number,
+            shared,
+            ..*self
+        }
+    }
+
     fn is(&self, name: &str) -> bool {
         self.flaw == name
     }
@@ -308,6 +333,45 @@ impl Flawed {
         found
     }
 
+    fn remove(&self, log: LogKey<'_>, entry: Entry) {
+        let receipt = Receipt::new(entry.id, entry.at, Window::MAX);
+        _ = self.settle_step(Settlement::new(log, &ALL, receipt, 0).at(entry.at));
+    }
+
+    /// Makes the first of two transactions in which a store appends.
+    fn half(&self, mut op: Op<'_>, before: &Kept) {
+        let outcome = |op: &Op<'_>| before.log.clone().apply(op, time(clock())).outcome;
+        match self.flaw {
+            "LeavesAnEntryWithoutItsId" => {
+                if op.id.is_some() && !matches!(outcome(&op), Outcome::Repeated { .. }) {
+                    op.id = None;
+                    _ = self.apply_step(op);
+                }
+            }
+            "LeavesALogWithoutItsOldId" => {
+                let mut peek = op;
+                (peek.mode, peek.policy, peek.limiter_policy) = (Mode::Peek, &ALL, None);
+                if let Outcome::Appended(_) = outcome(&op)
+                    && let Outcome::Repeated { entry, .. } = outcome(&peek)
+                {
+                    self.remove(op.log, entry);
+                }
+            }
+            "LeavesAMergeWithoutItsAppend" => {
+                let facts = self.apply_step(op).map(|facts| facts.outcome);
+                if let Ok(Outcome::Appended(entry)) = facts {
+                    self.remove(op.log, entry);
+                }
+            }
+            _ => {
+                _ = self.apply_step(op);
+                if before.until > 0 {
+                    self.with(&self.id(op.log), |kept, _| kept.until = before.until);
+                }
+            }
+        }
+    }
+
     /// Makes one call. A store that takes steps holds its lock meanwhile, with a pause before and after the change.
     async fn in_steps<T>(&self, change: impl FnOnce() -> T) -> T {
         if self.phase != Cancel {
@@ -338,7 +402,7 @@ impl Flawed {
         whole()
     }
 
-    async fn sweep(&self) {
+    pub(crate) async fn sweep(&self) {
         let all = |keeps: &mut dyn FnMut(&Id, &Kept) -> bool| {
             let mut logs = self.shared.logs.lock().unwrap();
             logs.retain(|id, kept| keeps(id, kept));
@@ -400,58 +464,11 @@ impl WindowStore for Flawed {
                 self.with(&id, |kept, _| *kept = copy);
                 return Ok(facts);
             }
-            "LeavesAnEntryWithoutItsId" => {
-                let half = |before: &Kept| {
-                    let outcome = before.log.clone().apply(&op, now()).outcome;
-                    if op.id.is_some() && !matches!(outcome, Outcome::Repeated { .. }) {
-                        let mut without = op;
-                        without.id = None;
-                        _ = self.apply_step(without);
-                    }
-                };
-                return self.in_halves(id, half, whole).await;
-            }
-            // The older entry with the id goes in an earlier transaction.
-            "LeavesALogWithoutItsOldId" => {
-                let half = |before: &Kept| {
-                    let all = "4503599627370496/9007199254740991us".parse().unwrap();
-                    let mut peek = op;
-                    peek.mode = Mode::Peek;
-                    (peek.policy, peek.limiter_policy) = (&all, None);
-                    let appends = before.log.clone().apply(&op, now());
-                    let found = before.log.clone().apply(&peek, now()).outcome;
-                    if let (Outcome::Appended(_), Outcome::Repeated { entry, .. }) =
-                        (appends.outcome, found)
-                    {
-                        let receipt = Receipt::new(entry.id, entry.at, Window::MAX);
-                        let refund = Settlement::new(op.log, &all, receipt, 0).at(entry.at);
-                        _ = self.settle_step(refund);
-                    }
-                };
-                return self.in_halves(id, half, whole).await;
-            }
-            // Drops and merges in an earlier transaction.
-            "LeavesAMergeWithoutItsAppend" => {
-                let half = |_: &Kept| {
-                    if let Ok(Facts {
-                        outcome: Outcome::Appended(entry),
-                        ..
-                    }) = self.apply_step(op)
-                    {
-                        let receipt = Receipt::new(entry.id, entry.at, Window::MAX);
-                        let refund = Settlement::new(op.log, op.policy, receipt, 0).at(entry.at);
-                        _ = self.settle_step(refund);
-                    }
-                };
-                return self.in_halves(id, half, whole).await;
-            }
-            "LeavesAnAppendWithoutItsExpiry" => {
-                let half = |before: &Kept| {
-                    _ = self.apply_step(op);
-                    if before.until > 0 {
-                        self.with(&self.id(op.log), |kept, _| kept.until = before.until);
-                    }
-                };
+            "LeavesAnEntryWithoutItsId"
+            | "LeavesALogWithoutItsOldId"
+            | "LeavesAMergeWithoutItsAppend"
+            | "LeavesAnAppendWithoutItsExpiry" => {
+                let half = |before: &Kept| self.half(op, before);
                 return self.in_halves(id, half, whole).await;
             }
             _ => {}
@@ -512,11 +529,11 @@ impl WindowStore for Flawed {
 
     fn clock(&self) -> Option<&dyn Clock> {
         self.is("HasAClockThatStands")
-            .then_some(&self.stopped as &dyn Clock)
+            .then_some(&self.shared.stopped as &dyn Clock)
     }
 
     fn node(&self, _: LogKey<'_>) -> Option<Arc<str>> {
-        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let number = self.shared.asked.fetch_add(1, Ordering::Relaxed);
         self.is("NamesAnotherNodeEachTime")
             .then(|| number.to_string().into())
     }
@@ -524,49 +541,7 @@ impl WindowStore for Flawed {
     fn identity(&self) -> Option<usize> {
         match self.flaw {
             "SharesItsIdentity" => Some(1),
-            _ => Some(std::ptr::from_ref(self).addr()),
-        }
-    }
-}
-
-/// A store under test: its handles, one that is opened late, and its sweep.
-pub(crate) struct StoreUnderTest {
-    pub(crate) handles: Vec<SharedStore>,
-    pub(crate) late: Box<dyn FnOnce() -> SharedStore + Send>,
-    pub(crate) sweep: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-}
-
-impl StoreUnderTest {
-    pub(crate) fn new((phase, _, flaw): Flaw) -> Self {
-        let shared = Arc::new(Shared::default());
-        let handle = move |number| {
-            let shared = Arc::clone(&shared);
-            Arc::new(Flawed {
-                phase,
-                flaw,
-                number,
-                shared,
-                stopped: MockClock::new(),
-                asked: AtomicUsize::new(0),
-            })
-        };
-        let first = handle(0);
-        let second = handle(1);
-        let sweeper = Arc::clone(&first);
-        let late = move || -> SharedStore {
-            let late = handle(2);
-            if late.is("OpeningClears") {
-                late.shared.logs.lock().unwrap().clear();
-            }
-            late
-        };
-        Self {
-            handles: vec![first, second],
-            late: Box::new(late),
-            sweep: Arc::new(move || {
-                let sweeper = Arc::clone(&sweeper);
-                Box::pin(async move { sweeper.sweep().await })
-            }),
+            _ => Some(Arc::as_ptr(&self.shared).addr()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Measures how long one poll takes, alone and while another call is under way.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -33,30 +34,20 @@ async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 pub(super) async fn run(run: &mut Run<'_>) {
-    let beside = "an append while another call on the key is under way";
-    let mut quickest = vec![("an append", Duration::MAX); 3 + DELAYS.len()];
-    (quickest[1].0, quickest[2].0) = ("a settlement", "a reset");
-    quickest[3..]
-        .iter_mut()
-        .for_each(|(what, _)| *what = beside);
+    let mut quickest = BTreeMap::new();
     for _ in 0..CALLS {
         // Other phases report errors better.
-        let Ok(mut times) = alone(run).await else {
+        let Ok(times) = times(run).await else {
             return;
         };
-        for delay in DELAYS {
-            times.push(beside_another(run, delay).await);
-        }
-        run.count(3 * times.len() as u64);
-        for ((_, quickest), time) in quickest.iter_mut().zip(times) {
+        run.count(times.len() as u64);
+        for (call, time) in times {
+            let quickest = quickest.entry(call).or_insert(time);
             *quickest = time.min(*quickest);
         }
     }
     let most = run.suite.sizes.blocking;
-    for (what, time) in quickest {
-        if time <= most || time == Duration::MAX {
-            continue;
-        }
+    for ((what, _), time) in quickest.into_iter().filter(|(_, time)| *time > most) {
         let text = format!(
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
              the runtime's thread before it blocks needs a longer `Sizes::blocking`."
@@ -66,38 +57,41 @@ pub(super) async fn run(run: &mut Run<'_>) {
     }
 }
 
-/// Measures an append, a settlement and a reset.
-async fn alone(run: &Run<'_>) -> Result<Vec<Duration>, Error> {
+/// Measures an append, a settlement, a reset, and appends after another call on the key has been under way for some time.
+async fn times(run: &Run<'_>) -> Result<Vec<((&'static str, u64), Duration)>, Error> {
     let store = run.store();
     let key = run.new_key();
-    let append = longest_poll(by_facts(store, op(Mode::Record, &key, &LIMITS))).await;
-    let mut times = vec![append.1, Duration::ZERO];
-    if let Some(receipt) = append.0?.0.receipt() {
+    let record = op(Mode::Record, &key, &LIMITS);
+    let (appended, time) = longest_poll(by_facts(store, record)).await;
+    let mut times = vec![(("an append", 0), time)];
+    if let Some(receipt) = appended?.0.receipt() {
         let settlement = Settlement::new(log(&key), &LIMITS, receipt, 2);
         let (facts, time) = longest_poll(store.settle(settlement)).await;
         facts?;
-        times[1] = time;
+        times.push((("a settlement", 0), time));
     }
     let (removed, time) = longest_poll(store.reset(log(&key))).await;
-    times.push(time);
-    removed.map(|_| times)
-}
-
-/// Polls one call once, and measures a second call some time later. Returns the longest duration if the first call needs one poll only.
-async fn beside_another(run: &Run<'_>, delay: u64) -> Duration {
-    let store = run.store();
-    let key = run.new_key();
-    let op = op(Mode::Record, &key, &LIMITS);
-    let mut first = pin!(by_facts(store, op));
-    let mut longest = Duration::MAX;
-    if futures::poll!(first.as_mut()).is_pending() {
-        if delay > 0 {
-            sleep(Duration::from_micros(delay)).await;
+    removed?;
+    times.push((("a reset", 0), time));
+    for delay in DELAYS {
+        let mut first = pin!(by_facts(store, record));
+        // Otherwise the first call needs one poll only.
+        if futures::poll!(first.as_mut()).is_pending() {
+            if delay > 0 {
+                sleep(Duration::from_micros(delay)).await;
+            }
+            // The second call may need the first one to continue.
+            let second = longest_poll(by_facts(store, record));
+            let time = futures::future::join(first, second).await.1.1;
+            times.push((
+                (
+                    "an append while another call on the key is under way",
+                    delay,
+                ),
+                time,
+            ));
         }
-        // The second call may need the first one to continue.
-        let second = longest_poll(by_facts(store, op));
-        longest = futures::future::join(first, second).await.1.1;
+        reset_all(store, &[log(&key)]).await;
     }
-    reset_all(store, &[op.log]).await;
-    longest
+    Ok(times)
 }

@@ -11,29 +11,32 @@ use crate::conformance::result::CallResult;
 /// The number of calls that one search tries. A search that succeeds tries little more calls than there are.
 const MAX_TRIES: usize = 5_000;
 
-/// A call that a task made.
+/// A call that a task made, or several as one.
 pub(super) struct Made {
-    /// The task and the step.
-    pub(super) of: (usize, usize),
-    /// A settlement refers to the step whose receipt it uses.
-    pub(super) call: Call,
-    pub(super) got: CallResult,
-    /// The receipt that the call returned.
-    pub(super) receipt: Option<Receipt>,
+    pub(super) task: usize,
+    /// With their steps. A settlement refers to the step whose receipt it uses.
+    pub(super) calls: Vec<(usize, Call)>,
+    /// The results. `None` if the store could not make the calls as one.
+    pub(super) got: Option<Vec<CallResult>>,
+    /// The receipts of the task so far, by step.
+    pub(super) receipts: BTreeMap<usize, Receipt>,
 }
 
 impl Made {
+    fn may_have_changed(&self) -> bool {
+        let mut got = self.got.iter().flatten();
+        got.any(CallResult::may_have_changed)
+    }
+
     /// Returns the values that are likely to grow from one call to the next: the time, and the usage.
     fn likely_place(&self) -> (u64, bool, u64) {
-        let is_idle = !self.got.may_have_changed();
-        let Some(status) = self.got.status() else {
+        let is_idle = !self.may_have_changed();
+        let Some(status) = self.got.iter().flatten().find_map(CallResult::status) else {
             return (u64::MAX, is_idle, 0);
         };
         let limits = status.limits();
-        let used = limits
-            .iter()
-            .map(LimitStatus::used)
-            .fold(0, u64::saturating_add);
+        let used = limits.iter().map(LimitStatus::used);
+        let used = used.fold(0, u64::saturating_add);
         (status.at().as_micros(), is_idle, used)
     }
 }
@@ -41,7 +44,7 @@ impl Made {
 /// Calls in an order that explains their results.
 #[derive(Clone)]
 pub(super) struct Order {
-    model: Model,
+    pub(super) model: Model,
     /// The task and the step of each call.
     calls: Vec<(usize, usize)>,
     /// The receipts that the store returned, by number of the call.
@@ -59,20 +62,23 @@ impl Order {
 
     /// Returns the order with one more call at its end. `None` if the reference store returns another result there.
     pub(super) fn then(mut self, made: &Made) -> Option<Self> {
-        let mut call = made.call;
-        let number = self.calls.len();
-        if let Verb::Settle(step) | Verb::Renew(step) = &mut call.step.verb {
-            let place = |issuer| self.calls.iter().position(|call| *call == issuer);
-            *step = place((made.of.0, *step)).or_else(|| place((0, *step)))?;
+        let Some(got) = &made.got else {
+            return Some(self);
+        };
+        let mut calls = made.calls.clone();
+        for (step, call) in &mut calls {
+            let of = (made.task, *step);
+            if let Verb::Settle(issuer) | Verb::Renew(issuer) = &mut call.step.verb {
+                let place = |of| self.calls.iter().position(|call| *call == of);
+                *issuer = place((made.task, *issuer)).or_else(|| place((0, *issuer)))?;
+            }
+            let receipt = made.receipts.get(step).copied();
+            *step = self.calls.len();
+            self.receipts
+                .extend(receipt.map(|receipt| (*step, receipt)));
+            self.calls.push(of);
         }
-        self.calls.push(made.of);
-        self.receipts
-            .extend(made.receipt.map(|receipt| (number, receipt)));
-        let Self {
-            model, receipts, ..
-        } = &mut self;
-        let got = std::slice::from_ref(&made.got);
-        let agrees = model.compare(&[(number, call)], receipts, got).is_ok();
+        let agrees = self.model.compare(&calls, &self.receipts, got).is_ok();
         agrees.then_some(self)
     }
 
@@ -128,7 +134,7 @@ impl Search {
                 return true;
             }
             // Where a call without effect fits, no other place is better.
-            if !made.got.may_have_changed() {
+            if !made.may_have_changed() {
                 break;
             }
         }

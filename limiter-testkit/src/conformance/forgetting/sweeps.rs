@@ -1,8 +1,6 @@
 //! Sweeps while other calls append. A log that expired before the sweep may have a new entry before the sweep ends.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Error, Policy, SharedStore, policy};
@@ -12,12 +10,10 @@ use crate::conformance::mismatch::Mismatch;
 use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::suite::Sweep;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
-use crate::conformance::tasks::{self, sleep_on};
+use crate::conformance::tasks;
 
 /// The number of keys of each task.
 const KEYS: usize = 8;
-/// How often a sweep is polled before another call appends.
-const MAX_POLLS: usize = 8;
 
 static SHORT: Policy = policy!("9/1us");
 static LONG: Policy = policy!("9/1h");
@@ -31,13 +27,6 @@ pub(super) async fn run(run: &mut Run<'_>) {
     let Some(sweep) = run.suite.sweep.clone() else {
         return;
     };
-    for polls in 0..=MAX_POLLS {
-        if let Ok(0) = between_polls(run, &sweep, polls).await {
-            let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
-            let title = "an append between two polls of a sweep";
-            return run.fail(Mismatch::new(title, &[F1, L12], text));
-        }
-    }
     for _ in 0..run.suite.sizes.tries.div_ceil(4) {
         let text = match at_the_same_time(run, &sweep).await {
             Ok(0) => continue,
@@ -48,28 +37,6 @@ pub(super) async fn run(run: &mut Run<'_>) {
         };
         return run.fail(Mismatch::new("sweeps and appends", &[F1, L12], text));
     }
-}
-
-/// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
-async fn between_polls(run: &mut Run<'_>, sweep: &Sweep, polls: usize) -> Result<u64, Error> {
-    let store = run.store().clone();
-    let key = run.new_key();
-    call(&store, Mode::Record, &key, &SHORT).await?;
-    // A fast store sweeps within the microsecond of the append.
-    _ = sleep_on(&store, Duration::from_millis(1)).await;
-    let mut sweep = pin!(sweep());
-    let mut is_done = false;
-    for _ in 0..polls {
-        is_done = is_done || futures::poll!(sweep.as_mut()).is_ready();
-    }
-    let appended = call(&store, Mode::Record, &key, &LONG).await;
-    if !is_done {
-        sweep.await;
-    }
-    let used = call(&store, Mode::Peek, &key, &LONG).await;
-    reset_all(&store, &[log(&key)]).await;
-    run.count(4);
-    appended.and(used)
 }
 
 /// Appends to expired logs in some tasks while another sweeps. Returns the number of lost entries.

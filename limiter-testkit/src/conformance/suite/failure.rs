@@ -41,22 +41,10 @@ impl Failure {
         }
     }
 
-    /// Returns the phase that failed.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.phase
-    }
-
     /// Returns the sentences that the failing cases cite, in the order of the contract.
     #[must_use]
     pub fn sentences(&self) -> &[Sentence] {
         &self.sentences
-    }
-
-    /// Returns the number of failing cases.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.mismatches.len()
     }
 }
 

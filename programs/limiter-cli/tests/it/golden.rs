@@ -61,11 +61,12 @@ fn golden_traces() {
         .iter()
         .partition(|trace| trace.rows.iter().all(is_plain));
     let skipped: Vec<_> = other.iter().map(|trace| &*trace.name).collect();
-    assert_eq!(plain.len(), 15);
+    assert_eq!(plain.len(), 27);
     let expected = [
         "another policy and another limiter",
         "a repeated denial",
         "slots",
+        "a changed quota",
     ];
     assert_eq!(skipped, expected);
     let mut rows = 0;
