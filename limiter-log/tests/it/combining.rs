@@ -265,35 +265,6 @@ fn every_waiting_call_has_the_error_of_the_table_and_its_own_log() {
 }
 
 #[test]
-fn a_damaged_log_is_an_error_until_it_is_reset() {
-    let map = map();
-    let search = limiter(&map);
-    map.damage(LogKey::new(Name::new("search"), "bad"));
-    let error = map.run(search.acquire("bad").into_future()).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.key()),
-        (ErrorKind::Corrupt, Some(&b"bad"[..]))
-    );
-    assert!(
-        error
-            .to_string()
-            .ends_with("the saved log has the version 9, expected 1 (reset removes it)"),
-        "{error}"
-    );
-    // The reset is one of the combined calls.
-    let calls = async {
-        futures::join!(
-            search.acquire("bad").into_future(),
-            search.reset("bad").into_future(),
-            search.acquire("bad").into_future()
-        )
-    };
-    let (before, reset, after) = map.run(calls);
-    assert_eq!(before.unwrap_err().kind(), ErrorKind::Corrupt);
-    assert!(reset.unwrap() && after.unwrap().used() == 1);
-}
-
-#[test]
 fn long_keys_are_hashed_and_logs_stay_apart() {
     let long = "x".repeat(500);
     let names = ["", "a", "a:b", &long].map(Name::new);
