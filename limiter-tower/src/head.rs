@@ -4,15 +4,13 @@ use std::fmt;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
 use http::uri::Authority;
-use http::{
-    Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request,
-};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body;
 
 /// A view of a request without its body: method, path, host, header fields and extensions.
 ///
-/// It is `Copy` and independent of the body's type, so extractors and hooks need no type parameters. It is made from
-/// `http::Request` and from its parts.
+/// It is `Copy` and independent of the body's type, so extractors and hooks need no type parameters. It is made from a
+/// reference to an `http::Request`.
 ///
 /// ```
 /// use limiter_tower::RequestHead;
@@ -78,24 +76,6 @@ impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
-        }
-    }
-}
-
-impl<'a> From<&'a request::Parts> for RequestHead<'a> {
-    fn from(parts: &'a request::Parts) -> Self {
-        let request::Parts {
-            method,
-            uri,
-            headers,
-            extensions,
-            ..
-        } = parts;
-        Self {
-            method,
-            uri,
-            headers,
-            extensions,
         }
     }
 }

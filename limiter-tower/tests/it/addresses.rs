@@ -1,7 +1,5 @@
 //! Spoofed and malformed addresses, and a property: no header chooses a key outside the rule.
 
-use std::net::{IpAddr, SocketAddr};
-
 use http::{HeaderName, HeaderValue, Request};
 use limiter_tower::RequestHead;
 use limiter_tower::key::{ClientAddress, Header, KeyExtractor, Peer, Trust};
@@ -238,48 +236,6 @@ fn a_field_on_two_lines_or_of_many_bytes_is_no_key() {
     assert_eq!(of(&["a", "b"]), None);
 }
 
-/// The rule in other words: the list is the peer after the lines of the field, split at commas, and trust takes hops from its end.
-fn expected_key(trust: &Trust, peer: IpAddr, entries: &[Option<IpAddr>]) -> Option<IpAddr> {
-    let mut from_the_right = entries.iter().rev().copied();
-    match trust {
-        Trust::Hops(0) => Some(peer),
-        Trust::Hops(hops) => from_the_right.nth(hops - 1).flatten(),
-        Trust::Networks(networks) => {
-            let mut client = peer;
-            while networks.iter().any(|network| network.contains(&client)) {
-                match from_the_right.next() {
-                    Some(entry) => client = entry?,
-                    None => break,
-                }
-            }
-            Some(client)
-        }
-    }
-}
-
-fn address() -> impl Strategy<Value = IpAddr> {
-    prop_oneof![
-        any::<[u8; 4]>().prop_map(IpAddr::from),
-        any::<[u8; 3]>().prop_map(|[a, b, c]| IpAddr::from([10, a, b, c])),
-        any::<[u8; 16]>().prop_map(|octets| IpAddr::from(octets).to_canonical()),
-    ]
-}
-
-/// An entry as a proxy or a client might write it, and the address in it.
-fn entry() -> impl Strategy<Value = (String, Option<IpAddr>)> {
-    let written = (address(), 0..4_u8, any::<u16>()).prop_map(|(address, form, port)| {
-        let text = match (address, form) {
-            (IpAddr::V4(address), 2..) => format!("::ffff:{address}"),
-            (address, 0) => format!("{address}"),
-            (address, 1) => SocketAddr::new(address, port).to_string(),
-            (address, 2) => format!("[{address}%eth0]"),
-            (address, _) => format!("[{address}]"),
-        };
-        (text, Some(address))
-    });
-    prop_oneof![4 => written, 1 => "[g-z_ ]{1,9}[!-+]".prop_map(|text| (text, None))]
-}
-
 fn trust() -> impl Strategy<Value = Trust> {
     prop_oneof![(0..4_usize).prop_map(Trust::Hops), Just(networks())]
 }
@@ -292,26 +248,6 @@ fn header_value() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The proxies' part alone determines the key, regardless of the client's part in front.
-    #[test]
-    fn the_key_follows_the_rule(
-        trust in trust(),
-        peer in address(),
-        entries in prop::collection::vec((entry(), any::<bool>()), 0..6),
-    ) {
-        let mut lines: Vec<String> = Vec::new();
-        for ((text, _), joins) in &entries {
-            match lines.last_mut() {
-                Some(line) if *joins => *line += &format!(", {text}"),
-                _ => lines.push(text.clone()),
-            }
-        }
-        let addresses: Vec<_> = entries.iter().map(|((_, address), _)| *address).collect();
-        let request = request(&SocketAddr::new(peer, 80).to_string(), FIELDS[0], &lines);
-        let found = extractor(FIELDS[0], trust.clone()).address(&RequestHead::from(&request));
-        prop_assert_eq!(found, expected_key(&trust, peer.to_canonical(), &addresses));
-    }
-
     /// A client's text to the left of the proxies' entries has no effect.
     #[test]
     fn what_the_client_writes_changes_no_key(

@@ -1,42 +1,16 @@
-//! The layer with other layers, axum's mock of a connection and extractors that are chosen at run time.
+//! The layer with axum's mock of a connection, and extractors that are chosen at run time.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::extract::connect_info::MockConnectInfo;
-use http::{HeaderName, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
-use limiter_core::{Limiter, policy};
+use http::{HeaderName, Request};
+use limiter_core::policy;
 use limiter_tower::key::{ClientAddress, Constant, Header, KeyExtractor, Peer};
 use limiter_tower::{LimitLayer, RequestHead};
-use tower::util::MapResponseLayer;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::ServiceExt;
 
-use crate::common::{CLOSED, get, hello, rule, shared, store};
-
-#[tokio::test]
-async fn a_layer_that_changes_the_body_runs_inside() {
-    let limiter = Limiter::new("search", policy!("1/1m"), store().0);
-    // Like tower-http's CompressionLayer, whose body is not made of bytes.
-    let changes_body = MapResponseLayer::new(|response: Response<Body>| {
-        response.map(|body| Limited::new(body, 1_000))
-    });
-    let service = ServiceBuilder::new()
-        .layer(LimitLayer::new([shared(&limiter)], CLOSED))
-        .map_response(|response: Response<_>| response.map(Body::new))
-        .layer(changes_body)
-        .service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::from("hello"))));
-    for (status, start) in [
-        (StatusCode::OK, "hello"),
-        (StatusCode::TOO_MANY_REQUESTS, "{"),
-    ] {
-        let response = service.clone().oneshot(Request::new(())).await.unwrap();
-        assert_eq!(response.status(), status);
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert!(body.starts_with(start.as_bytes()), "{body:?}");
-    }
-}
+use crate::common::{CLOSED, get, hello, rule};
 
 #[tokio::test]
 async fn a_mocked_connection_has_an_address() {

@@ -1,6 +1,5 @@
 //! Which requests are charged, with several rules, many concurrently.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,16 +8,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::routing::get as on_get;
-use exact_limiter::MemoryStore;
 use futures::future::join_all;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
-use http_body_util::Full;
-use hyper::body::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
 use limiter_core::{Clock, Limiter, SharedStore, policy};
 use limiter_testkit::MockClock;
-use limiter_tower::key::{ClientAddress, Constant, Extension, Header, KeyExtractor};
+use limiter_tower::key::{ClientAddress, Extension, Header, KeyExtractor};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Rejection, RequestHead, Rule, RuleOutcome};
-use tower::{Layer, ServiceExt};
 
 use crate::common::{
     CLOSED, Does, REJECT, Remote, Reply, Server, get, get_with, hello, remote, rule, shared, store,
@@ -340,18 +335,4 @@ async fn bodies_and_statuses_are_replaceable() {
     assert_eq!((denied.status, denied.retry_after()), (420, Some(99)));
     assert_eq!(denied.body, "slow down: [\"search\"], Some(10s)");
     assert_eq!(denied.limits(), "\"search\";r=0;t=10");
-}
-
-#[tokio::test]
-async fn every_store_and_any_http_service_will_do() {
-    let service = tower::service_fn(|_: Request<()>| async {
-        Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::default()))
-    });
-    let limiter = Limiter::new("plain", policy!("1/1m"), MemoryStore::new());
-    let rule = Rule::new(limiter, Constant::new("all"), REJECT);
-    let service = LimitLayer::new([rule], CLOSED).layer(service);
-    for status in [200, 429] {
-        let reply = service.clone().oneshot(Request::new(())).await;
-        assert_eq!(reply.unwrap().status(), status);
-    }
 }
