@@ -16,13 +16,8 @@ local function append(op)
   local same_time, follows_long, total, lap = log.last == t, newest and byte(newest, 8) >= LONG_BYTE, log.total, LAP_START
   if same_time and follows_long then lap = parse('>I2', newest, 8) end
   if not same_time and not stays then total = 0 end
-  if total < TOTAL_END - cost then
-    total = total + cost
-  else
-    total = total - (TOTAL_END - cost)
-    if same_time then lap = lap + 1 end
-    if lap >= LAP_END then error('OVERFLOW more units at one time than a log can count', 0) end
-  end
+  total, lap = shifted(total, lap, cost)
+  if not same_time then lap = LAP_START end
 
   local groups, joined, units = nil, nil, cost
   if op.resolution and stays then

@@ -15,14 +15,7 @@ end
 local function moved(member, by, flags, new_cost)
   local at, total, cost = read(member)
   local lap = byte(member, 8) < LONG_BYTE and LAP_START or parse('>I2', member, 8)
-  if by > 0 and total >= TOTAL_END - by then
-    total, lap = total - (TOTAL_END - by), lap + 1
-  elseif total + by < 0 then
-    total, lap = total + by + TOTAL_END, lap - 1
-  else
-    total = total + by
-  end
-  if lap < LONG_BIT or lap >= LAP_END then error('OVERFLOW more units at one time than a log can count', 0) end
+  total, lap = shifted(total, lap, by)
   local id = byte(member, 8) < LONG_BYTE and id_of(member) or sub(member, LONG_TTL_PLACE, #member - (cost > 1 and 7 or 0))
   cost = new_cost or cost
   return pack('>i7I2I7B', at - TIME_BIAS, lap, total, flags) .. id .. (cost > 1 and pack('>I7', cost) or '')

@@ -14,17 +14,11 @@ local function evaluate(key, request, newest)
     resolution, exact = parse('>I7I7', request, limits_end + 1)
   end
 
-  -- `cap` is the largest maximum: the most that a log holds.
-  local limits, longest, cap, fits, fits_default = {}, nil, 0, true, true
-  for place = head_len + 1, limits_end, LIMIT_LEN do
-    local window, max = parse('>I7I7', request, place)
-    local used, oldest, rest, first = count_in(log, window, max - cost + 1)
-    local limit = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
-    limits[#limits + 1] = limit
-    if not longest or window > longest.window then longest = limit end
-    if max > cap then cap = max end
-    if used + cost > max then
-      if #limits > defaults then fits = false else fits_default = false end
+  local limits, longest, cap = limits_in(log, request, head_len + 1, limits_end, cost)
+  local fits, fits_default = true, true
+  for i, limit in ipairs(limits) do
+    if limit.used + cost > limit.max then
+      if i > defaults then fits = false else fits_default = false end
     end
   end
 

@@ -66,6 +66,34 @@ local function count_in(log, window, enough)
   return rest + cost, at, rest, first
 end
 
+-- The limits between two places of a request, with what counts in each for an operation of this cost; that with the longest window; and the
+-- largest maximum, which is the most that a log holds.
+local function limits_in(log, request, from, past, cost)
+  local limits, longest, cap = {}, nil, 0
+  for place = from, past, LIMIT_LEN do
+    local window, max = parse('>I7I7', request, place)
+    local used, oldest, rest, first = count_in(log, window, max - cost + 1)
+    local limit = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
+    limits[#limits + 1] = limit
+    if not longest or window > longest.window then longest = limit end
+    if max > cap then cap = max end
+  end
+  return limits, longest, cap
+end
+
+-- A running total and its lap, moved by this many units.
+local function shifted(total, lap, by)
+  if by > 0 and total >= TOTAL_END - by then
+    total, lap = total - (TOTAL_END - by), lap + 1
+  elseif total + by < 0 then
+    total, lap = total + by + TOTAL_END, lap - 1
+  else
+    total = total + by
+  end
+  if lap < LONG_BIT or lap >= LAP_END then error('OVERFLOW more units at one time than a log can count', 0) end
+  return total, lap
+end
+
 -- The first entry from a time on after which less than `bound` was appended: its time, the sum from it on, and the entry.
 local function find(log, from, bound)
   local function first_of(members)

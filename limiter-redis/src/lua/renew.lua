@@ -53,14 +53,8 @@ if target then
 
   local is_own = #id == OWN_ID_LEN
   if is_own then id = pack('>I2', ttl) .. sub(id, 3) end
-  local limits, longest, cap, resolution, exact = {}, nil, 0, nil, nil
-  for place = RENEW_HEAD_LEN + 1, limits_end, LIMIT_LEN do
-    local window, max = parse('>I7I7', request, place)
-    local used, oldest, rest, first = count_in(log, window, max)
-    limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, rest = rest, first = first }
-    if not longest or window > longest.window then longest = limits[#limits] end
-    if max > cap then cap = max end
-  end
+  local limits, longest, cap = limits_in(log, request, RENEW_HEAD_LEN + 1, limits_end, 1)
+  local resolution, exact
   if has_resolution then resolution, exact = parse('>I7I7', request, limits_end + 1) end
   local fits = not has(flags, DENIED)
   -- No limit is reported here.
