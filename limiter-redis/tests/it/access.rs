@@ -1,18 +1,16 @@
 //! Permissions and connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Counting, ErrorKind, Limiter, policy};
 use limiter_redis::{Connection, RedisStore};
-use redis::aio::ConnectionLike;
 use testbed::server::{Cluster, Server};
 
 use crate::scan::scanned;
-use crate::support::{Hooked, builder, connect, limited, search, send, shared_cluster, until};
+use crate::support::{builder, connect, limited, search, send, shared_cluster, until};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
 const BASIC_RULES: &str = "on >secret ~limiter:1:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
@@ -243,42 +241,4 @@ async fn the_longest_durations_are_timeouts_too() {
             limiter.reset("k").await.unwrap();
         }
     }
-}
-
-#[tokio::test]
-async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
-    let server = Server::start().unwrap();
-    let running = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let seen = most.clone();
-    let connection = Hooked::connect(&server, move |inner, cmd| {
-        let running = running.clone();
-        let most = most.clone();
-        Box::pin(async move {
-            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            let reply = inner.req_packed_command(cmd).await;
-            running.fetch_sub(1, Ordering::SeqCst);
-            reply
-        })
-    });
-    let stores: [(u64, RedisStore); 2] = [
-        (1_200, builder().with_connection(connection.await).unwrap()),
-        (300, connect(&shared_cluster().url()).await),
-    ];
-    for (number, (keys, store)) in stores.into_iter().enumerate() {
-        let limiter = Limiter::new(format!("batch {number}"), policy!("9/1h"), store);
-        // The units distinguish the replies of different keys. Then nine more, which never fit.
-        let cost = |key: u64| 1 + key % 9;
-        for (allowed, more) in [(true, 0), (false, 9)] {
-            let acquire = |key| limiter.acquire(key).cost((cost(key) + more).min(9));
-            let decisions = join_all((0..keys).map(acquire)).await;
-            for (key, decision) in (0..).zip(decisions) {
-                let decision = decision.unwrap();
-                let found = (decision.is_allowed(), decision.used());
-                assert_eq!(found, (allowed, cost(key)), "{number}, {key}");
-            }
-        }
-    }
-    let most = seen.load(Ordering::SeqCst);
-    assert!(most >= 200, "{most} at a time");
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use futures::future::join_all;
 use limiter_core::store::{Change, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Counting, Decision, MAX_COST, Name, Policy, Receipt, Settled, Timestamp, WindowStore, policy,
+    Counting, MAX_COST, Name, Policy, Receipt, Settled, Timestamp, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
 use limiter_testkit::{Answer, ReferenceEntry, ReferenceStore};
@@ -460,113 +460,74 @@ fn redis_holds_exactly_what_the_reference_holds() {
     assert_eq!(db_size(&server), 0);
 }
 
-/// The log of the key `k`, for operations without a limiter.
-struct Log {
-    server: Server,
-    store: RedisStore,
-    meter: Policy,
-}
+/// Operations on one log, each with the lengths of the entries afterwards, oldest first. The fast path works on short entries alone: of 26
+/// bytes, or of 33 with a cost. Long ones have 23, 30 with a cost and 35 with an id. Windows are of 1 ms.
+const FORMS: &str = "
+record 1 at 0             | 26
+record 7 at 0             | 26 33
+record 1 at 1000          | 26
+record with an id at 1000 | 26 35
+record 1 at 1001          | 26 35 23
+record 1 at 2000          | 23 23
+record 1 at 2001          | 23 26
+reset
+record 549755813886 at 0  | 33
+record 1 at 0             | 33 26
+record 1 at 0             | 33 26 23
+record 1 at 1             | 33 26 23 23
+record 1 at 1001          | 26
+record 1 at 1001          | 26 26
+reset
+record 1 at 0             | 26
+record 1 at 1             | 26 26
+record 1 at 2             | 26 26 26
+record 1 at 3             | 26 26 26 26
+settle 2 to 5             | 26 26 30 23
+settle 3 to 0             | 26 26 30
+settle 2 to 0             | 26 23
+settle 0 to 0             | 23
+record 1 at 1             | 23 23
+record 1 at 2             | 23 23 26
+";
 
-impl Log {
-    fn key(&self) -> LogKey<'static> {
-        LogKey::new(Name::default(), "k")
-    }
-
-    async fn run(&self, op: Op<'_>, time: u64) -> Decision {
-        run(&self.store, op.at(at(time))).await.unwrap()
-    }
-
-    async fn record(&self, cost: u64, time: u64) -> Receipt {
-        let op = Op::record("k", &self.meter).with_cost(cost);
-        self.run(op, time).await.receipt().unwrap()
-    }
-
-    /// Settles at the time of the entry.
-    async fn settle(&self, receipt: Receipt, cost: u64) {
-        let settlement = Settlement::new(self.key(), &self.meter, receipt, cost).at(receipt.at());
-        assert!(self.store.settle(settlement).await.unwrap().applied());
-    }
-
-    /// The length of each entry, oldest first.
-    fn lengths(&self) -> Vec<usize> {
-        let (entries, _) = held(&self.server, &self.store, self.key());
-        entries.iter().map(Vec::len).collect()
-    }
-}
-
-/// The fast path works on short entries alone: of 26 bytes, or of 33 with a cost. Long ones have 23, 30 with a cost and 35 with an id.
 #[tokio::test]
 async fn an_entry_is_short_if_that_form_can_hold_it() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     let meter = limit(MAX_COST, WINDOW).into();
-    let log = Log {
-        server,
-        store,
-        meter,
-    };
-    log.record(1, 0).await;
-    log.record(7, 0).await;
-    assert_eq!(log.lengths(), [26, 33]);
-    // Expired entries go with the next append.
-    log.record(1, WINDOW).await;
-    assert_eq!(log.lengths(), [26]);
-
-    // An entry with a caller's id, and all entries while the log holds it. The append that drops the id finds it there.
-    let id = Op::record("k", &log.meter).with_id(1_u128);
-    assert!(log.run(id, WINDOW).await.is_allowed());
-    log.record(1, WINDOW + 1).await;
-    assert_eq!(log.lengths(), [26, 35, 23]);
-    log.record(1, 2 * WINDOW).await;
-    log.record(1, 2 * WINDOW + 1).await;
-    assert_eq!(log.lengths(), [23, 26]);
-
-    // Denied attempts replace the oldest, and so does what follows at the same time.
-    log.store.reset(log.key()).await.unwrap();
-    let attempts = Policy::from(limit(5, 100)).with_counting(Counting::Attempts);
-    for n in 0..300 {
-        let decision = log.run(Op::acquire("k", &attempts), n).await;
-        assert_eq!(decision.is_allowed(), n < 5);
-        assert_eq!(log.lengths(), vec![26; (n as usize + 1).min(5)]);
-    }
-    log.record(1, 299).await;
-    log.record(1, 300).await;
-    assert_eq!(log.lengths(), [26; 7]);
-
-    // Beyond a running total, until the log is empty; and beyond an age of the first entry.
-    log.store.reset(log.key()).await.unwrap();
-    for (cost, time) in [(TOTAL - 2, 0), (1, 0), (1, 0), (1, 1)] {
-        log.record(cost, time).await;
-    }
-    assert_eq!(log.lengths(), [33, 26, 23, 23]);
-    log.record(1, WINDOW + 1).await;
-    log.record(1, WINDOW + 1).await;
-    assert_eq!(log.lengths(), [26, 26]);
-    log.store.reset(log.key()).await.unwrap();
-    let ages = Policy::from(limit(100, 2 * AGE));
-    for at in [0, AGE - 1, AGE] {
-        assert!(log.run(Op::acquire("k", &ages), at).await.is_allowed());
-    }
-    assert_eq!(log.lengths(), [26, 26, 23]);
-
-    // A settlement rewrites an entry and those after it, or at least the one before it. At a later time, entries are short again.
-    log.store.reset(log.key()).await.unwrap();
+    let log = LogKey::new(Name::default(), "k");
     let mut receipts = Vec::new();
-    for time in 0..4 {
-        receipts.push(log.record(1, time).await);
+    for row in FORMS.lines().skip(1) {
+        let (step, lengths) = row.split_once('|').unwrap_or((row, ""));
+        let words: Vec<&str> = step.split_whitespace().collect();
+        let number = |word: usize| words[word].parse::<u64>().unwrap();
+        match words[..] {
+            ["reset"] => {
+                receipts.clear();
+                assert!(store.reset(log).await.unwrap());
+            }
+            ["settle", _, "to", _] => {
+                let receipt: Receipt = receipts[number(1) as usize];
+                let settlement = Settlement::new(log, &meter, receipt, number(3));
+                let settled = store.settle(settlement.at(receipt.at())).await;
+                assert!(settled.unwrap().applied(), "{row}");
+            }
+            _ => {
+                let op = match words[1] {
+                    "with" => Op::record("k", &meter).with_id(1_u128),
+                    _ => Op::record("k", &meter).with_cost(number(1)),
+                };
+                let decision = run(&store, op.at(at(number(words.len() - 1)))).await;
+                receipts.extend(decision.unwrap().receipt());
+            }
+        }
+        let (entries, _) = held(&server, &store, log);
+        let found: Vec<_> = entries
+            .iter()
+            .map(|entry| entry.len().to_string())
+            .collect();
+        assert_eq!(found.join(" "), lengths.trim(), "{row}");
     }
-    for (receipt, cost, lengths) in [
-        (2, 5, &[26, 26, 30, 23][..]),
-        (3, 0, &[26, 26, 30]),
-        (2, 0, &[26, 23]),
-        (0, 0, &[23]),
-    ] {
-        log.settle(receipts[receipt], cost).await;
-        assert_eq!(log.lengths(), lengths);
-    }
-    log.record(1, 1).await;
-    log.record(1, 2).await;
-    assert_eq!(log.lengths(), [23, 23, 26]);
 }
 
 /// A few appends remove hundreds of ids whose entries merged or expired, and a refund of the last entry removes all. No append reads

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use limiter_core::request::{AllOf, joint};
-use limiter_core::store::{Facts, JointOp, LogKey, Op, Outcome};
+use limiter_core::request::AllOf;
+use limiter_core::store::{Facts, JointOp, Op};
 use limiter_core::{ErrorKind, Limiter, Policy, SharedStore, WindowStore, policy};
 use testbed::server::Server;
 
-use crate::support::{builder, calls, connect, run, search, send, shared_cluster};
+use crate::support::{builder, calls, connect, run, send, shared_cluster};
 
 const RULES: usize = 5;
 
@@ -37,50 +37,18 @@ async fn used(store: &impl WindowStore, key: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_log_that_fails_fails_the_call_or_only_its_advisory_operation() {
+async fn a_full_server_refuses_all_or_none() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     let policy = policy!("9/1h");
     let keys = keys("k");
-    let breaks = |name: &str| {
-        let stored = store.redis_key(LogKey::new(name.into(), &keys[2]));
-        server
-            .command::<()>(&[&b"SET"[..], &stored, b"text"])
-            .unwrap();
-    };
-    breaks("default");
-    let mut ops = acquires(&keys, &policy);
-    let error = store.apply_all(&ops).await.unwrap_err();
-    let expected = (ErrorKind::Corrupt, Some(keys[2].as_bytes()));
-    assert_eq!((error.kind(), error.key()), expected);
-    assert!(!error.to_string().contains(&keys[2]), "{error}");
-    assert_eq!(used(&store, &keys[0]).await, 0, "all or none");
-
-    ops[2].is_advisory = true;
-    let facts = store.apply_all(&ops).await.unwrap().unwrap();
-    for (number, facts) in facts.iter().enumerate() {
-        match facts {
-            Ok(facts) => assert!(matches!(facts.outcome, Outcome::Appended(_)) && number != 2),
-            Err(error) => assert_eq!((error.kind(), number), (ErrorKind::Corrupt, 2)),
-        }
-    }
-    // A decision over all of them peeks at the others, and does not charge any.
-    breaks("search");
-    let limiter = search(policy.clone(), Arc::new(store) as SharedStore);
-    let mut all = joint::decide(all_of(&limiter, &keys)).await;
-    let errors = joint::take_errors(&mut all);
-    assert_eq!(errors[0].kind(), ErrorKind::Corrupt);
-    assert_eq!(all.parts()[4].status().unwrap().used(), 0);
-    assert_eq!(limiter.status(&keys[0]).await.unwrap().used(), 0);
-
+    apply_all(&store, &acquires(&keys[..1], &policy)).await;
     send(&server, "CONFIG SET maxmemory 1");
-    let error = limiter
-        .store()
-        .apply_all(&acquires(&keys[..2], &policy))
-        .await;
+    let error = store.apply_all(&acquires(&keys, &policy)).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
     send(&server, "CONFIG SET maxmemory 0");
-    assert_eq!(used(limiter.store(), &keys[0]).await, 1, "all or none");
+    assert_eq!(used(&store, &keys[0]).await, 1);
+    assert_eq!(used(&store, &keys[1]).await, 0);
 }
 
 /// One script applies any number of operations.
