@@ -8,22 +8,28 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use redis::cluster_routing::Slot;
 use redis::{
     Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult,
     ServerErrorKind, Value,
 };
+use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use self::slots::{slot_of, slot_ranges};
+use crate::failure::is_deposed;
+use crate::first_answer::{first_answer, no_server};
 use crate::reconnecting::Reconnecting;
-use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
 use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
 mod slots;
 
 /// A command for a slot that moves reaches its node after one redirection, or two.
 const MAX_REDIRECTIONS: usize = 3;
+/// The least time between two refreshes.
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(crate) struct NodePool(Arc<Inner>);
@@ -34,7 +40,9 @@ struct Inner {
     timeouts: Timeouts,
     seeds: Vec<Address>,
     known: RwLock<Known>,
-    background: Background,
+    runtime: Runtime,
+    /// Held during a refresh.
+    refreshing: Arc<Mutex<()>>,
     /// Counts the calls of `any`.
     turn: AtomicUsize,
 }
@@ -71,7 +79,8 @@ impl NodePool {
             timeouts,
             seeds,
             known: RwLock::default(),
-            background: Background::new(runtime),
+            runtime,
+            refreshing: Arc::default(),
             turn: AtomicUsize::new(0),
         }));
         for seed in &pool.0.seeds {
@@ -94,7 +103,7 @@ impl NodePool {
             return Ok(node.clone());
         }
         let client = redis::Client::open(moved_to(&self.0.info, address.clone()))?;
-        let runtime = self.0.background.runtime.clone();
+        let runtime = self.0.runtime.clone();
         let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
         let name = format!("{}:{}", address.0, address.1).into();
         let node = Node {
@@ -142,9 +151,19 @@ impl NodePool {
         node.map_or_else(|| self.any(), Ok)
     }
 
-    /// Sends a command to the node that serves its slot, and follows redirections.
+    /// Sends a command to the node that serves its slot, and follows redirections. Refreshes if the node does not respond, even if the
+    /// future is dropped: another one may have taken over.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        watched(self, self.follow(cmd)).await
+        let mut refresh = RefreshOnDrop {
+            pool: self,
+            armed: true,
+        };
+        let reply = self.follow(cmd).await;
+        refresh.armed = reply.as_ref().is_err_and(|error| {
+            let is_unknown = error.kind() == ErrorKind::ClusterConnectionNotFound;
+            error.is_io_error() || is_deposed(error) || is_unknown
+        });
+        reply
     }
 
     async fn follow(&self, cmd: &Cmd) -> RedisResult<Value> {
@@ -193,15 +212,23 @@ impl NodePool {
         });
         Ok(())
     }
-}
 
-impl Refresh for NodePool {
-    fn background(&self) -> &Background {
-        &self.0.background
+    /// Refreshes in the background.
+    fn refresh(&self) {
+        let Ok(refreshing) = Arc::clone(&self.0.refreshing).try_lock_owned() else {
+            return;
+        };
+        let pool = self.clone();
+        self.0.runtime.spawn(async move {
+            // If no node responds, the next operation tries again.
+            let _ = pool.refresh_now().await;
+            sleep(REFRESH_PAUSE).await;
+            drop(refreshing);
+        });
     }
 
     /// Takes the map of slots from the node that responds first.
-    async fn refresh_now(&self) -> RedisResult<()> {
+    pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
         let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
         let asked = nodes.into_iter().map(|node| async move {
             let mut cmd = redis::cmd("CLUSTER");
@@ -211,6 +238,19 @@ impl Refresh for NodePool {
             slot_ranges(&reply, &node.address.0).ok_or_else(malformed)
         });
         self.set(&first_answer(self.0.timeouts.refresh(), asked).await?)
+    }
+}
+
+struct RefreshOnDrop<'a> {
+    pool: &'a NodePool,
+    armed: bool,
+}
+
+impl Drop for RefreshOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.pool.refresh();
+        }
     }
 }
 

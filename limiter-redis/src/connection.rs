@@ -10,10 +10,8 @@ use redis::{Client, Cmd, RedisError, RedisFuture, RedisResult, ServerErrorKind, 
 use crate::cluster::NodePool;
 use crate::failure::Failure;
 use crate::reconnecting::Reconnecting;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
-use crate::sentinel::Sentinels;
+use crate::sentinel::master_of;
 use crate::settings::{Address, Certificates, Runtime, Timeouts, connection_info};
 use crate::url;
 
@@ -31,8 +29,6 @@ enum Kind {
     Custom(Arc<SendCommand>),
     #[cfg(feature = "cluster")]
     Cluster(NodePool),
-    #[cfg(feature = "sentinel")]
-    Sentinel(Sentinels),
 }
 
 /// Sends a command over a connection of the user's own type.
@@ -103,8 +99,6 @@ impl Connection {
             Kind::Custom(_) => Ok(()),
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.refresh_now().await,
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(master) => master.refresh_now().await,
         };
         opened.map_err(|error| Failure::Redis(error).into_connect_error(url))?;
         Ok(connection)
@@ -143,15 +137,9 @@ impl Connection {
                     .iter()
                     .map(|url| info(url))
                     .collect::<RedisResult<_>>()?;
-                Sentinels::new(
-                    sentinels,
-                    url.login,
-                    url.name,
-                    info(&url.server)?,
-                    timeouts,
-                    runtime,
-                )
-                .map(Kind::Sentinel)
+                let server = info(&url.server)?;
+                master_of(sentinels, url.login, url.name, server, timeouts, runtime)
+                    .map(Kind::Single)
             }
             #[cfg(feature = "cluster")]
             _ if let Some(nodes) = url::cluster_nodes(url) => {
@@ -178,8 +166,6 @@ impl Connection {
             Kind::Custom(send) => send(cmd).await?.extract_error(),
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.send(cmd).await,
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(master) => master.send(cmd).await,
         }
     }
 
@@ -235,13 +221,6 @@ mod tests {
 
     use super::*;
 
-    fn timeouts() -> Timeouts {
-        Timeouts {
-            connect: Duration::from_secs(1),
-            response: Duration::from_secs(1),
-        }
-    }
-
     #[tokio::test]
     async fn malformed_urls_are_refused() {
         for url in [
@@ -258,25 +237,25 @@ mod tests {
             "redis+sentinel://u:secret@h/m/x",
             "redis+sentinel:///m",
         ] {
-            let none = Certificates::default();
-            for error in [
-                Connection::open(url, timeouts(), &none).await.unwrap_err(),
-                Connection::open_lazy(url, timeouts(), &none).unwrap_err(),
-            ] {
-                assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
-                assert!(error.to_string().contains("expected redis://, "), "{error}");
-                assert!(
-                    !format!("{error} {error:?}").contains("secret"),
-                    "{error:?}"
-                );
-            }
+            let error = lazy(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
+            assert!(error.to_string().contains("expected redis://, "), "{error}");
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("secret"), "{text}");
         }
     }
 
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
-        let (url, none) = ("redis://127.0.0.1:1", Certificates::default());
-        let error = Connection::open_lazy(url, timeouts(), &none).unwrap_err();
+        let error = lazy("redis://127.0.0.1:1").unwrap_err();
         assert!(error.to_string().contains("needs a tokio runtime"));
+    }
+
+    fn lazy(url: &str) -> Result<Connection, Error> {
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(1),
+        };
+        Connection::open_lazy(url, timeouts, &Certificates::default())
     }
 }

@@ -21,13 +21,13 @@ mod channel;
 mod cluster;
 mod connection;
 mod failure;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod first_answer;
 mod format;
 mod id;
 mod inspect;
 mod key;
 mod reconnecting;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-mod refresh;
 mod reply;
 mod request;
 mod scan;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, RedisError, RedisResult, Value};
+use redis::{Client, Cmd, RedisError, RedisFuture, RedisResult, Value};
 use tokio::sync::watch;
 
 use crate::failure::is_deposed;
@@ -18,7 +18,7 @@ const SILENT_TIMEOUTS: u32 = 3;
 
 /// Clones share the connection.
 ///
-/// A call opens a new connection, and so resolves the server's name again, if the last one
+/// A call opens a new connection, and so resolves the server's name or asks the sentinels again, if the last one
 /// - was lost or could not be opened,
 /// - leads to a server that may no longer be the master,
 /// - gave no reply while calls waited for three response timeouts.
@@ -26,11 +26,14 @@ const SILENT_TIMEOUTS: u32 = 3;
 pub(crate) struct Reconnecting(Arc<Inner>);
 
 struct Inner {
-    client: Client,
+    connect: Box<Connect>,
     timeouts: Timeouts,
     runtime: Runtime,
     link: RwLock<Option<Arc<Link>>>,
 }
+
+/// Opens a connection.
+type Connect = dyn Fn() -> RedisFuture<'static, MultiplexedConnection> + Send + Sync;
 
 /// One connection, or the attempt to open it.
 struct Link {
@@ -44,11 +47,25 @@ struct Link {
 }
 
 impl Reconnecting {
-    /// Returns a connection that is opened when it is first needed.
+    /// Returns a connection to a server that is opened when it is first needed.
     pub(crate) fn lazy(client: Client, timeouts: Timeouts, runtime: Runtime) -> Self {
+        let connect = move || -> RedisFuture<'static, _> {
+            let client = client.clone();
+            Box::pin(async move { timeouts.connect_to(&client).await })
+        };
+        Self::new(connect, timeouts, runtime)
+    }
+
+    /// Returns a connection that `connect` opens when it is first needed.
+    pub(crate) fn new(
+        connect: impl Fn() -> RedisFuture<'static, MultiplexedConnection> + Send + Sync + 'static,
+        timeouts: Timeouts,
+        runtime: Runtime,
+    ) -> Self {
         let link = RwLock::default();
+        let connect = Box::new(connect);
         Self(Arc::new(Inner {
-            client,
+            connect,
             timeouts,
             runtime,
             link,
@@ -113,12 +130,10 @@ impl Reconnecting {
 
     /// Opens a connection in the background: a caller may give up before it is there.
     fn open(&self) -> Link {
-        let client = self.0.client.clone();
-        let config = self.0.timeouts.connection_config();
+        let connecting = (self.0.connect)();
         let (sender, opened) = watch::channel(None);
         self.0.runtime.spawn(async move {
-            let connection = client.get_multiplexed_async_connection_with_config(&config);
-            sender.send_replace(Some(connection.await));
+            sender.send_replace(Some(connecting.await));
         });
         let (is_over, silence, counted) = Default::default();
         Link {

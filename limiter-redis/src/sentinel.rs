@@ -1,130 +1,96 @@
 //! Redis Sentinel: a connection to the server that the sentinels call the master.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::time::Duration;
 
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value,
+    Client, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
-use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::failure::is_refusal;
+use crate::first_answer::first_answer;
 use crate::reconnecting::Reconnecting;
-use crate::refresh::{Background, Refresh, first_answer, watched};
 use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
-#[derive(Clone)]
-pub(crate) struct Sentinels(Arc<Inner>);
+/// How long a failed attempt is the result of further calls, so that a master that is down costs few questions.
+const PAUSE: Duration = Duration::from_millis(100);
 
-struct Inner {
-    sentinels: Vec<Sentinel>,
+struct Sentinel {
+    address: String,
+    /// A connection for each login, tried in turn. One without a login sends no password to a sentinel that needs none.
+    logins: Vec<Reconnecting>,
     /// The name of the master.
     name: String,
     /// How to connect to the master at any address.
     server: ConnectionInfo,
     timeouts: Timeouts,
-    master: RwLock<Option<(Address, Reconnecting)>>,
-    background: Background,
-    /// Held while the first master is asked for.
-    first: Mutex<()>,
 }
 
-#[derive(Clone)]
-struct Sentinel {
-    address: String,
-    /// A connection for each login, tried in turn. One without a login sends no password to a sentinel that needs none.
-    logins: Vec<Reconnecting>,
-}
-
-impl Sentinels {
-    /// Returns a connection to the master called `name`, which is made when it is needed. `server` has the credentials and the
-    /// database; its address does not count. `login` is for the sentinels; without it, sentinels that require a login get the server's.
-    pub(crate) fn new(
-        sentinels: Vec<ConnectionInfo>,
-        login: Option<(String, String)>,
-        name: &str,
-        server: ConnectionInfo,
-        timeouts: Timeouts,
-        runtime: Runtime,
-    ) -> RedisResult<Self> {
-        let redis = server.redis_settings();
-        let user = redis.username().unwrap_or_default();
-        let logins = match (login, redis.password()) {
-            (Some((user, pass)), _) => vec![with_login(&user, &pass)],
-            (None, Some(pass)) => vec![RedisConnectionInfo::default(), with_login(user, pass)],
-            (None, None) => vec![RedisConnectionInfo::default()],
+/// Returns a connection to the master called `name`, which is made when it is needed. `server` has the credentials and the
+/// database; its address does not count. `login` is for the sentinels; without it, sentinels that require a login get the server's.
+pub(crate) fn master_of(
+    sentinels: Vec<ConnectionInfo>,
+    login: Option<(String, String)>,
+    name: &str,
+    server: ConnectionInfo,
+    timeouts: Timeouts,
+    runtime: Runtime,
+) -> RedisResult<Reconnecting> {
+    let redis = server.redis_settings();
+    let user = redis.username().unwrap_or_default();
+    let logins = match (login, redis.password()) {
+        (Some((user, pass)), _) => vec![with_login(&user, &pass)],
+        (None, Some(pass)) => vec![RedisConnectionInfo::default(), with_login(user, pass)],
+        (None, None) => vec![RedisConnectionInfo::default()],
+    };
+    let sentinel = |info: ConnectionInfo| {
+        let connection = |login: &RedisConnectionInfo| {
+            let client = Client::open(info.clone().set_redis_settings(login.clone()))?;
+            Ok(Reconnecting::lazy(client, timeouts, runtime.clone()))
         };
-        let sentinel = |info: ConnectionInfo| {
-            let connection = |login: &RedisConnectionInfo| {
-                let client = Client::open(info.clone().set_redis_settings(login.clone()))?;
-                Ok(Reconnecting::lazy(client, timeouts, runtime.clone()))
-            };
-            Ok(Sentinel {
-                address: info.addr().to_string(),
-                logins: logins.iter().map(connection).collect::<RedisResult<_>>()?,
-            })
-        };
-        Ok(Self(Arc::new(Inner {
-            sentinels: sentinels
-                .into_iter()
-                .map(sentinel)
-                .collect::<RedisResult<_>>()?,
+        Ok(Arc::new(Sentinel {
+            address: info.addr().to_string(),
+            logins: logins.iter().map(connection).collect::<RedisResult<_>>()?,
             name: name.to_owned(),
-            server,
+            server: server.clone(),
             timeouts,
-            master: RwLock::default(),
-            background: Background::new(runtime),
-            first: Mutex::default(),
-        })))
-    }
-
-    fn known(&self) -> Option<(Address, Reconnecting)> {
-        let master = self.0.master.read().unwrap_or_else(PoisonError::into_inner);
-        master.clone()
-    }
-
-    /// Returns the master. The first call asks the sentinels; calls in the meantime wait for it.
-    async fn master(&self) -> RedisResult<Reconnecting> {
-        if let Some((_, master)) = self.known() {
-            return Ok(master);
-        }
-        let _first = self.0.first.lock().await;
-        if self.known().is_none() {
-            self.refresh_now().await?;
-        }
-        self.known().map(|(_, master)| master).ok_or_else(unknown)
-    }
-
-    /// Sends a command to the master.
-    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        watched(self, async { self.master().await?.send(cmd).await }).await
-    }
-
-    /// Asks a sentinel for the master, and the master whether it is one.
-    async fn ask(self, sentinel: Sentinel) -> RedisResult<(Address, Reconnecting)> {
-        let address = sentinel.master(&self.0.name).await?;
-        let known = self.known().filter(|(known, _)| *known == address);
-        let master = match known {
-            Some((_, master)) => master,
-            None => {
-                let client = Client::open(moved_to(&self.0.server, address.clone()))?;
-                let runtime = self.0.background.runtime.clone();
-                Reconnecting::lazy(client, self.0.timeouts, runtime)
+        }))
+    };
+    let sentinels = sentinels.into_iter().map(sentinel);
+    let sentinels = sentinels.collect::<RedisResult<Vec<_>>>()?;
+    let connect = move || -> redis::RedisFuture<'static, _> {
+        let asked = sentinels.clone().into_iter().map(Sentinel::connect);
+        Box::pin(async move {
+            let master = first_answer(timeouts.refresh(), asked).await;
+            if master.is_err() {
+                sleep(PAUSE).await;
             }
-        };
-        match master.send(&redis::cmd("ROLE")).await {
-            Ok(Value::Array(role)) if !is_master(&role) => Err(unknown()),
-            // A user may lack the permission for it.
-            Err(error) if error.code() != Some("NOPERM") => Err(error),
-            _ => Ok((address, master)),
-        }
-    }
+            master
+        })
+    };
+    Ok(Reconnecting::new(connect, timeouts, runtime))
 }
 
 impl Sentinel {
-    /// Asks for the address of the master called `name`.
-    async fn master(&self, name: &str) -> RedisResult<Address> {
+    /// Connects to the master, if the server is one.
+    async fn connect(self: Arc<Self>) -> RedisResult<MultiplexedConnection> {
+        let client = Client::open(moved_to(&self.server, self.master().await?))?;
+        let mut master = self.timeouts.connect_to(&client).await?;
+        let role = master.req_packed_command(&redis::cmd("ROLE")).await;
+        match role.and_then(Value::extract_error) {
+            Ok(Value::Array(role)) if !is_master(&role) => Err(unknown()),
+            // A user may lack the permission for it.
+            Err(error) if error.code() != Some("NOPERM") => Err(error),
+            _ => Ok(master),
+        }
+    }
+
+    /// Asks for the address of the master.
+    async fn master(&self) -> RedisResult<Address> {
         let mut cmd = redis::cmd("SENTINEL");
-        cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let mut reply = Err(unknown());
         for login in &self.logins {
             reply = login.send(&cmd).await;
@@ -160,23 +126,4 @@ fn is_master(role: &[Value]) -> bool {
 fn unknown() -> RedisError {
     let text = "no sentinel returned a master";
     (ErrorKind::MasterNameNotFoundBySentinel, text).into()
-}
-
-impl Refresh for Sentinels {
-    fn background(&self) -> &Background {
-        &self.0.background
-    }
-
-    /// Takes the master that the first sentinel names.
-    async fn refresh_now(&self) -> RedisResult<()> {
-        let asked = self.0.sentinels.iter().cloned();
-        let asked = asked.map(|sentinel| self.clone().ask(sentinel));
-        let master = first_answer(self.0.timeouts.refresh(), asked).await?;
-        *self
-            .0
-            .master
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Some(master);
-        Ok(())
-    }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use redis::ConnectionAddr;
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisResult};
 use tokio::runtime::Handle;
 
 /// A server's host and port.
@@ -25,7 +26,7 @@ pub(crate) fn connection_info(
     let info = info.set_tcp_settings(timeouts.tcp_settings());
     #[cfg(feature = "tls")]
     if let Some(certificates) = &certificates.0 {
-        let client = redis::Client::build_with_tls(info, certificates.clone())?;
+        let client = Client::build_with_tls(info, certificates.clone())?;
         return Ok(client.get_connection_info().clone());
     }
     let _ = certificates;
@@ -75,11 +76,14 @@ impl Timeouts {
         settings
     }
 
-    /// Returns the settings of a connection. Each operation has its own response timeout.
-    pub(crate) fn connection_config(self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new()
+    /// Connects to a server. Each operation has its own response timeout.
+    pub(crate) async fn connect_to(self, client: &Client) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect))
-            .set_response_timeout(None)
+            .set_response_timeout(None);
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 }
 
