@@ -11,9 +11,7 @@ use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use testbed::server::{Cluster, Server};
 
-use crate::support::{
-    TIMEOUT, assert_temporary, builder, connect, search, send, size, until, within,
-};
+use crate::support::{TIMEOUT, assert_temporary, builder, connect, search, send, until, within};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -186,7 +184,7 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
             nodes.unwrap().contains("fail")
         })
         .await;
-        for _ in 0..size(5, 15) {
+        for _ in 0..5 {
             fails().await;
             tokio::time::sleep(Duration::from_millis(97)).await;
         }

@@ -10,7 +10,6 @@ use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::conformance_tests;
 use sim::Direct;
 use testbed::server::Server;
-use testbed::test_all;
 
 use crate::support::{builder, connect, shared_cluster};
 
@@ -54,8 +53,8 @@ conformance_tests!(
 );
 conformance_tests!(
     one_server,
-    // With `--all`, it also waits for the minute for which a log must be kept.
-    Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(if test_all() { 75 } else { 2 })),
+    // `expiry` reads for how long a log is kept.
+    Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(2)),
     async |suite| through_connections(suite.damage(damage().await), &SERVER.url(), 2).await,
     handles
 );
