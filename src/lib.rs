@@ -55,7 +55,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the in-process store |
-//! | `postgres` | `PostgresStore`, behind your own pool or by a URL; enables `log` and `tokio` |
+//! | `postgres` | `PostgresStore`; enables `log` and `tokio` |
 //! | `postgres-tls` | TLS for URLs of Postgres, with rustls; enables `postgres` |
 //! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use deadpool_postgres::tokio_postgres::NoTls;
+use deadpool_postgres::tokio_postgres::types::ToSql;
+use deadpool_postgres::{Manager, Pool, Runtime as PoolRuntime};
 use futures::future::try_join_all;
 use hdrhistogram::Histogram;
 use limiter_core::store::{Log, LogKey, Op};
 use limiter_core::{BoxFuture, Error, Limiter, Name, Policy, SharedStore, policy};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, stored_key};
-use limiter_postgres::PostgresTable;
-use limiter_postgres::deadpool_postgres::tokio_postgres::NoTls;
-use limiter_postgres::deadpool_postgres::tokio_postgres::types::ToSql;
-use limiter_postgres::deadpool_postgres::{Manager, Pool, Runtime as PoolRuntime};
+use limiter_postgres::{PostgresTable, PostgresUrl};
 use limiter_wrappers::Guarded;
 use testbed::server::Postgres;
 use tokio::runtime::Runtime;
@@ -61,7 +61,7 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     let runtime = Runtime::new()?;
     let pool = pool(&server, 1)?;
     run.server = Some(runtime.block_on(async {
-        PostgresTable::new(pool.clone()).create().await?;
+        table(&server, 1)?.create().await?;
         let version = pool
             .get()
             .await?
@@ -82,6 +82,11 @@ fn pool(server: &Postgres, size: usize) -> Result<Pool> {
     let manager = Manager::new(server.url().parse()?, NoTls);
     let pool = Pool::builder(manager).max_size(size);
     Ok(pool.runtime(PoolRuntime::Tokio1).build()?)
+}
+
+fn table(server: &Postgres, connections: usize) -> Result<PostgresTable> {
+    let url: PostgresUrl = format!("{}?pool={connections}", server.url()).parse()?;
+    Ok(url.open()?.timeout(PATIENCE))
 }
 
 /// Counts requests.
@@ -121,19 +126,24 @@ enum Decider {
 }
 
 impl Decider {
-    fn new(who: &str, pool: &Pool, requests: &Arc<AtomicU64>) -> Self {
-        let table = PostgresTable::new(pool.clone()).timeout(PATIENCE);
+    fn new(
+        who: &str,
+        server: &Postgres,
+        connections: usize,
+        requests: &Arc<AtomicU64>,
+    ) -> Result<Self> {
+        let table = table(server, connections)?;
         let store = LogStore::new(Counted(table, Arc::clone(requests)));
         // Each has its own rows.
         let limiter = |policy, store| Self::Limiter(Arc::new(Limiter::new(who, policy, store)));
-        if who == WHO[0] {
+        Ok(if who == WHO[0] {
             limiter(PLAIN, Arc::new(store) as SharedStore)
         } else if who == WHO[1] {
             let leased = Guarded::builder(store).timeout(PATIENCE).or_error();
             limiter(LEASED, Arc::new(leased) as SharedStore)
         } else {
-            Self::Locking(pool.clone(), Name::new(who))
-        }
+            Self::Locking(pool(server, connections)?, Name::new(who))
+        })
     }
 
     async fn decide(&self, key: &str) -> Result<()> {
@@ -164,13 +174,14 @@ impl Decider {
 
 fn measure_cell(runtime: &Runtime, server: &Postgres, cell: (usize, usize)) -> Result<Figures> {
     let keys = keys(cell.0);
-    let pool = pool(server, cell.1)?;
     let requests = Arc::new(AtomicU64::new(0));
-    let deciders = WHO.map(|who| (who, Decider::new(who, &pool, &requests)));
-    let mut contestants = deciders.each_ref().map(|(name, decider)| Contestant {
+    let decider = |who| Ok((who, Decider::new(who, server, cell.1, &requests)?));
+    let deciders: Vec<_> = WHO.into_iter().map(decider).collect::<Result<_>>()?;
+    let contestants = deciders.iter().map(|(name, decider)| Contestant {
         name,
         turn: Box::new(|| turn(runtime, decider, &keys, &requests)),
     });
+    let mut contestants: Vec<_> = contestants.collect();
     for contestant in &mut contestants {
         // Fills the table and the caches; blocks grow with use.
         (contestant.turn)()?;
@@ -222,7 +233,7 @@ fn turn(
 /// Makes 10,000 decisions a second on one key with a lease.
 async fn paced(server: &Postgres) -> Result<Figures> {
     let requests = Arc::new(AtomicU64::new(0));
-    let decider = Decider::new(WHO[1], &pool(server, 8)?, &requests);
+    let decider = Decider::new(WHO[1], server, 8, &requests)?;
     let mut ticks = interval(Duration::from_millis(1));
     let mut start = Instant::now();
     let mut before = 0;
@@ -247,7 +258,7 @@ async fn paced(server: &Postgres) -> Result<Figures> {
 /// Measures the bytes of a row's log, by its entries.
 async fn bytes(server: &Postgres) -> Result<Figures> {
     let client = pool(server, 1)?.get().await?;
-    let table = PostgresTable::new(pool(server, 1)?).timeout(PATIENCE);
+    let table = table(server, 1)?;
     let bytes = Limiter::new("bytes", policy!("1000/1h"), LogStore::new(table));
     let mut figures = Figures::new();
     for entries in [10, 100, 1_000] {

@@ -2,11 +2,9 @@
 
 use std::error::Error as _;
 
-use deadpool_postgres::{PoolError, TimeoutType};
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-/// Codes of a connection that does not recover: the server is read-only or going down, or has lost the statements.
 const SPOILED: [&str; 7] = [
     "25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05",
 ];
@@ -20,19 +18,48 @@ pub(crate) fn timed_out(text: &str) -> Error {
     Error::new(ErrorKind::Timeout, format!("Postgres: {text}"))
 }
 
-pub(crate) fn of_pool(error: PoolError) -> Error {
-    match error {
-        PoolError::Backend(error) => of_postgres(&error),
-        PoolError::Timeout(TimeoutType::Create) => {
-            timed_out("the server did not accept a connection in time")
+/// A request that failed.
+pub(crate) enum Failed {
+    Postgres(tokio_postgres::Error),
+    /// The server did not respond.
+    Silent(&'static str),
+}
+
+impl Failed {
+    fn has_code(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
+        match self {
+            Self::Postgres(error) => error.code().is_some_and(|code| is_wanted(code.code())),
+            Self::Silent(_) => false,
         }
-        PoolError::Timeout(_) => timed_out("no connection of the pool became free in time"),
-        error => configuration(format!("Postgres: {error}")),
+    }
+
+    /// Returns `true` if the connection does not recover: the server is read-only or going down, or has lost the statements.
+    pub(crate) fn spoils(&self) -> bool {
+        let is_silent = matches!(self, Self::Silent(_));
+        is_silent || self.has_code(|code| code.starts_with("08") || SPOILED.contains(&code))
+    }
+
+    /// Returns `true` if the server or the role has no more connections.
+    pub(crate) fn is_full(&self) -> bool {
+        self.has_code(|code| code == SqlState::TOO_MANY_CONNECTIONS.code())
+    }
+
+    pub(crate) fn is_missing_table(&self) -> bool {
+        self.has_code(|code| code == SqlState::UNDEFINED_TABLE.code())
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Postgres(error) => of_postgres(&error),
+            Failed::Silent(text) => timed_out(text),
+        }
     }
 }
 
 /// Neither the message nor the detail of a server contains a key: the statements that could violate a constraint do not fail.
-pub(crate) fn of_postgres(error: &tokio_postgres::Error) -> Error {
+fn of_postgres(error: &tokio_postgres::Error) -> Error {
     let Some(server) = error.as_db_error() else {
         let text = cause(error);
         let (kind, advice) = match &text[..] {
@@ -100,28 +127,8 @@ pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Returns `true` if the server or the role has no more connections.
-pub(crate) fn is_full(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
-}
-
-/// Returns `true` if the connection has lost its statements, or the table is gone and may be created.
-pub(crate) fn is_unprepared(error: &tokio_postgres::Error, creates: bool) -> bool {
-    match error.code() {
-        Some(code) if *code == SqlState::UNDEFINED_TABLE => creates,
-        code => code == Some(&SqlState::INVALID_SQL_STATEMENT_NAME),
-    }
-}
-
 /// Returns `true` if a `PgBouncer` refuses the options of a connection. It has the same code for outages.
 pub(crate) fn is_refused_option(error: &tokio_postgres::Error) -> bool {
     let server = error.as_db_error();
     server.is_some_and(|server| server.message().contains("unsupported startup parameter"))
-}
-
-/// Returns `true` if the connection must leave the pool.
-pub(crate) fn spoils(error: &tokio_postgres::Error) -> bool {
-    error
-        .code()
-        .is_some_and(|code| code.code().starts_with("08") || SPOILED.contains(&code.code()))
 }

@@ -12,7 +12,6 @@ mod table;
 mod tls;
 mod url;
 
-pub use deadpool_postgres;
 pub use requests::SCHEMA;
 pub use table::{PostgresStore, PostgresTable};
 pub use url::PostgresUrl;

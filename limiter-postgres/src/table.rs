@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use deadpool_postgres::Pool;
 use limiter_core::store::LiveKey;
 use limiter_core::{BoxFuture, Error, Timestamp};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
-use tokio_postgres::Socket;
-use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 
-use crate::connections::Connections;
-use crate::requests::{Create, Load, PAGE, Scan, Swap, Sweep};
+use crate::connections::{Connections, Request};
+use crate::requests::{Load, PAGE, Scan, Swap, Sweep};
 
 /// The store on Postgres.
 pub type PostgresStore = LogStore<PostgresTable>;
@@ -20,65 +17,63 @@ pub type PostgresStore = LogStore<PostgresTable>;
 /// The pause of a sweep after each page, which bounds the load.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A table of logs in Postgres, behind the caller's pool.
+/// The default of [`timeout`](PostgresTable::timeout).
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest timeout; a longer one would overflow.
+const MOST_PATIENCE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// A table of logs in Postgres, which a [`PostgresUrl`](crate::PostgresUrl) opens.
 ///
-/// The table is `limiter_logs`, in the first schema of the connection's `search_path`. Clones share the pool.
+/// The table is `limiter_logs`, in the first schema of the connection's `search_path`. Clones share the connections.
 ///
 /// # Errors
 /// - [`Unavailable`](limiter_core::ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
-/// - [`Timeout`](limiter_core::ErrorKind::Timeout) if it does not respond in time, or no connection of the pool becomes free,
-/// - [`Configuration`](limiter_core::ErrorKind::Configuration) if there is no table, or the user may not use it.
+/// - [`Timeout`](limiter_core::ErrorKind::Timeout) if it does not respond in time, or no connection becomes free,
+/// - [`Configuration`](limiter_core::ErrorKind::Configuration) if there is no table, or the user may not use it, or outside a tokio
+///   runtime.
 ///
 /// # Cancel safety
 /// A request whose future is dropped runs on in a task of the tokio runtime, for up to the [timeout](Self::timeout). Then the task
-/// cancels it on the server. Its connection returns to the pool when the server has responded.
+/// cancels it on the server. Its connection serves others when the server has responded.
 #[derive(Clone, Debug)]
 pub struct PostgresTable {
-    pub(crate) connections: Connections,
+    connections: Arc<Connections>,
+    timeout: Duration,
 }
 
 impl PostgresTable {
-    /// Returns the table that the connections of `pool` find.
-    ///
-    /// If the pool connects with TLS, call [`cancel_with`](Self::cancel_with). For a client that is cut off from the server, set
-    /// `statement_timeout` and `idle_in_transaction_session_timeout` slightly above the [timeout](Self::timeout), for example with
-    /// [`Config::options`](tokio_postgres::Config::options), and
-    /// [`tcp_user_timeout`](tokio_postgres::Config::tcp_user_timeout). A [`PostgresUrl`](crate::PostgresUrl) does so.
-    #[must_use]
-    pub fn new(pool: Pool) -> Self {
-        let connections = Connections::new(pool, Arc::default(), false);
-        Self { connections }
+    pub(crate) fn new(connections: Connections) -> Self {
+        let connections = Arc::new(connections);
+        let table = Self {
+            connections,
+            timeout: TIMEOUT,
+        };
+        table.timeout(TIMEOUT)
     }
 
-    /// Sets how to connect for cancelling a request: with the TLS of the pool. Default: without TLS.
-    #[must_use]
-    pub fn cancel_with<T>(mut self, tls: T) -> Self
-    where
-        T: MakeTlsConnect<
-                Socket,
-                Stream: Send,
-                TlsConnect: Send + Sync + TlsConnect<Socket, Future: Send>,
-            > + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.connections = self.connections.with_tls(tls);
-        self
+    async fn request<R: Request>(&self, request: R) -> Result<R::Reply, Error> {
+        self.connections.request(request, self.timeout).await
     }
 
     /// Sets how long one request may take, with the wait for a connection. A call makes two. Default: 500 ms.
     ///
-    /// Connecting may take longer: the request fails in time, and a later one finds the connection.
+    /// Connecting may take longer: the request fails in time, and a later one finds the connection. The server gets a slightly longer
+    /// timeout with each new connection.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.connections = self.connections.with_timeout(timeout);
+        self.timeout = timeout.min(MOST_PATIENCE);
+        // Cancelling comes first; this is for a client that cannot.
+        let millis = self.timeout.as_millis() as u64 + 100;
+        let server_timeout = &self.connections.server_timeout;
+        server_timeout.store(millis, Ordering::Relaxed);
         self
     }
 
-    /// Creates the table unless it exists, as [`SCHEMA`](crate::SCHEMA) does. Processes may call it at the same time.
+    /// Creates the table unless it exists, as [`SCHEMA`](crate::SCHEMA) does, now and with later connections. Processes may call it at
+    /// the same time.
     pub async fn create(&self) -> Result<(), Error> {
-        self.connections.request(Create).await
+        self.connections.creates.store(true, Ordering::Relaxed);
+        self.request(Load(Vec::new())).await.map(drop)
     }
 
     /// Deletes expired logs, and returns their number. Call it about once a minute.
@@ -88,7 +83,7 @@ impl PostgresTable {
         let mut deleted = 0;
         let mut last = Vec::new();
         loop {
-            let (count, end) = self.connections.request(Sweep(last)).await?;
+            let (count, end) = self.request(Sweep(last)).await?;
             deleted += count.unsigned_abs();
             match end {
                 None => return Ok(deleted),
@@ -102,7 +97,7 @@ impl PostgresTable {
     ///
     /// Start with an empty slice. A scan finds every log that exists from its beginning to its end.
     pub async fn scan(&self, after: &[u8]) -> Result<(Vec<LiveKey>, Option<Vec<u8>>), Error> {
-        let mut keys = self.connections.request(Scan(after.to_vec())).await?;
+        let mut keys = self.request(Scan(after.to_vec())).await?;
         let found = keys.iter().filter_map(|key| read_key(key)).collect();
         let is_full = keys.len() as i64 >= PAGE;
         Ok((found, keys.pop().filter(|_| is_full)))
@@ -111,18 +106,21 @@ impl PostgresTable {
     /// Returns a future that sweeps from time to time while the table is in use elsewhere. Without changes by this process, it does
     /// not, so that an idle database may sleep.
     pub(crate) fn maintain(&self, pause: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let in_use = self.connections.downgrade();
+        let connections = Arc::downgrade(&self.connections);
         async move {
             loop {
                 tokio::time::sleep(pause).await;
-                let Some(connections) = in_use() else { return };
-                if connections
-                    .backends
-                    .has_changed
-                    .swap(false, Ordering::Relaxed)
-                {
+                let Some(connections) = connections.upgrade() else {
+                    return;
+                };
+                if connections.has_changed.swap(false, Ordering::Relaxed) {
+                    let timeout = TIMEOUT;
+                    let table = Self {
+                        connections,
+                        timeout,
+                    };
                     // A failure shows in the calls, too.
-                    let _ = Self { connections }.sweep().await;
+                    let _ = table.sweep().await;
                 }
             }
         }
@@ -132,7 +130,7 @@ impl PostgresTable {
 #[async_trait]
 impl Table for PostgresTable {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
-        let loaded = self.connections.request(Load(keys.to_vec())).await?;
+        let loaded = self.request(Load(keys.to_vec())).await?;
         let (times, logs): (Vec<SystemTime>, Vec<_>) = loaded.into_iter().unzip();
         let now = times
             .first()
@@ -141,9 +139,9 @@ impl Table for PostgresTable {
     }
 
     async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
-        let has_changed = &self.connections.backends.has_changed;
+        let has_changed = &self.connections.has_changed;
         has_changed.store(true, Ordering::Relaxed);
-        self.connections.request(Swap(changes)).await
+        self.request(Swap(changes)).await
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {
@@ -154,7 +152,7 @@ impl Table for PostgresTable {
     }
 
     fn workers(&self) -> usize {
-        self.connections.backends.pool.status().max_size
+        self.connections.most
     }
 
     fn takes_several(&self) -> bool {

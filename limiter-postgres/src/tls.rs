@@ -24,18 +24,16 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Returns what connects with TLS. `None` without TLS.
-    pub(crate) fn connector(&self, config: &Config) -> Result<Option<MakeRustlsConnect>, Error> {
-        if config.get_ssl_mode() == SslMode::Disable {
-            return if *self == Self::default() {
-                Ok(None)
-            } else {
-                let text = "certificates for Postgres need a URL with sslmode=require";
-                Err(configuration(text.to_owned()))
-            };
+    /// Returns what connects with TLS.
+    pub(crate) fn connector(&self, config: &Config) -> Result<MakeRustlsConnect, Error> {
+        let is_plain = config.get_ssl_mode() == SslMode::Disable;
+        if is_plain && *self != Self::default() {
+            let text = "certificates for Postgres need a URL with sslmode=require";
+            return Err(configuration(text.to_owned()));
         }
         let mut roots = RootCertStore::empty();
         match &self.authorities {
+            None if is_plain => {}
             None => {
                 let system = rustls_native_certs::load_native_certs();
                 roots.add_parsable_certificates(system.certs);
@@ -58,7 +56,7 @@ impl Certificates {
                     .map_err(malformed)?
             }
         };
-        Ok(Some(MakeRustlsConnect::new(tls)))
+        Ok(MakeRustlsConnect::new(tls))
     }
 }
 

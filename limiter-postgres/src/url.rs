@@ -5,16 +5,13 @@ mod parse;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, Runtime};
 use limiter_core::Error;
+use tokio_postgres::Config;
 use tokio_postgres::config::Host;
-use tokio_postgres::{Config, NoTls};
 
-use crate::connect::{Connector, Tls};
+use crate::connect::Connector;
 use crate::connections::Connections;
 use crate::failure::configuration;
 use crate::table::PostgresTable;
@@ -85,16 +82,7 @@ impl PostgresUrl {
         scheme.to_ascii_lowercase().contains("postgres")
     }
 
-    /// Sets the most connections, at least 1. Default: the URL's `pool`, or 8.
-    #[must_use]
-    pub fn pool(mut self, connections: usize) -> Self {
-        self.connections = connections.max(1);
-        self
-    }
-
     /// Returns the table. It opens connections when needed, so the server may be down.
-    ///
-    /// The [timeout](PostgresTable::timeout) is also set on the server, slightly longer.
     ///
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the certificates are malformed, or if there are some without TLS.
@@ -117,14 +105,6 @@ impl PostgresUrl {
     }
 
     fn table(&self, creates: bool) -> Result<PostgresTable, Error> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = self.certificates.connector(&self.hosts[0])? {
-            return self.table_with(tls, creates);
-        }
-        self.table_with(NoTls, creates)
-    }
-
-    fn table_with<T: Tls>(&self, tls: T, creates: bool) -> Result<PostgresTable, Error> {
         let first = &self.hosts[0];
         let patience = first.get_connect_timeout().copied();
         let connector = Connector {
@@ -132,21 +112,14 @@ impl PostgresUrl {
             last: Default::default(),
             patience: patience.unwrap_or(Duration::from_secs(3)),
             password: self.password.clone(),
-            server_timeout: Arc::new(AtomicU64::new(0)),
             is_plain: Default::default(),
-            tls: tls.clone(),
+            #[cfg(not(feature = "tls"))]
+            tls: tokio_postgres::NoTls,
+            #[cfg(feature = "tls")]
+            tls: self.certificates.connector(first)?,
         };
-        let server_timeout = Arc::clone(&connector.server_timeout);
-        let patience = connector.patience * self.hosts.len() as u32;
-        let manager = Manager::from_connect(first.clone(), connector, ManagerConfig::default());
-        let pool = Pool::builder(manager)
-            .max_size(self.connections)
-            .create_timeout(Some(patience))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| configuration(format!("Postgres: {error}")))?;
-        let connections = Connections::new(pool, server_timeout, creates);
-        Ok(PostgresTable { connections }.cancel_with(tls))
+        let connections = Connections::new(connector, self.connections, creates);
+        Ok(PostgresTable::new(connections))
     }
 }
 

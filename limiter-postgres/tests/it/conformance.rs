@@ -1,4 +1,4 @@
-//! The Postgres store does what every store must do, through three pools as in three processes.
+//! The Postgres store does what every store must do, through connections as of three processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use limiter_log::stored_key;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 
-use crate::{SERVER, pool, store};
+use crate::{SERVER, client, run, store};
 
 conformance_tests!(
     three_processes,
     // On a busy test machine, a server with a disk may not respond for seconds.
     Suite::slow().sizes(|sizes| sizes.call = Duration::from_secs(120)),
     async |suite| {
-        let handle = async || Arc::new(store(&SERVER.url()).await);
+        let handle = async || Arc::new(store(&SERVER.url()));
         let first = handle().await;
         let second = handle().await;
         let sweeper = first.table().clone();
@@ -26,15 +26,15 @@ conformance_tests!(
                 table.sweep().await.unwrap();
             })
         };
-        let pool = pool(&SERVER.url(), 1);
+        let client = Arc::new(client(&SERVER).await);
         let damage = move |log: LogKey<'_>| -> BoxFuture<'static, ()> {
-            let pool = pool.clone();
-            let key = stored_key(log);
-            Box::pin(async move {
-                let damage = "UPDATE limiter_logs SET log = 'x' WHERE key = $1";
-                let client = pool.get().await.unwrap();
-                client.execute(damage, &[&key]).await.unwrap();
-            })
+            let client = client.clone();
+            let key = stored_key(log)
+                .into_iter()
+                .map(|byte| format!("{byte:02x}"));
+            let key = key.collect::<String>();
+            let damage = format!("UPDATE limiter_logs SET log = 'x' WHERE key = '\\x{key}'");
+            Box::pin(async move { run(&client, &damage).await })
         };
         suite
             .sweep(sweep)

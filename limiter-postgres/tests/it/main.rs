@@ -1,19 +1,17 @@
 //! The tests of the crate, in one program, with a real server.
 
 mod conformance;
-mod faults;
 mod recovery;
 mod url;
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use deadpool_postgres::tokio_postgres::{Client, NoTls, connect};
-use deadpool_postgres::{Manager, Pool, Runtime};
 use limiter_core::{Error, Limiter, policy};
-use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
+use limiter_postgres::{PostgresStore, PostgresUrl};
 use testbed::server::Postgres;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::{Client, NoTls, connect};
 
 /// The server of the tests that change only their own logs.
 static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap());
@@ -21,23 +19,10 @@ static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start().unwrap())
 /// Longer than anything takes on a busy test machine, where a new connection may wait for many seconds.
 const TIMEOUT: Duration = Duration::from_secs(50);
 
-fn pool(url: &str, size: usize) -> Pool {
-    let manager = Manager::new(url.parse().unwrap(), NoTls);
-    let pool = Pool::builder(manager)
-        .max_size(size)
-        .runtime(Runtime::Tokio1);
-    pool.build().unwrap()
-}
-
-/// Returns a table with its own pool, like a process.
-async fn table(url: &str) -> PostgresTable {
-    let table = PostgresTable::new(pool(url, 4)).timeout(TIMEOUT);
-    table.create().await.unwrap();
-    table
-}
-
-async fn store(url: &str) -> PostgresStore {
-    PostgresStore::new(table(url).await)
+/// Returns a store with its own connections, like a process, whose timeouts a busy test machine does not reach.
+fn store(url: &str) -> PostgresStore {
+    let url: PostgresUrl = format!("{url}?pool=4&connect_timeout=50").parse().unwrap();
+    PostgresStore::new(url.open_maintained().unwrap().timeout(TIMEOUT))
 }
 
 /// Returns a limiter as a program opens it.

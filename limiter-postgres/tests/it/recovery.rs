@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use limiter_core::store::{JointOp, LogKey, Op};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
+use limiter_core::{Decision, Error, ErrorKind, Name, Policy, WindowStore, policy};
 use limiter_log::stored_key;
-use limiter_postgres::{PostgresStore, PostgresTable};
+use limiter_postgres::{PostgresStore, PostgresUrl};
 use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
 use tokio::time::{Instant, sleep};
 
-use crate::{SERVER, acquire, client, eventually, opened, pool, run, shortly};
+use crate::{SERVER, acquire, client, eventually, opened, run, shortly, store};
 
 const KEYS: [&str; 5] = ["0", "1", "2", "3", "4"];
 static POLICY: Policy = policy!("1000000/1h");
@@ -35,11 +35,26 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
     for key in KEYS {
         eventually(async || acquire(&search, key).await).await;
     }
+    // How many calls one caller makes in a time.
+    let throughput = async || {
+        let start = Instant::now();
+        let mut calls = 0;
+        while start.elapsed() < Duration::from_millis(300) {
+            calls += u64::from(acquire(&search, KEYS[0]).await.is_ok());
+        }
+        calls
+    };
+    let before = throughput().await;
     let row = stored_key(LogKey::new(Name::new("search"), KEYS[0]));
     let row = String::from_utf8(row).unwrap();
     let lock = format!("BEGIN; SELECT FROM limiter_logs WHERE key = '{row}' FOR UPDATE");
-    let faults = [LockedTable, NoStandby, ReadOnly].map(|fault| fault.statements().unwrap());
-    for [begin, end] in [[&*lock, "ROLLBACK"]].into_iter().chain(faults) {
+    let late = |fault: PostgresFault| (fault.statements().unwrap(), ErrorKind::Timeout);
+    for ([begin, end], kind) in [
+        ([&*lock, "ROLLBACK"], ErrorKind::Timeout),
+        late(LockedTable),
+        late(NoStandby),
+        (ReadOnly.statements().unwrap(), ErrorKind::Unavailable),
+    ] {
         let decided = Arc::new([const { AtomicU64::new(0) }; 2]);
         run(&faulty, begin).await;
         let start = Instant::now();
@@ -61,14 +76,29 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
             most = most.max(backends.get::<_, i64>(0));
             sleep(Duration::from_millis(10)).await;
         }
+        let error = search.acquire(KEYS[0]).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{begin}: {error}");
+        // Requests that wait for a lock are cancelled.
+        let waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let cancelled = async || match watching.query(waiting, &[]).await.unwrap().len() {
+            0 => Ok(()),
+            waiting => Err(waiting),
+        };
+        eventually(cancelled).await;
         run(&faulty, end).await;
         assert!((1..=POOL).contains(&most), "{begin}: {most} backends");
         let [failed, decided] = decided.each_ref().map(|count| count.load(SeqCst));
         let is_right = failed > 0 && (decided > failed) == (begin == lock);
         assert!(is_right, "{begin}: {failed} failed, {decided} decided");
+        // Afterwards, calls are decided as before.
         for key in KEYS {
             eventually(async || acquire(&search, key).await).await;
         }
+        eventually(async || match throughput().await {
+            calls if calls * 3 >= before => Ok(()),
+            calls => Err(format!("{calls} of {before} calls")),
+        })
+        .await;
     }
 }
 
@@ -85,22 +115,35 @@ async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
     let [old, new] = [Postgres::start().unwrap(), Postgres::start().unwrap()];
     let proxy = Proxy::start(old.address()).unwrap();
     let url = through(&proxy, &old);
-    let own_pool = PostgresTable::new(pool(&url, 2));
-    own_pool.create().await.unwrap();
-    let own_pool = Limiter::new("search", &POLICY, PostgresStore::new(own_pool));
-    let searches = [opened(&url), own_pool];
-    for search in &searches {
-        eventually(async || acquire(search, "a").await).await;
-    }
+    let search = opened(&url);
+    eventually(async || acquire(&search, "a").await).await;
     run(&client(&old).await, ReadOnly.statements().unwrap()[0]).await;
-    for search in &searches {
-        eventually(async || is_unavailable(search.acquire("a").await)).await;
-    }
+    eventually(async || is_unavailable(search.acquire("a").await)).await;
     proxy.redirect(new.address());
-    for search in &searches {
-        eventually(async || acquire(search, "a").await).await;
-        assert!(search.acquire("a").await.is_ok());
+    eventually(async || acquire(&search, "a").await).await;
+    assert!(search.acquire("a").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_missing_table_is_created_and_an_old_one_swept() {
+    let server = Postgres::start().unwrap();
+    let open = || {
+        let url: PostgresUrl = server.url().parse().unwrap();
+        url.open().unwrap().timeout(crate::TIMEOUT)
+    };
+    let [first, second] = [open(), open()];
+    let text = "(create it with PostgresTable::create or limiter_postgres::SCHEMA)";
+    for error in [first.sweep().await.err(), first.scan(&[]).await.err()] {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(error.to_string().ends_with(text), "{error}");
     }
+    let (created, also) = tokio::join!(first.create(), second.create());
+    created.and(also).unwrap();
+    let rows = "INSERT INTO limiter_logs SELECT int4send(i), '', now() + interval '1h' * (-1) ^ i FROM generate_series(1, 2500) i";
+    run(&client(&server).await, rows).await;
+    let deleted = (first.sweep().await.unwrap(), second.sweep().await.unwrap());
+    assert_eq!(deleted, (1250, 0));
 }
 
 /// Each statement spoils the connections of the pool, or what they rely on.
@@ -119,23 +162,6 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
             assert!(!failed || fault == kill, "{fault}");
             eventually(async || acquire(&search, "a").await).await;
         }
-    }
-    // The statements of a connection that is shared with others.
-    let shared = pool(&server.url(), 1);
-    let search = Limiter::new(
-        "search",
-        &POLICY,
-        PostgresStore::new(PostgresTable::new(shared.clone())),
-    );
-    for _ in 0..2 {
-        assert!(search.acquire("a").await.unwrap().is_allowed());
-        shared
-            .get()
-            .await
-            .unwrap()
-            .batch_execute("DEALLOCATE ALL")
-            .await
-            .unwrap();
     }
 }
 
@@ -222,13 +248,7 @@ async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn joint_calls_keep_their_share_and_do_not_deadlock() {
     let server = Postgres::start().unwrap();
-    let stores = [opened(&server.url()), opened(&server.url())]
-        .map(|search| Arc::new(search.store().table().clone()));
-    let stores = stores.map(|table| {
-        Arc::new(PostgresStore::new(
-            table.as_ref().clone().timeout(crate::TIMEOUT),
-        ))
-    });
+    let stores = [(); 2].map(|()| Arc::new(store(&server.url())));
     joint(&stores[0], ["busy", "a"]).await.unwrap();
     let until = Instant::now() + Duration::from_secs(3);
     let task = |task: usize| {

@@ -2,9 +2,10 @@
 
 use limiter_core::{ErrorKind, Limiter, policy};
 use limiter_postgres::{PostgresStore, PostgresUrl};
+use testbed::PostgresFault;
 use testbed::server::Postgres;
 
-use crate::{SERVER, TIMEOUT, client, run};
+use crate::{SERVER, TIMEOUT, acquire, client, eventually, opened, run};
 
 #[tokio::test]
 async fn a_url_opens_a_table_and_shows_no_password() {
@@ -100,6 +101,46 @@ fn a_mistake_in_a_url_is_named_and_no_password() {
             "{url}: {error}"
         );
     }
+}
+
+/// A file is read for each connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_may_be_rotated() {
+    let server = Postgres::start().unwrap();
+    let client = client(&server).await;
+    let hba = client.query_one("SHOW hba_file", &[]).await.unwrap();
+    let hba: String = hba.get(0);
+    let rules = format!(
+        "CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'; \
+         COPY (SELECT unnest('{{host all app all scram-sha-256,host all all all trust}}'::text[])) TO '{hba}'; \
+         SELECT pg_reload_conf()"
+    );
+    run(&client, &rules).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let url = server.url().replace("limiter:secret", "app:old");
+    let search = opened(&format!("{url}?pool=1&password_file={}", file.display()));
+    eventually(async || acquire(&search, "k").await).await;
+    let [kill, _] = PostgresFault::Terminated.statements().unwrap();
+    run(
+        &client,
+        &format!("ALTER ROLE app PASSWORD 'second'; {kill}"),
+    )
+    .await;
+    let refused = async || match search.acquire("k").await {
+        Err(error) if error.kind() == ErrorKind::Configuration => Ok(()),
+        other => Err(other),
+    };
+    eventually(refused).await;
+    std::fs::write(&file, "second").unwrap();
+    eventually(async || acquire(&search, "k").await).await;
+    // Without the file, the password of the URL is used.
+    std::fs::remove_file(&file).unwrap();
+    run(&client, kill).await;
+    eventually(refused).await;
+    run(&client, "ALTER ROLE app PASSWORD 'old'").await;
+    eventually(async || acquire(&search, "k").await).await;
 }
 
 /// What an operator has to mend is no outage.
