@@ -18,15 +18,16 @@ fn chat() -> Limiter<ReferenceStore> {
     Limiter::new("chat", policy!("10/1h"), ReferenceStore::new())
 }
 
+/// A limiter with a clock of its own.
+fn timed(policy: Policy) -> (MockClock, Limiter<WithClock<ReferenceStore, MockClock>>) {
+    let clock = MockClock::new();
+    let store = WithClock::new(ReferenceStore::new(), clock.clone());
+    (clock, Limiter::new("chat", policy, store))
+}
+
 fn permit<S: SyncStore>(limiter: &Limiter<S>, cost: u64) -> Permit<'_, S> {
-    limiter
-        .acquire("k")
-        .cost(cost)
-        .permit()
-        .now()
-        .unwrap()
-        .into_result()
-        .unwrap()
+    let acquire = limiter.acquire("k").cost(cost).permit();
+    acquire.now().unwrap().into_result().unwrap()
 }
 
 fn used<S: WindowStore>(limiter: &Limiter<S>) -> u64 {
@@ -36,37 +37,26 @@ fn used<S: WindowStore>(limiter: &Limiter<S>) -> u64 {
 /// Whether it applied, whether it recorded instead, and the usage afterwards.
 fn seen(settled: Result<Settled, Error>) -> (bool, bool, u64) {
     let settled = settled.unwrap();
-    (
-        settled.applied(),
-        settled.recorded(),
-        settled.status().used(),
-    )
+    let used = settled.status().used();
+    (settled.applied(), settled.recorded(), used)
 }
 
 #[test]
 fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() {
     async fn check<S: WindowStore>(store: S) {
         let limiter = Limiter::new("chat", policy!("10/1h"), store);
-        let permit = limiter
-            .acquire("k")
-            .cost(8)
-            .permit()
-            .await
-            .unwrap()
-            .into_result()
-            .unwrap();
+        let acquire = async |cost| limiter.acquire("k").cost(cost).permit().await;
+        let permit = acquire(8).await.unwrap().into_result().unwrap();
         assert_eq!((permit.key(), permit.decision().used()), (&b"k"[..], 8));
-        let denied = limiter.acquire("k").cost(8).permit().await.unwrap();
+        let denied = acquire(8).await.unwrap();
         assert!(denied.decision().is_denied());
         assert!(!denied.into_result().unwrap_err().retry_after().is_zero());
         for actual in [3, 5, 4] {
             assert_eq!(seen(permit.settle(actual).await), (true, false, actual));
         }
-        assert_eq!(
-            [seen(permit.refund().await), seen(permit.refund().await)],
-            [(true, false, 0), (false, false, 0)]
-        );
-        assert!(limiter.acquire("k").cost(11).permit().await.is_err());
+        assert_eq!(seen(permit.refund().await), (true, false, 0));
+        assert_eq!(seen(permit.refund().await), (false, false, 0));
+        assert!(acquire(11).await.is_err());
     }
     block_on(check(ReferenceStore::new()));
     block_on(check(SlowStore::default()));
@@ -79,53 +69,29 @@ fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() 
 fn a_permit_settles_by_the_policy_of_its_acquire() {
     let limiter = chat();
     let acquire = |cost| {
-        limiter
-            .acquire("k")
-            .policy(&GOLD)
-            .cost(cost)
-            .permit()
-            .now()
-            .unwrap()
-            .into_result()
-            .unwrap()
+        let acquire = limiter.acquire("k").policy(&GOLD).cost(cost).permit();
+        acquire.now().unwrap().into_result().unwrap()
     };
     let permit = acquire(5);
     assert_eq!(permit.settle(2).now().unwrap().status().remaining(), 98);
+    assert_eq!(used(&limiter), 2);
     // The default policy counts the entry for an hour, so the receipt is valid for an hour.
-    assert_eq!(
-        (
-            used(&limiter),
-            permit.receipt().unwrap().window().to_string()
-        ),
-        (2, "1h".to_owned())
-    );
+    assert_eq!(permit.receipt().unwrap().window().to_string(), "1h");
     // Above the default policy, there is no receipt, and the charge stays.
     let permit = acquire(11);
-    assert_eq!(
-        (permit.receipt(), permit.decision().receipt()),
-        (None, None)
-    );
-    for settlement in [
-        permit.settle(2),
-        permit.refund(),
-        permit.settle_or_record(2),
-    ] {
+    assert_eq!(permit.receipt(), None);
+    assert_eq!(permit.decision().receipt(), None);
+    let or_record = permit.settle_or_record(2);
+    for settlement in [permit.settle(2), permit.refund(), or_record] {
         assert_eq!(seen(settlement.now()), (false, false, 13));
     }
-    assert_eq!(
-        seen(block_on(permit.refund().into_future())),
-        (false, false, 13)
-    );
+    let refunded = block_on(permit.refund().into_future());
+    assert_eq!(seen(refunded), (false, false, 13));
 }
 
 #[test]
 fn a_permit_lasts_as_long_as_an_exact_limit_counts_its_acquire() {
-    let clock = MockClock::new();
-    let limiter = Limiter::new(
-        "chat",
-        policy!("10/10m, 10/1h~1m"),
-        WithClock::new(ReferenceStore::new(), clock.clone()),
-    );
+    let (clock, limiter) = timed(policy!("10/10m, 10/1h~1m"));
     let permit = permit(&limiter, 3);
     assert_eq!(permit.receipt().unwrap().window().to_string(), "10m");
     clock.advance(Duration::from_secs(599));
@@ -178,25 +144,12 @@ fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked()
     }
     // A peek ignores the key, and others have no receipt. An exact limit of either policy is enough.
     let limiter = Limiter::new("chat", policy!("10/1h~1m"), ReferenceStore::new());
-    assert!(
-        limiter
-            .peek("k")
-            .idempotency_key(7)
-            .now()
-            .unwrap()
-            .is_allowed()
-    );
+    let peek = limiter.peek("k").idempotency_key(7).now();
+    assert!(peek.unwrap().is_allowed());
     assert_eq!(limiter.acquire("k").now().unwrap().receipt(), None);
     let permit = limiter.acquire("k").policy(&GOLD).permit().now().unwrap();
-    assert!(
-        permit
-            .into_result()
-            .unwrap()
-            .refund()
-            .now()
-            .unwrap()
-            .applied()
-    );
+    let permit = permit.into_result().unwrap();
+    assert!(permit.refund().now().unwrap().applied());
 }
 
 #[test]
@@ -204,15 +157,8 @@ fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
     let gold = GOLD.clone();
     let long = "a key that is longer than what is held in place".to_owned();
-    let permit = limiter
-        .acquire(&long)
-        .policy(&gold)
-        .permit()
-        .now()
-        .unwrap()
-        .into_result()
-        .unwrap()
-        .into_owned();
+    let permit = limiter.acquire(&long).policy(&gold).permit().now();
+    let permit = permit.unwrap().into_result().unwrap().into_owned();
     drop((gold, long.clone()));
     std::thread::spawn(move || assert!(permit.settle(4).now().unwrap().applied()))
         .join()
@@ -242,26 +188,15 @@ fn a_guard_refunds_unless_it_is_confirmed() {
 
 #[test]
 fn settle_or_record_charges_work_that_took_longer_than_the_window() {
-    let clock = MockClock::new();
-    let limiter = Limiter::new(
-        "chat",
-        policy!("10/1m"),
-        WithClock::new(ReferenceStore::new(), clock.clone()),
-    );
+    let (clock, limiter) = timed(policy!("10/1m"));
     let late = permit(&limiter, 2);
-    assert_eq!(
-        seen(late.settle_or_record(5).now()),
-        (true, false, 5),
-        "in time, it settles"
-    );
+    let in_time = late.settle_or_record(5).now();
+    assert_eq!(seen(in_time), (true, false, 5));
     clock.advance(Duration::from_secs(60));
     assert_eq!(seen(late.settle(5).now()), (false, false, 0));
-    assert_eq!(
-        seen(block_on(
-            late.settle_or_record(6).at(clock.now()).into_future()
-        )),
-        (false, true, 6)
-    );
+    let recorded = late.settle_or_record(6).at(clock.now());
+    let recorded = block_on(recorded.into_future());
+    assert_eq!(seen(recorded), (false, true, 6));
     // A refunded or reset entry stays removed.
     let refunded = permit(&limiter, 2);
     assert!(refunded.refund().now().unwrap().applied());
@@ -270,34 +205,18 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
 
 #[test]
 fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
-    let yesterday = |seconds: u64| {
-        Timestamp::from_micros_saturating(1_700_000_000_000_000 + seconds * 1_000_000)
-    };
+    let yesterday =
+        |seconds: u64| Timestamp::from_micros_saturating((1_700_000_000 + seconds) * 1_000_000);
     let limiter = Limiter::new("chat", policy!("10/1m"), ReferenceStore::new());
     let acquire = limiter.acquire("k").cost(8).at(yesterday(0)).permit();
     let permit = acquire.now().unwrap().into_result().unwrap();
     assert!(permit.settle(5).now().unwrap().applied());
-    assert_eq!(
-        seen(permit.settle_or_record(4).at(yesterday(59)).now()),
-        (true, false, 4)
-    );
+    let settled = permit.settle_or_record(4).at(yesterday(59)).now();
+    assert_eq!(seen(settled), (true, false, 4));
     // A record in place of an expired entry also stays in yesterday.
-    assert_eq!(
-        seen(permit.settle_or_record(3).at(yesterday(60)).now()),
-        (false, true, 3)
-    );
-    let settled = permit
-        .clone()
-        .into_owned()
-        .settle_or_record(2)
-        .now()
-        .unwrap();
-    assert_eq!(
-        (
-            settled.recorded(),
-            settled.status().at(),
-            settled.status().used()
-        ),
-        (true, yesterday(60), 5)
-    );
+    let recorded = permit.settle_or_record(3).at(yesterday(60)).now();
+    assert_eq!(seen(recorded), (false, true, 3));
+    let settled = permit.clone().into_owned().settle_or_record(2).now();
+    assert_eq!(settled.as_ref().unwrap().status().at(), yesterday(60));
+    assert_eq!(seen(settled), (false, true, 5));
 }
