@@ -104,15 +104,13 @@ impl Log {
 
     /// Returns an empty log whose entries will have ids from these halves on.
     fn with_ids(prefix: u64, next: u64) -> Self {
-        let entries = VecDeque::new();
-        let ids = HashMap::new();
         Self {
-            entries,
+            entries: VecDeque::new(),
             prefix,
             next,
             dropped: 0,
             expires_at: Timestamp::EPOCH,
-            ids,
+            ids: HashMap::new(),
         }
     }
 
@@ -127,20 +125,12 @@ impl Log {
 
     /// See [`crate::internal::numbered_entries`].
     pub(crate) fn numbered_entries(&self) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
-        let first = self
-            .entries
-            .front()
-            .map_or(self.next, |entry| entry.flagged);
-        let mut numbers = first..;
-        let is_numbered = self.prefix == 0
-            && self.ids.is_empty()
-            && self
-                .entries
-                .iter()
-                .all(|entry| numbers.next() == Some(entry.flagged))
-            && numbers.start == self.next;
+        let first = self.next.checked_sub(self.len() as u64)?;
+        let is_numbered = self.prefix == 0 && self.ids.is_empty();
+        let flagged = self.entries.iter().map(|entry| entry.flagged);
         let entries = self.entries.iter().enumerate();
-        is_numbered.then(|| (first, entries.map(|(i, entry)| (entry.at, self.cost_of(i)))))
+        (is_numbered && flagged.eq(first..self.next))
+            .then(|| (first, entries.map(|(i, entry)| (entry.at, self.cost_of(i)))))
     }
 
     /// See [`crate::internal::set_expiry`].
@@ -164,27 +154,16 @@ impl Log {
             && op
                 .limiter_policy
                 .is_none_or(|policy| policy.limits().iter().all(fits));
-        if !op.appends(admitted) {
-            let log = self.facts(op.policy, op.cost, time, clock);
-            return Facts {
+        let mut outcome = Outcome::Nothing;
+        if op.appends(admitted) {
+            let original = Original {
+                number: self.next,
                 admitted,
                 refundable,
-                outcome: Outcome::Nothing,
-                log,
             };
+            self.ids.extend(op.id.map(|id| (id, original)));
+            outcome = Outcome::Appended(self.append_for(op, time, now));
         }
-        let number = self.next;
-        if let Some(id) = op.id {
-            self.ids.insert(
-                id,
-                Original {
-                    number,
-                    admitted,
-                    refundable,
-                },
-            );
-        }
-        let outcome = Outcome::Appended(self.append_for(op, time, now));
         Facts {
             admitted,
             refundable,
@@ -233,28 +212,24 @@ impl Log {
             let facts = log.apply(&joint.op, now);
             (log, facts)
         });
-        let (changed, alone): (Vec<_>, Vec<_>) = alone.unzip();
-        let held: Vec<bool> = JointOp::held(ops, &alone).collect();
-        let results = logs.iter_mut().zip(ops).zip(changed.into_iter().zip(alone));
-        let results = results
-            .zip(held)
-            .map(|(((log, joint), (changed, facts)), is_held)| {
-                if is_held {
-                    return log.apply(&joint.op.to_peek(), now);
-                }
-                *log = changed;
-                facts
-            });
-        results.collect()
+        let (changed, mut all): (Vec<_>, Vec<_>) = alone.unzip();
+        let held: Vec<bool> = JointOp::held(ops, &all).collect();
+        for (i, changed) in changed.into_iter().enumerate() {
+            if held[i] {
+                all[i] = logs[i].apply(&ops[i].op.to_peek(), now);
+            } else {
+                logs[i] = changed;
+            }
+        }
+        all
     }
 
     /// Sets the expiry after an append at `time`.
     fn expire_after(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) {
         let ahead = time.micros_since(op.at.or_clock(now));
-        let grace = if op.at == At::StoreClock {
-            0
-        } else {
-            GIVEN_TIME_GRACE
+        let grace = match op.at {
+            At::StoreClock => 0,
+            At::Given(_) => GIVEN_TIME_GRACE,
         };
         // Each is below 2^53.
         let expires_at = now.as_micros() + ahead + op.retention().window.as_micros() + grace;
@@ -466,22 +441,19 @@ impl Log {
         (found < self.len()).then_some(found)
     }
 
-    fn time_of_first_reaching(&self, start: usize, cost: u64) -> Option<Timestamp> {
-        Some(self.entries.get(self.first_reaching(start, cost)?)?.at)
-    }
-
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp, clock: Timestamp) -> LogFacts {
         let usage_of = |limit: &Limit| {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
-            let time_of_first_reaching =
-                |cost| self.time_of_first_reaching(start, cost).unwrap_or(now);
+            let reaching = |cost| {
+                let first = self.entries.get(self.first_reaching(start, cost)?)?;
+                Some(first.at)
+            };
+            let above = |cost| used.saturating_add(cost).saturating_sub(limit.max());
             Usage {
                 used,
-                oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
-                blocker: time_of_first_reaching(
-                    used.saturating_add(cost).saturating_sub(limit.max()),
-                ),
+                oldest: reaching(above(0) + 1).unwrap_or(now),
+                blocker: reaching(above(cost)).unwrap_or(now),
             }
         };
         LogFacts {
@@ -537,15 +509,11 @@ mod tests {
         let policy = policy!("9000/10s, 9000/2h~1m");
         let mut log = Log::new();
         for millis in (0..5_000).chain([60_000]) {
-            let _ = log.apply(
-                &Op::record("", &policy),
-                Timestamp::from_micros_saturating(millis * 1_000),
-            );
+            let now = Timestamp::from_micros_saturating(millis * 1_000);
+            let _ = log.apply(&Op::record("", &policy), now);
         }
-        assert_eq!(
-            format!("{log:?}"),
-            "Log { entries: [(4999000, 5000), (60000000, 1)], .. }"
-        );
+        let entries = "Log { entries: [(4999000, 5000), (60000000, 1)], .. }";
+        assert_eq!(format!("{log:?}"), entries);
         assert_eq!(log.entries.capacity(), 32);
     }
 
@@ -565,12 +533,7 @@ mod tests {
                 let refund = Settlement::new(LogKey::new("".into(), ""), &policy, receipt, 0);
                 assert!(log.settle(&refund, now).applied());
             }
-            assert!(
-                log.ids.len() <= 5,
-                "{} ids of {} entries",
-                log.ids.len(),
-                log.len()
-            );
+            assert!(log.ids.len() <= 5, "{:?}", log.ids.len());
         };
         // Appending the same once more needs the id to be forgotten.
         (0..1000).chain(1..1000).for_each(&mut append);

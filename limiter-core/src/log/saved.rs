@@ -1,5 +1,7 @@
 //! A log's saved form.
 
+use std::collections::HashMap;
+
 use super::{Log, MERGED, Original};
 use crate::error::{Error, ErrorKind};
 use crate::policy::bounds::MAX_COST;
@@ -15,45 +17,8 @@ const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
 /// The version that saved bytes begin with.
 const VERSION: u8 = 1;
 
-#[derive(Clone, Debug, PartialEq)]
-struct SavedLog {
-    prefix: u64,
-    next: u64,
-    expires_at: u64,
-    /// Oldest first.
-    entries: Vec<SavedEntry>,
-}
-
 /// The time, the cost, the number with the flag [`MERGED`], and the idempotency key with its [`Original`] verdict.
 type SavedEntry = (u64, u64, u64, Option<(u128, bool, bool)>);
-
-impl From<&Log> for SavedLog {
-    fn from(log: &Log) -> Self {
-        let ids = log.ids.iter().map(|(id, original)| {
-            (
-                original.number,
-                (id.as_u128(), original.admitted, original.refundable),
-            )
-        });
-        let ids: std::collections::HashMap<_, _> = ids.collect();
-        let entries = log.entries.iter().enumerate().map(|(i, entry)| {
-            let id = ids.get(&entry.number()).filter(|_| !entry.is_merged());
-            (
-                entry.at.as_micros(),
-                log.cost_of(i),
-                entry.flagged,
-                id.copied(),
-            )
-        });
-        let entries = entries.collect();
-        Self {
-            prefix: log.prefix,
-            next: log.next,
-            expires_at: log.expires_at.as_micros(),
-            entries,
-        }
-    }
-}
 
 impl Log {
     /// Returns the log as bytes. Logs with equal bytes are in the same state.
@@ -62,27 +27,21 @@ impl Log {
     /// apart and cost less than 16,384, and 17 more with an idempotency key.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let saved = SavedLog::from(self);
-        let mut bytes = vec![VERSION];
-        bytes.extend(saved.prefix.to_be_bytes());
-        for number in [saved.expires_at, saved.next, saved.entries.len() as u64] {
-            write(&mut bytes, number);
-        }
-        let mut last = 0;
-        let mut before = 0;
-        for (at, cost, flagged, id) in saved.entries {
-            let number = flagged & !MERGED;
-            let flags = u64::from(flagged & MERGED > 0) << 1 | u64::from(id.is_some());
-            write(&mut bytes, at - last);
-            write(&mut bytes, cost);
-            write(&mut bytes, (number - before) << 2 | flags);
-            if let Some((id, admitted, refundable)) = id {
-                bytes.extend(id.to_be_bytes());
-                bytes.push(u8::from(admitted) << 1 | u8::from(refundable));
-            }
-            (last, before) = (at, number);
-        }
-        bytes
+        let verdict = |(id, original): (&EntryId, &Original)| {
+            let verdict = (id.as_u128(), original.admitted, original.refundable);
+            (original.number, verdict)
+        };
+        let ids: HashMap<_, _> = self.ids.iter().map(verdict).collect();
+        let entries = self.entries.iter().enumerate().map(|(i, entry)| {
+            let id = ids.get(&entry.number()).filter(|_| !entry.is_merged());
+            let at = entry.at.as_micros();
+            (at, self.cost_of(i), entry.flagged, id.copied())
+        });
+        write(
+            self.prefix,
+            [self.expires_at.as_micros(), self.next],
+            entries,
+        )
     }
 
     /// Returns the log that [`to_bytes`](Self::to_bytes) returned these bytes for.
@@ -92,9 +51,8 @@ impl Log {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
         match bytes.split_first() {
-            Some((&VERSION, mut rest)) => decode(&mut rest)
+            Some((&VERSION, mut rest)) => read(&mut rest)
                 .filter(|_| rest.is_empty())
-                .and_then(|saved| read(&saved))
                 .ok_or_else(|| corrupt("the saved log is damaged".into())),
             Some((version, _)) => Err(corrupt(format!(
                 "the saved log has the version {version}, expected {VERSION}"
@@ -120,8 +78,36 @@ impl Log {
     }
 }
 
+/// Returns a log's bytes. Its entries are oldest first.
+fn write(
+    prefix: u64,
+    [expires_at, next]: [u64; 2],
+    entries: impl ExactSizeIterator<Item = SavedEntry>,
+) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    bytes.extend(prefix.to_be_bytes());
+    for number in [expires_at, next, entries.len() as u64] {
+        write_number(&mut bytes, number);
+    }
+    let mut last = 0;
+    let mut before = 0;
+    for (at, cost, flagged, id) in entries {
+        let number = flagged & !MERGED;
+        let flags = u64::from(flagged & MERGED > 0) << 1 | u64::from(id.is_some());
+        write_number(&mut bytes, at - last);
+        write_number(&mut bytes, cost);
+        write_number(&mut bytes, (number - before) << 2 | flags);
+        if let Some((id, admitted, refundable)) = id {
+            bytes.extend(id.to_be_bytes());
+            bytes.push(u8::from(admitted) << 1 | u8::from(refundable));
+        }
+        (last, before) = (at, number);
+    }
+    bytes
+}
+
 /// Appends a number in groups of seven bits, the lowest first.
-fn write(bytes: &mut Vec<u8>, mut number: u64) {
+fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number > 0x7F {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -146,59 +132,38 @@ fn array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     bytes.split_off(..N)?.try_into().ok()
 }
 
-fn decode(bytes: &mut &[u8]) -> Option<SavedLog> {
-    let prefix = u64::from_be_bytes(array(bytes)?);
-    let [expires_at, next, count] = [number(bytes)?, number(bytes)?, number(bytes)?];
-    let mut entries: Vec<SavedEntry> = Vec::new();
+/// Returns the log at the front of the bytes. `None` if there is none.
+fn read(bytes: &mut &[u8]) -> Option<Log> {
+    let mut log = Log::with_ids(u64::from_be_bytes(array(bytes)?), 0);
+    log.expires_at = Timestamp::from_micros(number(bytes)?).ok()?;
+    let [next, count] = [number(bytes)?, number(bytes)?];
     let mut at = 0_u64;
     let mut last = 0_u64;
     for _ in 0..count {
         at = at.checked_add(number(bytes)?)?;
         let cost = number(bytes)?;
-        let flagged = number(bytes)?;
-        last = last.checked_add(flagged >> 2)?;
-        let id = match flagged & 1 {
-            0 => None,
-            _ => {
-                let (id, [verdict]) = (u128::from_be_bytes(array(bytes)?), array(bytes)?);
-                (verdict < 4).then_some(())?;
-                Some((id, verdict & 2 > 0, verdict & 1 > 0))
-            }
-        };
-        let merged = if flagged & 2 > 0 { MERGED } else { 0 };
-        entries.push((at, cost, last | merged, id));
-    }
-    Some(SavedLog {
-        prefix,
-        next,
-        expires_at,
-        entries,
-    })
-}
-
-fn read(saved: &SavedLog) -> Option<Log> {
-    let mut log = Log::with_ids(saved.prefix, 0);
-    log.expires_at = Timestamp::from_micros(saved.expires_at).ok()?;
-    for &(at, cost, flagged, id) in &saved.entries {
-        let at = Timestamp::from_micros(at).ok()?;
-        let number = flagged & !MERGED;
-        if log.newest().is_some_and(|newest| at < newest)
-            || number < log.next
-            || !(1..=MAX_COST).contains(&cost)
-        {
+        let flags = number(bytes)?;
+        last = last.checked_add(flags >> 2)?;
+        if last < log.next || !(1..=MAX_COST).contains(&cost) {
             return None;
         }
-        log.next = number;
-        log.append(at, cost);
-        log.entries.back_mut()?.flagged = flagged;
-        if let Some((id, admitted, refundable)) = id {
+        log.next = last;
+        log.append(Timestamp::from_micros(at).ok()?, cost);
+        let is_merged = flags & 2 > 0;
+        if is_merged {
+            log.entries.back_mut()?.flagged |= MERGED;
+        }
+        if flags & 1 > 0 {
+            let id = EntryId::from_u128(u128::from_be_bytes(array(bytes)?));
+            let [verdict] = array(bytes)?;
             let original = Original {
-                number,
-                admitted,
-                refundable,
+                number: last,
+                admitted: verdict & 2 > 0,
+                refundable: verdict & 1 > 0,
             };
-            let is_new = log.ids.insert(EntryId::from_u128(id), original).is_none();
-            if !is_new || flagged & MERGED > 0 || (refundable && !admitted) {
+            // Only an entry that was admitted is refundable.
+            let is_valid = matches!(verdict, 0 | 2 | 3) && !is_merged;
+            if !is_valid || log.ids.insert(id, original).is_some() {
                 return None;
             }
         }
@@ -206,10 +171,8 @@ fn read(saved: &SavedLog) -> Option<Log> {
             return None;
         }
     }
-    (log.next <= saved.next && saved.next < FIRST_UNUSED_NUMBER).then_some(Log {
-        next: saved.next,
-        ..log
-    })
+    let is_valid = log.next <= next && next < FIRST_UNUSED_NUMBER;
+    is_valid.then_some(Log { next, ..log })
 }
 
 #[cfg(test)]
@@ -224,26 +187,19 @@ mod tests {
     use crate::store::Op;
 
     fn log() -> Log {
+        const START: u64 = 1_700_000_000_000_000;
         let mut log = Log::new();
         let [policy, default] = [policy!("9/1h"), policy!("4/1h")];
-        for (i, (at, cost)) in [(0, 1), (0, 2), (9, 1), (1_000_000, 3), (1_000_000, 3)]
-            .into_iter()
-            .enumerate()
-        {
-            let at = Timestamp::from_micros(1_700_000_000_000_000 + at).unwrap();
-            let mut op = Op::record("", &policy)
-                .with_limiter_policy(&default)
-                .with_cost(cost)
-                .at(at);
+        let entries = [(0, 1), (0, 2), (9, 1), (1_000_000, 3), (1_000_000, 3)];
+        for (i, (at, cost)) in entries.into_iter().enumerate() {
+            let op = Op::record("", &policy).with_limiter_policy(&default);
+            let at = Timestamp::from_micros_saturating(START + at);
+            let mut op = op.with_cost(cost).at(at);
             op.id = [1, 3, 4]
                 .contains(&i)
                 .then_some(EntryId::from_u128(u128::MAX - i as u128));
-            let facts = log.apply(&op, Timestamp::from_micros(1_800_000_000_000_000).unwrap());
-            assert_eq!(
-                (facts.admitted, facts.refundable),
-                (i < 4, i < 3),
-                "entry {i}"
-            );
+            let facts = log.apply(&op, Timestamp::from_micros_saturating(START + (1 << 40)));
+            assert_eq!((facts.admitted, facts.refundable), (i < 4, i < 3), "{i}");
         }
         log
     }
@@ -283,52 +239,31 @@ mod tests {
     fn a_log_reads_back_and_nonsense_does_not() {
         for log in [Log::new(), log()] {
             let read = reload(&log);
-            assert_eq!(
-                (SavedLog::from(&read), read.expires_at()),
-                (SavedLog::from(&log), log.expires_at())
-            );
+            assert_eq!(format!("{read:?}"), format!("{log:?}"));
+            assert_eq!(read.expires_at(), log.expires_at());
         }
         let entry = |at, cost, flagged| (at, cost, flagged, None);
-        let with_id = |number, flags, admitted, refundable| {
-            (5, 1, number | flags, Some((7, admitted, refundable)))
-        };
+        let with_id = |number, admitted| (5, 1, number, Some((7, admitted, true)));
+        let large = |number| entry(5, MAX_COST, number);
         for (entries, next, is_valid) in [
             (
-                vec![
-                    entry(5, 1, 1),
-                    entry(5, MAX_COST, 2 | MERGED),
-                    with_id(3, 0, true, true),
-                ],
+                vec![entry(5, 1, 1), large(2 | MERGED), with_id(3, true)],
                 4,
                 true,
             ),
             (vec![entry(5, 0, 1)], 4, false),
             (vec![entry(5, MAX_COST + 1, 1)], 4, false),
-            (
-                vec![entry(5, MAX_COST, 1), entry(5, MAX_COST, 2), entry(5, 1, 3)],
-                4,
-                false,
-            ),
-            (vec![entry(5, 1, 1), entry(4, 1, 2)], 4, false),
+            (vec![large(1), large(2), entry(5, 1, 3)], 4, false),
             (vec![entry(u64::MAX, 1, 1)], 4, false),
             (vec![entry(5, 1, 2), entry(5, 1, 2)], 4, false),
             (vec![entry(5, 1, 4)], 4, false),
             (vec![], FIRST_UNUSED_NUMBER, false),
-            (
-                vec![with_id(1, 0, true, true), with_id(2, 0, true, true)],
-                4,
-                false,
-            ),
-            (vec![with_id(1, MERGED, true, true)], 4, false),
-            (vec![with_id(1, 0, false, true)], 4, false),
+            (vec![with_id(1, true), with_id(2, true)], 4, false),
+            (vec![with_id(1 | MERGED, true)], 4, false),
+            (vec![with_id(1, false)], 4, false),
         ] {
-            let saved = SavedLog {
-                prefix: 7,
-                next,
-                expires_at: 9,
-                entries,
-            };
-            assert_eq!(read(&saved).is_some(), is_valid, "{saved:?}");
+            let bytes = write(7, [9, next], entries.iter().copied());
+            assert_eq!(Log::from_bytes(&bytes).is_ok(), is_valid, "{entries:?}");
         }
     }
 
@@ -336,20 +271,16 @@ mod tests {
     fn a_full_log_takes_at_most_twelve_bytes_an_entry() {
         let policy = policy!("4503599627370496/30d, 4503599627370496/60d~1s");
         let mut log = Log::new();
+        let mut at = Timestamp::from_micros_saturating(1_700_000_000_000_000);
         // Among the entries are gaps of a month, and merged entries.
         for (i, gap) in (0..1_000).zip([1, 250_000, 5_000_000, 3_600_000_000].iter().cycle()) {
-            let at = log
-                .newest()
-                .map_or(1_700_000_000_000_000, Timestamp::as_micros)
-                + gap;
-            let at = Timestamp::from_micros(at).unwrap();
+            at = at.saturating_add(Duration::from_micros(*gap));
             let _ = log.apply(&Op::record("", &policy).with_cost(i % 9_999 + 1).at(at), at);
         }
-        let bytes = log.to_bytes().len();
-        let len = log.len();
+        let [bytes, len] = [log.to_bytes().len(), log.len()];
         assert!(
             len > 900 && bytes <= 40 + 9 * len,
-            "{bytes} bytes of {len} entries"
+            "{bytes} bytes, {len} entries"
         );
     }
 
@@ -384,7 +315,7 @@ mod tests {
                 at = at.saturating_add(Duration::from_micros(micros));
                 let op = Op::record("", &policy).with_cost(cost).at(at);
                 log.apply(&op, at).verify(&op).unwrap();
-                prop_assert_eq!(SavedLog::from(&reload(&log)), SavedLog::from(&log));
+                prop_assert_eq!(format!("{:?}", reload(&log)), format!("{log:?}"));
             }
         }
     }
