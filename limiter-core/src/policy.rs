@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use self::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
+use self::bounds::{MAX_LIMITS, OutOfRange, Quantity};
 use self::limit::Limit;
 use self::time::Window;
 use crate::error::{Error, ErrorKind};
@@ -35,7 +35,8 @@ pub enum Counting {
 ///
 /// An operation fits a policy only if it fits every limit. Each operation carries its policy, so keys may have different
 /// policies, and a changed policy keeps the history. An operation with another policy never erases entries that the limiter's
-/// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy).
+/// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy). Where calls bring policies, such as customers'
+/// plans, the default policy should admit all that they admit: a call has a receipt only if it fits both.
 ///
 /// ```
 /// use limiter_core::{Counting, Policy, policy};
@@ -96,56 +97,6 @@ impl Policy {
         }
         Limit::check_resolutions(&array)?;
         Ok(Self::from_checked(array, count))
-    }
-
-    /// Returns the default policy for a limiter whose calls [bring their own](crate::request::Acquire::policy), such as customers'
-    /// plans: it retains all entries that these policies count.
-    ///
-    /// It is one limit, of the longest window that is counted, without a lease. Its maximum is the largest usage that one of the policies admits in that window, so a
-    /// call that fits its own policy has a [receipt](crate::Decision::receipt) while its key has one policy. It is exact unless all
-    /// their limits have a resolution, of which it has the finest, and has no lease. A call without a policy need fit this one only.
-    ///
-    /// ```
-    /// use limiter_core::{Policy, policy};
-    /// let plans = [policy!("10/1m, 1000/1d"), policy!("100/1m")];
-    /// assert_eq!(Policy::covering(&plans)?, policy!("144000/1d"));
-    /// # Ok::<(), limiter_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if there are no policies.
-    pub fn covering<'p>(policies: impl IntoIterator<Item = &'p Self>) -> Result<Self, OutOfRange> {
-        let policies: Vec<&Self> = policies.into_iter().collect();
-        let longest = policies.iter().map(|policy| policy.longest_window).max();
-        let window = longest.ok_or(OutOfRange::new(Quantity::Limits, 0))?;
-        // A window of length `window` spans at most this many of the limit's windows, and each of those admits at most `max`.
-        let admits = |limit: &Limit| {
-            limit
-                .max()
-                .saturating_mul(window.as_micros().div_ceil(limit.window().as_micros()))
-        };
-        let needs = |policy: &&Self| {
-            let admitted = policy
-                .limits()
-                .iter()
-                .map(admits)
-                .min()
-                .filter(|_| policy.counting == Counting::Admitted);
-            policy.largest_max.max(admitted.unwrap_or(0))
-        };
-        let limit = Limit::with_window(
-            policies.iter().map(needs).max().unwrap_or(1).min(MAX_COST),
-            window,
-        )?;
-        let finest = policies
-            .iter()
-            .flat_map(|policy| policy.limits())
-            .map(Limit::resolution)
-            .min()
-            .flatten();
-        finest
-            .map_or(Ok(limit), |finest| limit.with_resolution(finest))
-            .map(Self::from)
     }
 
     /// Returns a policy of the first `count` limits of `limits`. `count` is 1 to [`MAX_LIMITS`].
@@ -351,12 +302,6 @@ impl From<Limit> for Policy {
 /// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas. Malformed text and two resolutions are compile
 /// errors.
 ///
-/// ```
-/// use limiter_core::{Policy, policy};
-/// const SEARCH: Policy = policy!("5/10s, 100/1h");
-/// assert_eq!(SEARCH.limits().len(), 2);
-/// ```
-///
 /// ```compile_fail
 /// let mistyped = limiter_core::policy!("5/10x");
 /// ```
@@ -378,88 +323,50 @@ macro_rules! policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Error, ErrorKind};
 
     #[test]
     fn a_policy_has_one_to_eight_limits() {
-        let limit = |max| Limit::new(max, std::time::Duration::from_secs(1)).unwrap();
-        assert_eq!(
-            Policy::new([]).unwrap_err().to_string(),
-            "a policy has 1 to 8 limits, found none"
-        );
-        let error = Policy::new(std::iter::repeat(limit(1))).unwrap_err();
-        assert_eq!(error.to_string(), "a policy has 1 to 8 limits, found more");
-        assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
+        let [second, longer] = [1, 10].map(Duration::from_secs);
+        let limit = |max| Limit::new(max, second).unwrap();
+        let coarse = |millis| limit(1).with_resolution(Duration::from_millis(millis));
+        let [coarse, finer] = [10, 1].map(|millis| coarse(millis).unwrap());
+        for (limits, text) in [
+            (vec![], "a policy has 1 to 8 limits, found none"),
+            (vec![limit(1); 9], "a policy has 1 to 8 limits, found more"),
+            (
+                vec![coarse, limit(1), finer],
+                "resolutions 10ms and 1ms differ, expected one resolution for the whole policy",
+            ),
+        ] {
+            let error = Policy::new(limits).unwrap_err();
+            assert_eq!(error.to_string(), text);
+            assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
+        }
+        assert!(Policy::new(std::iter::repeat(limit(1))).is_err());
         for count in 1..=8 {
             let policy = Policy::new((1..=count).map(limit)).unwrap();
-            assert_eq!(
-                (
-                    policy.limits().len() as u64,
-                    policy.smallest_max(),
-                    policy.largest_max()
-                ),
-                (count, 1, count)
-            );
+            assert_eq!(policy.limits().len() as u64, count);
+            assert_eq!([policy.smallest_max(), policy.largest_max()], [1, count]);
             assert_eq!(policy.limits_array::<3>().is_some(), count == 3);
-            let coarse = limit(1)
-                .with_resolution(std::time::Duration::from_millis(10))
-                .unwrap();
             let last = Policy::new((1..count).map(limit).chain([coarse])).unwrap();
-            assert_eq!(
-                (last.limits().len() as u64, last.limits().last()),
-                (count, Some(&coarse))
-            );
-            assert_eq!(
-                (last.has_resolution(), last.limits_array::<3>()),
-                (true, None)
-            );
-            assert!(!policy.has_resolution());
-            let [second, longer] = [1, 10].map(std::time::Duration::from_secs);
-            let wide = Limit::new(1, longer).unwrap();
-            let leased = |lease| wide.with_lease(lease).unwrap();
-            let leases = |last| {
-                Policy::new((1..count).map(|_| leased(longer)).chain([last]))
-                    .unwrap()
-                    .lease()
-            };
-            assert_eq!(leases(leased(second)), Some(second));
-            assert_eq!(leases(leased(longer)), Some(longer));
-            assert_eq!(leases(wide), None);
+            assert_eq!(last.limits().len() as u64, count);
+            assert_eq!(last.limits().last(), Some(&coarse));
+            assert_eq!(last.limits_array::<3>(), None);
+            assert!(last.has_resolution() && !policy.has_resolution());
             let exact = Window::from_micros(1_000_000).ok();
             assert_eq!(policy.longest_exact_window(), exact);
             assert_eq!(last.longest_exact_window(), exact.filter(|_| count > 1));
-            let finer = limit(1).with_resolution(std::time::Duration::from_millis(1));
-            assert_eq!(
-                Policy::new([coarse, limit(1), finer.unwrap()])
-                    .unwrap_err()
-                    .to_string(),
-                "resolutions 10ms and 1ms differ, expected one resolution for the whole policy"
-            );
+            let wide = Limit::new(1, longer).unwrap();
+            let leased = |lease| wide.with_lease(lease).unwrap();
+            for (last, lease) in [
+                (leased(second), Some(second)),
+                (leased(longer), Some(longer)),
+                (wide, None),
+            ] {
+                let others = (1..count).map(|_| leased(longer));
+                let policy = Policy::new(others.chain([last])).unwrap();
+                assert_eq!(policy.lease(), lease);
+            }
         }
-    }
-    #[test]
-    fn a_policy_that_covers_others_retains_and_admits_what_each_of_them_does() {
-        let attempts = || policy!("9/1s").with_counting(Counting::Attempts);
-        for (policies, covering) in [
-            (vec![policy!("5/1s")], "5/1s"),
-            (vec![policy!("5/1s"), policy!("3/1m")], "300/1m"),
-            (vec![policy!("5/7s, 8/9s"), policy!("7/10s")], "10/10s"),
-            (vec![policy!("5/1s, 2/1s")], "5/1s"),
-            (vec![attempts(), policy!("5/1m")], "9/1m"),
-            (vec![policy!("9/1h~1m"), policy!("5/1h~1s")], "9/1h~1s"),
-            (vec![policy!("9/1m+1s"), policy!("5/1m+10s")], "18/70s"),
-            (vec![policy!("9/1h~1m, 5/1m")], "9/1h"),
-            (
-                vec![policy!("4503599627370496/1s"), policy!("1/1d")],
-                "4503599627370496/1d",
-            ),
-        ] {
-            assert_eq!(
-                Policy::covering(&policies).unwrap().to_string(),
-                covering,
-                "{policies:?}"
-            );
-        }
-        assert!(Policy::covering([]).is_err());
     }
 }

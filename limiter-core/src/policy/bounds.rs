@@ -63,6 +63,18 @@ impl OutOfRange {
     pub(crate) const fn new(quantity: Quantity, found: u64) -> Self {
         Self { quantity, found }
     }
+
+    /// Returns the message without numbers, which a `const` function cannot format.
+    pub(crate) const fn expected(self) -> &'static str {
+        match self.quantity {
+            Quantity::Unsupported(_) | Quantity::Above(..) => {
+                "expected a resolution or a lease of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no longer \
+                 than the window"
+            }
+            Quantity::TwoResolutions(_) => "expected one resolution for the whole policy",
+            _ => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
+        }
+    }
 }
 
 impl fmt::Display for OutOfRange {

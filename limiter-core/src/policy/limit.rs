@@ -73,17 +73,8 @@ impl Limit {
     /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. The
     /// longest one up to a sixtieth of the window is a good start. Default: exact.
     ///
-    /// ```
-    /// use std::time::Duration;
-    /// use limiter_core::Limit;
-    /// let month = Duration::from_secs(30 * 86_400);
-    /// let limit = Limit::new(1_000_000, month)?.with_resolution(Duration::from_secs(3600))?;
-    /// assert_eq!(limit, "1000000/30d~1h".parse()?);
-    /// # Ok::<(), limiter_core::Error>(())
-    /// ```
-    ///
     /// # Errors
-    /// [`OutOfRange`] if `resolution` is not one of these, or longer than the window.
+    /// [`OutOfRange`] for any other `resolution`.
     pub const fn with_resolution(self, resolution: Duration) -> Result<Self, OutOfRange> {
         let code = match self.code(LengthOf::Resolution, resolution) {
             Ok(code) => code,
@@ -105,16 +96,6 @@ impl Limit {
     /// `lease` is one of the lengths of [resolutions](Self::with_resolution), and no longer than the window. The longest one that is at
     /// most a sixtieth of the window is a good start. Default: no lease. A lease that cannot be used still has its price, as with a
     /// maximum below 17, beside a limit without a lease, or without a `Guarded` store: `limiter_wrappers::can_lease` checks a policy.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use limiter_core::Limit;
-    /// let second = Duration::from_secs(1);
-    /// let limit = Limit::new(100_000, 60 * second)?.with_lease(second)?;
-    /// assert_eq!(limit, "100000/1m+1s".parse()?);
-    /// assert_eq!(limit.window().as_duration(), 61 * second);
-    /// # Ok::<(), limiter_core::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`OutOfRange`] if `lease` is not one of these, or longer than the window, or if the sum of both is out of range.

@@ -30,9 +30,6 @@ pub(crate) enum Reason {
     NoUnit,
     NumberTooLarge,
     OutOfRange(OutOfRange),
-    Resolution(OutOfRange),
-    Lease(OutOfRange),
-    TwoResolutions(OutOfRange),
     TooManyLimits,
 }
 
@@ -46,16 +43,7 @@ impl Reason {
             Self::NumberTooLarge => {
                 "the number is out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs"
             }
-            Self::OutOfRange(_) => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
-            Self::Resolution(_) => {
-                "expected a resolution of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no \
-                 longer than the window"
-            }
-            Self::Lease(_) => {
-                "expected a lease of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no longer than the \
-                 window"
-            }
-            Self::TwoResolutions(_) => "expected one resolution for the whole policy",
+            Self::OutOfRange(error) => error.expected(),
             Self::TooManyLimits => "expected at most 8 limits",
         }
     }
@@ -63,6 +51,13 @@ impl Reason {
 
 const fn error<T>(found: &[u8], reason: Reason) -> Result<T, ParseError<'_>> {
     Err(ParseError { reason, found })
+}
+
+const fn in_range<T: Copy>(text: &[u8], value: Result<T, OutOfRange>) -> Result<T, ParseError<'_>> {
+    match value {
+        Ok(value) => Ok(value),
+        Err(out_of_range) => error(text, Reason::OutOfRange(out_of_range)),
+    }
 }
 
 /// The operator `?`, which a `const` function cannot use.
@@ -120,10 +115,7 @@ const fn number(text: &[u8]) -> Result<u64, ParseError<'_>> {
 /// Parses a window, such as `"60s"`, `"1 minute"`, `"minute"` or `"250ms"`.
 pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError<'_>> {
     let text = text.trim_ascii();
-    match Window::from_micros(tri!(micros(text))) {
-        Ok(window) => Ok(window),
-        Err(out_of_range) => error(text, Reason::OutOfRange(out_of_range)),
-    }
+    in_range(text, Window::from_micros(tri!(micros(text))))
 }
 
 /// Parses a number and a unit.
@@ -166,21 +158,17 @@ pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError<'_>> {
     let max = tri!(number(max.trim_ascii()));
     let (rest, lease) = option(rest, b"+");
     let (length, resolution) = option(rest, b"~");
-    let mut limit = match Limit::with_window(max, tri!(window(length))) {
-        Ok(limit) => limit,
-        Err(out_of_range) => return error(text, Reason::OutOfRange(out_of_range)),
-    };
+    let mut limit = tri!(in_range(
+        text,
+        Limit::with_window(max, tri!(window(length)))
+    ));
     if let Some(text) = resolution {
-        limit = match limit.with_resolution(Duration::from_micros(tri!(micros(text)))) {
-            Ok(limit) => limit,
-            Err(out_of_range) => return error(text, Reason::Resolution(out_of_range)),
-        };
+        let resolution = Duration::from_micros(tri!(micros(text)));
+        limit = tri!(in_range(text, limit.with_resolution(resolution)));
     }
     if let Some(text) = lease {
-        limit = match limit.with_lease(Duration::from_micros(tri!(micros(text)))) {
-            Ok(limit) => limit,
-            Err(out_of_range) => return error(text, Reason::Lease(out_of_range)),
-        };
+        let lease = Duration::from_micros(tri!(micros(text)));
+        limit = tri!(in_range(text, limit.with_lease(lease)));
     }
     Ok(limit)
 }
@@ -210,8 +198,6 @@ pub(crate) const fn limits(text: &[u8]) -> Result<([Limit; MAX_LIMITS], usize), 
         limits[count] = tri!(limit(next));
         (count, rest) = (count + 1, after);
     }
-    match Limit::check_resolutions(&limits) {
-        Ok(()) => Ok((limits, count)),
-        Err(two) => error(all, Reason::TwoResolutions(two)),
-    }
+    tri!(in_range(all, Limit::check_resolutions(&limits)));
+    Ok((limits, count))
 }

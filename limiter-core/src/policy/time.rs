@@ -18,10 +18,7 @@ impl Timestamp {
     /// The latest timestamp, 2^53 - 1 µs.
     pub const MAX: Self = Self(MAX_MICROS);
 
-    /// Returns the timestamp `micros` microseconds after the Unix epoch.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `micros` is 2^53 or more.
+    /// Returns the timestamp `micros` microseconds after the Unix epoch, or [`OutOfRange`] if `micros` is 2^53 or more.
     pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
         if micros > MAX_MICROS {
             Err(OutOfRange::new(Quantity::Timestamp, micros))
@@ -98,10 +95,7 @@ impl Window {
     /// The longest window, 2^53 - 1 µs (285 years).
     pub const MAX: Self = Self(MAX_MICROS);
 
-    /// Returns a window of `length`.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `length` is 0, 2^53 µs or more, or not a whole number of microseconds.
+    /// Returns a window of `length`, or [`OutOfRange`] if that is 0, 2^53 µs or more, or not a whole number of microseconds.
     pub const fn new(length: Duration) -> Result<Self, OutOfRange> {
         let micros = length.as_micros();
         let nanos = length.as_nanos();
@@ -122,10 +116,7 @@ impl Window {
         })
     }
 
-    /// Returns a window of `micros` microseconds.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `micros` is 0, or 2^53 or more.
+    /// Returns a window of `micros` microseconds, or [`OutOfRange`] if that is 0, or 2^53 or more.
     pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
         if micros == 0 || micros > MAX_MICROS {
             Err(OutOfRange::new(Quantity::Window, micros))
@@ -187,6 +178,7 @@ mod tests {
     #[test]
     fn the_edge_is_the_first_time_that_counts() {
         let at = Timestamp::from_micros_saturating;
+        let most = MAX_MICROS;
         for (window, now) in [
             (1, 0),
             (1, 9),
@@ -194,43 +186,37 @@ mod tests {
             (10, 9),
             (10, 10),
             (10, 1 << 50),
-            (MAX_MICROS, MAX_MICROS),
+            (most, most),
         ] {
             let window = Window::from_micros(window).unwrap();
-            let now = at(now);
-            let edge = window.edge(now);
-            assert!(window.counts(edge, now), "{window} at {now:?}");
-            assert!(
-                edge == at(0) || !window.counts(at(edge.as_micros() - 1), now),
-                "{window} at {now:?}"
-            );
+            let edge = window.edge(at(now));
+            assert!(window.counts(edge, at(now)), "{window} at {now}");
+            let counts_before = edge > at(0) && window.counts(at(edge.as_micros() - 1), at(now));
+            assert!(!counts_before, "{window} at {now}");
         }
     }
 
     #[test]
     fn windows_are_whole_microseconds_in_range() {
+        let seconds = Duration::from_secs(u64::MAX);
+        let nanos = Duration::from_nanos(1_500);
         for (length, message) in [
             (
                 Duration::ZERO,
                 "window of 0 µs is out of range, expected 1 to 9007199254740991 µs",
             ),
             (
-                Duration::from_nanos(1_500),
+                nanos,
                 "window of 1.5µs is finer than a microsecond, expected whole microseconds",
             ),
             (Duration::MAX, "is finer than a microsecond"),
-            (
-                Duration::from_secs(u64::MAX),
-                "window of 18446744073709551615 µs is out of range",
-            ),
+            (seconds, "window of 18446744073709551615 µs is out of range"),
         ] {
             let error = Window::new(length).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
             assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
         }
-        assert_eq!(
-            Window::new(Duration::from_micros(MAX_MICROS)),
-            Ok(Window::MAX)
-        );
+        let longest = Window::new(Duration::from_micros(MAX_MICROS));
+        assert_eq!(longest, Ok(Window::MAX));
     }
 }
