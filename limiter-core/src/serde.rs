@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::policy;
     use crate::policy::time::Timestamp;
-    use crate::store::{Facts, LogFacts, Op, Outcome, Usage, decide};
+    use crate::store::{Log, Op, decide};
 
     #[test]
     fn policies_round_trip_and_reject_nonsense() {
@@ -148,10 +148,8 @@ mod tests {
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);
         let short: Policy = serde_json::from_str(r#"{"limits":["3 per second"]}"#).unwrap();
         assert_eq!((short.counting(), short.name()), (Counting::Admitted, None));
-        assert_eq!(
-            serde_json::from_str::<Policy>("\"3/1s, 5/15m\"").unwrap(),
-            policy!("3/1s, 5/15m")
-        );
+        let text: Policy = serde_json::from_str("\"3/1s, 5/15m\"").unwrap();
+        assert_eq!(text, policy!("3/1s, 5/15m"));
         for bad in [
             r#"{"limits":[]}"#,
             r#"{"limits":["3"]}"#,
@@ -163,33 +161,19 @@ mod tests {
             assert!(serde_json::from_str::<Policy>(bad).is_err(), "{bad}");
         }
         let error = serde_json::from_str::<Policy>("7").unwrap_err().to_string();
-        assert!(
-            error.contains("expected limits as in \"5/10s, 100/1h\""),
-            "{error}"
-        );
+        let expected = "expected limits as in \"5/10s, 100/1h\"";
+        assert!(error.contains(expected), "{error}");
     }
+
     #[test]
     fn a_decision_is_written_in_microseconds() {
         let policy = policy!("2/1s, 9/1h~1m");
-        let at = |micros| Timestamp::from_micros(micros).unwrap();
-        let used = |used| Usage {
-            used,
-            oldest: at(200_000),
-            blocker: at(200_000),
-        };
-        let log = LogFacts {
-            now: at(500_000),
-            clock: at(500_000),
-            newest: Some(at(400_000)),
-            usage: [used(2), used(2)].into(),
-        };
-        let facts = Facts {
-            admitted: false,
-            refundable: false,
-            outcome: Outcome::Nothing,
-            log,
-        };
-        let denied = decide(&Op::acquire("", &policy), facts);
+        let mut log = Log::new();
+        let [_, _, denied] = [200_000, 400_000, 500_000].map(|micros| {
+            let at = Timestamp::from_micros_saturating(micros);
+            let op = Op::acquire("", &policy).at(at);
+            decide(&op, log.apply(&op, at))
+        });
         let usage =
             r#""limit":2,"used":2,"remaining":0,"retry_after_us":700000,"refill_after_us":700000"#;
         let limits = concat!(
@@ -200,15 +184,10 @@ mod tests {
         let all = format!(
             r#"{usage},"reset_after_us":3599900000,"at_us":500000,"limits":[{{{usage},{limits}}}"#
         );
-        assert_eq!(
-            serde_json::to_string(&denied).unwrap(),
-            format!(r#"{{"allowed":false,{all}"#)
-        );
-        let waits_for_nothing =
-            all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
-        assert_eq!(
-            serde_json::to_string(&denied.into_status()).unwrap(),
-            format!("{{{waits_for_nothing}")
-        );
+        let json = serde_json::to_string(&denied).unwrap();
+        assert_eq!(json, format!(r#"{{"allowed":false,{all}"#));
+        let json = serde_json::to_string(&denied.into_status()).unwrap();
+        let waits = all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
+        assert_eq!(json, format!("{{{waits}"));
     }
 }

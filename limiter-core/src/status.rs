@@ -265,33 +265,22 @@ impl Status {
             .get(i)
             .copied()
             .unwrap_or((Limit::UNUSED, Usage::default()));
-        let (
-            Usage {
-                used,
-                oldest,
-                blocker,
-            },
-            window,
-        ) = (usage, limit.window());
+        let Usage {
+            used,
+            oldest,
+            blocker,
+        } = usage;
+        let left = |is_due: bool, at| match is_due {
+            true => limit.window().micros_left(at, self.clock),
+            false => 0,
+        };
         LimitStatus {
             limit,
             used: used.min(limit.max()),
-            retry_after: if blocks {
-                window.micros_left(blocker, self.clock)
-            } else {
-                0
-            },
-            refill_after: if used > 0 {
-                window.micros_left(oldest, self.clock)
-            } else {
-                0
-            },
+            retry_after: left(blocks, blocker),
+            refill_after: left(used > 0, oldest),
             // If anything counts, the newest entry does.
-            reset_after: if used > 0 {
-                window.micros_left(self.newest, self.clock)
-            } else {
-                0
-            },
+            reset_after: left(used > 0, self.newest),
         }
     }
 }
@@ -326,6 +315,7 @@ pub const fn ceil_secs(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::policy;
+    use crate::store::{Log, Mode, Op, decide};
 
     #[test]
     fn seconds_are_rounded_up() {
@@ -343,55 +333,32 @@ mod tests {
 
     #[test]
     fn each_limit_resets_when_the_newest_entry_leaves_its_window() {
-        let at = Timestamp::from_micros_saturating;
-        let used = |used, oldest| Usage {
-            used,
-            oldest: at(oldest),
-            blocker: at(0),
+        let policy = policy!("3/1s, 5/10s, 4/10s");
+        let at = |millis: u64| Timestamp::from_micros_saturating(millis * 1_000);
+        let mut log = Log::new();
+        let mut status = |mode, millis| {
+            let op = Op::new(mode, "", &policy).at(at(millis));
+            decide(&op, log.apply(&op, at(millis))).into_status()
         };
-        let log = LogFacts {
-            now: at(5_000_000),
-            clock: at(5_000_000),
-            newest: Some(at(4_500_000)),
-            usage: [used(1, 4_500_000), used(2, 1_000_000), used(2, 1_000_000)].into(),
-        };
-        let status = Status::new(&policy!("3/1s, 5/10s, 4/10s"), log, Verdict::default());
-        let reset: Vec<u64> = status
-            .limits()
-            .iter()
-            .map(|limit| limit.reset_after)
-            .collect();
-        assert_eq!(reset, [500_000, 9_500_000, 9_500_000]);
+        let nothing = status(Mode::Peek, 9);
+        assert_eq!(nothing.used(), 0);
         assert_eq!(
-            (
-                status.reset_after().as_micros(),
-                status.refill_after().as_micros()
-            ),
-            (9_500_000, 500_000)
+            [nothing.refill_after(), nothing.reset_after()],
+            [Duration::ZERO; 2]
         );
-        assert_eq!(
-            (status.binding_index(), status.used(), status.remaining()),
-            (0, 1, 2)
-        );
+        status(Mode::Record, 1_000);
+        status(Mode::Record, 4_500);
+        let status = status(Mode::Peek, 5_000);
+        let millis = Duration::from_millis;
+        for (limit, reset_after) in status.limits().iter().zip([500, 9_500, 9_500]) {
+            assert_eq!(limit.reset_after(), millis(reset_after));
+        }
+        assert_eq!(status.reset_after(), millis(9_500));
+        assert_eq!(status.refill_after(), millis(500));
+        assert_eq!(status.binding_index(), 0);
+        assert_eq!([status.used(), status.remaining()], [1, 2]);
         let refunded = status.with_used(|limit| limit.max() - 3);
-        assert_eq!(
-            (refunded.remaining(), refunded.limits()[0].reset_after),
-            (3, 0)
-        );
-        let nothing = LogFacts {
-            now: at(9),
-            clock: at(9),
-            newest: None,
-            usage: [Usage::default()].into(),
-        };
-        let nothing = Status::new(&policy!("3/1s"), nothing, Verdict::default());
-        assert_eq!(
-            (
-                nothing.used(),
-                nothing.refill_after(),
-                nothing.reset_after()
-            ),
-            (0, Duration::ZERO, Duration::ZERO)
-        );
+        assert_eq!(refunded.remaining(), 3);
+        assert_eq!(refunded.limits()[0].reset_after, 0);
     }
 }

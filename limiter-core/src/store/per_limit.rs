@@ -84,25 +84,16 @@ mod tests {
     fn holds_one_to_eight_items() {
         assert_eq!(PerLimit::<u64>::from_slice(&[]), None);
         assert_eq!(PerLimit::from_slice(&[0; MAX_LIMITS + 1]), None);
-        for len in 1..=MAX_LIMITS {
-            let slice: Vec<usize> = (0..len).collect();
+        for len in 1..=MAX_LIMITS as u64 {
+            let slice: Vec<u64> = (1..=len).collect();
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!(*items, *slice);
-            let policy = Policy::new(
-                slice
-                    .iter()
-                    .map(|i| Limit::with_window(*i as u64 + 1, Window::MIN).unwrap()),
-            )
-            .unwrap();
-            assert_eq!(
-                PerLimit::of(&policy, |limit| limit.max() as usize - 1),
-                items
-            );
+            let limit = |max: &u64| Limit::with_window(*max, Window::MIN).unwrap();
+            let policy = Policy::new(slice.iter().map(limit)).unwrap();
+            assert_eq!(PerLimit::of(&policy, Limit::max), items);
         }
-        assert_eq!(
-            PerLimit::from([1, 2, 3, 4, 5]),
-            PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap()
-        );
+        let five = PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap();
+        assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), five);
         assert_eq!(*PerLimit::from([1, 2]), [1, 2]);
     }
 }
