@@ -1,26 +1,21 @@
 #![doc = include_str!("request/guide.md")]
 
-mod acquire;
 mod all_of;
-mod builder;
 mod call;
 #[cfg(feature = "tokio")]
 mod hold;
-mod peek;
 mod permit;
-mod record;
 mod reset;
 mod settle;
+mod verbs;
 mod view;
 mod wait;
 
-pub use acquire::{Acquire, AcquirePermit};
 pub use all_of::{AllOf, JointDecision, JointDenied, Part, PartOutcome};
-pub use peek::{Peek, ReadStatus};
-pub use permit::{Permit, PermitDecision, PermitGuard, Renew};
-pub use record::Record;
+pub use permit::{AcquirePermit, Permit, PermitDecision, PermitGuard};
 pub use reset::Reset;
 pub use settle::Settle;
+pub use verbs::{Acquire, Peek, ReadStatus, Record};
 
 /// For middleware: an [`AllOf`] that leaves errors in its parts, moves into a task, and settles its charges one by one.
 pub mod joint {

@@ -63,22 +63,13 @@ pub type JointFacts = Vec<Result<Facts, Error>>;
 #[doc = include_str!("store/contract.md")]
 #[async_trait]
 pub trait WindowStore: Debug + Send + Sync + 'static {
-    /// Applies an operation.
-    ///
-    /// # Errors
-    /// If the store fails. A denial is never an error.
+    /// Applies an operation. A denial is never an error.
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error>;
 
-    /// Replaces the cost of one entry, removes the entry, or renews it.
-    ///
-    /// # Errors
-    /// If the store fails. A missing or expired entry is not an error.
+    /// Replaces the cost of one entry, removes the entry, or renews it. A missing or expired entry is not an error.
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error>;
 
-    /// Removes a whole log. Returns `false` if there was none.
-    ///
-    /// # Errors
-    /// If the store fails. A damaged log is not an error: it is removed.
+    /// Removes a whole log, even a damaged one. Returns `false` if there was none.
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
     /// Applies several operations on different logs as one: all append, or if one denies, none. `None` if the store cannot; then
@@ -143,39 +134,22 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     }
 }
 
-/// Defines the asynchronous methods of a store that forwards to another one, without another box.
-macro_rules! forward {
-    ($($method:ident($self:ident, $argument:ident: $type:ident) -> $answer:ty { $forward:expr })*) => {$(
-        fn $method<'s, 'o, 'async_trait>(
-            &'s $self,
-            $argument: $type<'o>,
-        ) -> $crate::BoxFuture<'async_trait, Result<$answer, $crate::Error>>
-        where
-            's: 'async_trait,
-            'o: 'async_trait,
-        {
-            $forward
-        }
-    )*};
-}
-
+#[async_trait]
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
-    forward! {
-        apply(self, op: Op) -> Facts { (**self).apply(op) }
-        settle(self, settlement: Settlement) -> SettlementFacts { (**self).settle(settlement) }
-        reset(self, log: LogKey) -> bool { (**self).reset(log) }
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        (**self).apply(op).await
     }
 
-    fn apply_all<'s, 'l, 'o, 'async_trait>(
-        &'s self,
-        ops: &'l [JointOp<'o>],
-    ) -> crate::BoxFuture<'async_trait, Result<Option<JointFacts>, Error>>
-    where
-        's: 'async_trait,
-        'l: 'async_trait,
-        'o: 'async_trait,
-    {
-        (**self).apply_all(ops)
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        (**self).settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        (**self).reset(log).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        (**self).apply_all(ops).await
     }
 
     #[inline(always)]
@@ -215,10 +189,7 @@ pub trait SyncStore: WindowStore {
     /// [Checks](Op::checked) an operation, applies it and decides on it.
     ///
     /// Default: calls [`apply_now`](Self::apply_now) and [`decide`]. A store may override this with a faster path to the same
-    /// decision.
-    ///
-    /// # Errors
-    /// The errors of [`Op::checked`].
+    /// decision. Returns the errors of [`Op::checked`].
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let op = op.checked()?;
         Ok(decide(&op, self.apply_now(&op)))

@@ -29,12 +29,7 @@ use crate::decision::Decision;
 pub struct Denied(Box<Decision>);
 
 impl Decision {
-    /// Returns the decision, or the error [`Denied`], for `?`.
-    ///
-    /// A record is never denied, even if it did not fit.
-    ///
-    /// # Errors
-    /// [`Denied`] if the operation was denied.
+    /// Returns the decision, or the error [`Denied`] if the operation was denied, for `?`. A record is never denied.
     #[inline]
     pub fn into_result(self) -> Result<Self, Denied> {
         if self.is_denied() {

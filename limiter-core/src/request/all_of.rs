@@ -98,10 +98,7 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
         self
     }
 
-    /// Makes the calls on synchronous stores, without a future.
-    ///
-    /// # Errors
-    /// The first error of a call: [`InvalidCost`](ErrorKind::InvalidCost), [`CostExceedsLimit`](ErrorKind::CostExceedsLimit).
+    /// Makes the calls on synchronous stores, without a future. Returns the first error of a call, as an [`Acquire`](super::Acquire) does.
     pub fn now(self) -> Result<JointDecision<'a, S>, Error>
     where
         S: SyncStore,
@@ -133,7 +130,7 @@ pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S
 
 /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting an [`AllOf`] returns the first.
 pub async fn decide<S: WindowStore>(AllOf(mut calls): AllOf<'_, S>) -> JointDecision<'_, S> {
-    let mut turns = Turns::of(&calls);
+    let mut turns = Turns::of(&mut calls);
     while !turns.group().is_empty() {
         let made = match turns.try_once(&calls) {
             Some(made) => vec![made],
@@ -148,15 +145,13 @@ pub async fn decide<S: WindowStore>(AllOf(mut calls): AllOf<'_, S>) -> JointDeci
     decision
 }
 
-/// Decides if no store has to wait.
-///
-/// # Errors
-/// Otherwise returns the calls, some of them made, to be [decided](decide). Dropping them may leave charges.
+/// Decides if no store has to wait. Otherwise returns the calls, some of them made, to be [decided](decide). Dropping them may leave
+/// charges.
 #[allow(clippy::result_large_err, reason = "the caller continues with either")]
 pub fn try_decide<S: WindowStore>(
     AllOf(mut calls): AllOf<'_, S>,
 ) -> Result<JointDecision<'_, S>, AllOf<'_, S>> {
-    let mut turns = Turns::of(&calls);
+    let mut turns = Turns::of(&mut calls);
     while !turns.group().is_empty() {
         match turns.try_once(&calls) {
             Some(made) => turns.note(&mut calls, [made]),
@@ -179,9 +174,6 @@ pub fn again<S: WindowStore>(decision: JointDecision<'_, S>) -> AllOf<'_, S> {
     AllOf(calls)
 }
 
-/// The place of a call, and what its store decided.
-type Made = (usize, Result<Decision, Error>);
-
 /// The calls that have not been made.
 struct Turns {
     /// Their places, in the order in which they are made.
@@ -195,9 +187,17 @@ struct Turns {
 }
 
 impl Turns {
-    fn of<S: WindowStore>(Calls { parts, .. }: &Calls<'_, S>) -> Self {
-        let left = (0..parts.len()).filter(|place| parts[*place].outcome.is_none());
-        let mut order: SmallVec<[usize; 4]> = left.collect();
+    /// Notes the errors of invalid calls, and orders the others.
+    fn of<S: WindowStore>(Calls { parts, .. }: &mut Calls<'_, S>) -> Self {
+        let mut order = SmallVec::<[usize; 4]>::new();
+        for (place, part) in parts.iter_mut().enumerate() {
+            if part.outcome.is_none() {
+                match part.check() {
+                    Ok(()) => order.push(place),
+                    Err(error) => part.note(Err(error)),
+                }
+            }
+        }
         if !order.is_sorted_by_key(|place| parts[*place].turn()) {
             order.sort_by_cached_key(|place| parts[*place].turn());
         }
@@ -237,14 +237,14 @@ impl Turns {
     }
 
     /// Makes a single call if its store decides without waiting.
-    fn try_once<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Option<Made> {
+    fn try_once<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Option<Result<Decision, Error>> {
         let [place] = *self.group() else { return None };
         let call = self.call(calls, place);
-        Some((place, calls.parts[place].store().try_decide(call.op())?))
+        calls.parts[place].store().try_decide(call.op())
     }
 
-    /// Makes calls, as one if there are several. Returns nothing if they have to be made one by one.
-    async fn ask<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Vec<Made> {
+    /// Makes the calls of the group, as one if there are several. Returns nothing if they have to be made one by one.
+    async fn ask<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Vec<Result<Decision, Error>> {
         let group = self.group();
         let share = calls.share(group.len());
         let call = |place: &usize| {
@@ -253,30 +253,20 @@ impl Turns {
             call
         };
         let all: SmallVec<[_; 2]> = group.iter().map(call).collect();
-        if let ([place], [call]) = (group, &all[..]) {
-            return vec![(*place, within(share, call.apply()).await)];
+        if let [call] = &all[..] {
+            return vec![within(share, call.apply()).await];
         }
         let mut ops = Vec::with_capacity(all.len());
-        let mut invalid = Vec::new();
         for (place, call) in group.iter().zip(&all) {
             let part = &calls.parts[*place];
-            match call.op().checked() {
-                Ok(op) => ops.push(JointOp {
-                    op,
-                    is_advisory: part.is_advisory || self.is_denied,
-                    keeps_charge: part.keeps_charge,
-                }),
-                Err(error) => {
-                    invalid.push((*place, Err(error)));
-                    // From the first that denies on, the others only look, so they may be valid.
-                    if !part.is_advisory && !self.is_denied {
-                        break;
-                    }
-                }
-            }
-        }
-        if !invalid.is_empty() {
-            return invalid;
+            let Ok(op) = call.op().checked() else {
+                return Vec::new();
+            };
+            ops.push(JointOp {
+                op,
+                is_advisory: part.is_advisory || self.is_denied,
+                keeps_charge: part.keeps_charge,
+            });
         }
         let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
             let facts = facts?;
@@ -285,35 +275,31 @@ impl Turns {
             Ok(decide_one(&op, facts))
         };
         let store = calls.parts[group[0]].store();
-        let decisions: Vec<_> = match within(share, store.apply_all(&ops)).await {
+        match within(share, store.apply_all(&ops)).await {
             Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
             Err(error) if error.is_retryable() => {
                 group.iter().map(|_| Err(error.without_log())).collect()
             }
             // An error about one of the logs is that of its call alone.
-            Ok(None) | Err(_) => return Vec::new(),
-        };
-        group.iter().copied().zip(decisions).collect()
+            Ok(None) | Err(_) => Vec::new(),
+        }
     }
 
-    /// Notes what the store returned for the group, for a part of it, or nothing if it cannot make the group as one.
-    fn note<S>(&mut self, calls: &mut Calls<'_, S>, made: impl IntoIterator<Item = Made>) {
-        let is_single = self.group().len() == 1;
-        let before = self.order.len();
-        for (place, decision) in made {
-            let part = &mut calls.parts[place];
+    /// Notes what the store returned for the group, or nothing if it cannot make the group as one.
+    fn note<S>(
+        &mut self,
+        calls: &mut Calls<'_, S>,
+        made: impl IntoIterator<Item = Result<Decision, Error>>,
+    ) {
+        let before = self.next;
+        for decision in made {
+            let part = &mut calls.parts[self.order[self.next]];
             part.note(decision);
             self.is_denied |= part.denies();
-        }
-        if is_single {
             self.next += 1;
-            return;
         }
-        let is_left = |place: &mut usize| calls.parts[*place].outcome.is_none();
-        self.order.retain(is_left);
-        (self.next, self.together) = match self.order.len() == before {
-            true => (self.next, usize::MAX),
-            false => (0, 0),
-        };
+        if self.next == before {
+            self.together = usize::MAX;
+        }
     }
 }

@@ -73,32 +73,28 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
             return Err(Error::new(ErrorKind::Configuration, text));
         }
         let mut slot = Slot::new(self.into_owned());
-        if slot.permit.sent.is_none() {
-            slot.first().await?;
+        if slot.permit.sent.is_none() && !slot.permit.renew().await?.applied() {
+            return Err(slot.lost(GONE));
         }
         // Dropped before the slot, which then refunds the entry.
         let mut work = pin!(work);
-        let held_for = slot.held_for();
         loop {
-            let sent = slot.permit.sent;
+            let held = (slot.permit.sent, slot.held_for);
             let pause = pin!(sleep_until(slot.due));
-            let mut ended = match select(watch(sent, held_for, work.as_mut()), pause).await {
+            let mut ended = match select(watch(held, work.as_mut()), pause).await {
                 Either::Left((ended, _)) => Some(ended),
                 Either::Right(_) => None,
             };
             if ended.is_none() {
                 let renewal = pin!(slot.renew());
-                ended = match select(watch(sent, held_for, work.as_mut()), renewal).await {
-                    Either::Left((ended, renewal)) => {
+                match select(watch(held, work.as_mut()), renewal).await {
+                    Either::Left((output, renewal)) => {
                         // The refund needs the receipt that this returns.
                         _ = renewal.await;
-                        Some(ended)
+                        ended = Some(output);
                     }
-                    Either::Right((renewed, _)) => {
-                        renewed?;
-                        None
-                    }
-                };
+                    Either::Right((renewed, _)) => renewed?,
+                }
             }
             match ended {
                 Some(Some(output)) => {
@@ -114,8 +110,7 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
 
 /// Polls the work of a slot that is held for this long after a renewal was sent. `None` if it is held no longer.
 fn watch<W: Future>(
-    sent: Option<Moment>,
-    held_for: Duration,
+    (sent, held_for): (Option<Moment>, Duration),
     mut work: Pin<&mut W>,
 ) -> impl Future<Output = Option<W::Output>> + Unpin {
     poll_fn(move |context| match sent {
@@ -131,6 +126,8 @@ const TOO_LATE: &str = "no renewal has succeeded in time";
 struct Slot<S: WindowStore + Clone> {
     permit: Permit<'static, S>,
     window: Duration,
+    /// How long it is held after a renewal was sent. The rest of the window is for clocks that differ in speed by up to a 64th.
+    held_for: Duration,
     /// The time of the next renewal.
     due: Instant,
     is_given_back: bool,
@@ -138,48 +135,31 @@ struct Slot<S: WindowStore + Clone> {
 
 impl<S: WindowStore + Clone> Slot<S> {
     fn new(permit: Permit<'static, S>) -> Self {
-        let window = Duration::from_micros(permit.entry.window().as_micros());
+        let window = permit.entry.window().as_duration();
         let sent = permit.sent.unwrap_or_else(Moment::now);
-        let due = sent.monotonic + window / 3;
         Self {
             permit,
             window,
-            due,
+            held_for: window - window / 64,
+            due: sent.monotonic + window / 3,
             is_given_back: false,
         }
     }
 
-    /// Makes the first renewal of a permit that does not know when its acquire was sent.
-    async fn first(&mut self) -> Result<(), Error> {
-        let renewed = self.permit.renew().await?;
-        if !renewed.applied() {
-            return Err(self.lost(GONE));
-        }
-        Ok(())
-    }
-
-    /// Returns how long the slot is held after a renewal was sent. The rest of the window is for clocks that differ in speed by up to a
-    /// 64th.
-    fn held_for(&self) -> Duration {
-        self.window - self.window / 64
-    }
-
     /// Renews the entry. If that fails, the next renewal comes soon.
     async fn renew(&mut self) -> Result<(), Error> {
-        let Some(sent) = self.permit.sent else {
-            return Err(self.lost(TOO_LATE));
-        };
+        let sent = self
+            .permit
+            .sent
+            .map_or_else(Instant::now, |sent| sent.monotonic);
         let now = Instant::now();
-        match timeout_at(sent.monotonic + self.held_for(), self.permit.renew()).await {
-            Ok(Ok(renewed)) if renewed.applied() => self.due = now + self.window / 3,
+        self.due = match timeout_at(sent + self.held_for, self.permit.renew()).await {
+            Ok(Ok(renewed)) if renewed.applied() => now + self.window / 3,
             Ok(Ok(_)) => return Err(self.lost(GONE)),
-            Ok(Err(_)) => self.due = Instant::now() + self.window / 24,
+            // Otherwise nothing would wake work that waits for longer than the slot is held.
+            Ok(Err(_)) => (Instant::now() + self.window / 24).min(sent + self.held_for),
             Err(_) => return Err(self.lost(TOO_LATE)),
-        }
-        // Without this, nothing would wake work that waits for longer than the slot is held.
-        self.due = self
-            .due
-            .min(self.permit.sent.unwrap_or(sent).monotonic + self.held_for());
+        };
         Ok(())
     }
 

@@ -1,17 +1,21 @@
 //! Permits: admitted acquires that can be settled or refunded.
 
 use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::call::Call;
 #[cfg(feature = "tokio")]
 pub(super) use super::hold::Moment;
 use super::settle::Settle;
+use super::verbs::Acquire;
 use super::view::Target;
+use super::wait;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::settled::Settled;
-use crate::store::clock::BoxFuture;
 use crate::store::op::{EntryId, Mode};
 use crate::store::settlement::Receipt;
 use crate::store::{SyncStore, WindowStore};
@@ -27,6 +31,65 @@ pub(super) fn moment() -> Option<Moment> {
     return Some(Moment::now());
     #[cfg(not(feature = "tokio"))]
     None
+}
+
+/// An acquire for a [`Permit`](crate::Permit).
+///
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. Both return a [`PermitDecision`].
+///
+/// # Errors
+/// As for an [`Acquire`], and [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) if every limit has a [resolution](crate::Limit::resolution).
+#[must_use = "a request does nothing until it is awaited, or `now` is called"]
+#[derive(Debug)]
+pub struct AcquirePermit<'a, S, B> {
+    pub(super) acquire: Acquire<'a, S, B>,
+    /// When it was sent, for [`Permit::hold`].
+    pub(super) sent: Option<Moment>,
+}
+
+impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
+    /// Makes the call on a synchronous store, without a future. Returns the errors of the [type](Self), apart from the store's.
+    pub fn now(self) -> Result<PermitDecision<'a, S>, Error>
+    where
+        S: SyncStore,
+    {
+        let Acquire { call, .. } = self.acquire;
+        call.op().check_receipts()?;
+        let sent = moment();
+        PermitDecision::of(&call, call.now()?, sent)
+    }
+
+    /// Waits like [`Acquire::within`], and returns its errors and those of the [type](Self).
+    pub async fn within(self, wait: Duration) -> Result<PermitDecision<'a, S>, Error>
+    where
+        S: WindowStore,
+    {
+        let Acquire { call, .. } = &self.acquire;
+        call.op().check_receipts()?;
+        let mut sent = None;
+        let decision = wait::sleeping(call, wait, || sent = moment()).await?;
+        PermitDecision::of(call, decision, sent)
+    }
+}
+
+impl<'a, S, B> Future for AcquirePermit<'a, S, B>
+where
+    S: WindowStore,
+    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
+{
+    type Output = Result<PermitDecision<'a, S>, Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.sent = self.sent.or_else(moment);
+        let sent = self.sent;
+        let Acquire { call, running } = &mut self.acquire;
+        if let Err(error) = call.op().check_receipts() {
+            return Poll::Ready(Err(error));
+        }
+        let decision = call.poll(running, context);
+        decision.map(|decision| PermitDecision::of(call, decision?, sent))
+    }
 }
 
 /// The decision on an acquire that asked for a [`Permit`].
@@ -101,10 +164,7 @@ impl<'a, S> PermitDecision<'a, S> {
             })
     }
 
-    /// Returns the permit, or the error [`Denied`], for `?`. See [`Decision::into_result`].
-    ///
-    /// # Errors
-    /// [`Denied`] if the acquire was denied.
+    /// Returns the permit, or the error [`Denied`] if the acquire was denied, for `?`.
     pub fn into_result(self) -> Result<Permit<'a, S>, Denied> {
         self.0
     }
@@ -158,10 +218,12 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        Settle {
-            is_valid: self.receipt().is_some(),
-            ..self.target.settle(self.entry, cost)
-        }
+        let no_entry = || {
+            let other = EntryId::from_u128(!self.entry.entry().as_u128());
+            Receipt::new(other, self.entry.at(), self.entry.window())
+        };
+        let receipt = self.receipt().unwrap_or_else(no_entry);
+        self.target.settle(receipt, cost)
     }
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
@@ -182,34 +244,30 @@ impl<'a, S> Permit<'a, S> {
         self.settle(0)
     }
 
-    /// Moves the acquire's entry to now, with its cost, so that it counts for another window. `.await` it, or call
-    /// [`now`](Renew::now) on a synchronous store.
+    /// Moves the acquire's entry to now, with its cost, so that it counts for another window.
     ///
     /// It checks no limit, because the entry counts already. If the log no longer holds the entry,
     /// [`Settled::applied`](crate::Settled::applied) returns `false`. If the acquire had an idempotency key, a renewal may be repeated
     /// after an error; otherwise, a renewal whose reply was lost makes the next one report that the entry is gone.
     ///
-    /// `hold`, with the feature `tokio`, renews a permit while work runs.
-    pub fn renew(&mut self) -> Renew<'_, 'a, S> {
-        Renew(self)
-    }
-
-    /// Begins a renewal. Returns when it was sent, and its settlement.
-    fn renewal(&mut self) -> (Option<Moment>, Settle<'_, S, &[u8]>) {
+    /// `hold`, with the feature `tokio`, renews a permit while work runs. On a synchronous store,
+    /// [`Limiter::renew`](crate::Limiter::renew) needs no future.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn renew(&mut self) -> Result<Settled, Error>
+    where
+        S: WindowStore,
+    {
+        let sent = moment();
         self.is_uncertain = true;
-        let settle = Settle {
-            is_valid: self.receipt().is_some(),
-            ..self.target.settle(self.entry, 1)
-        };
-        (moment(), settle.renewing(self.id))
-    }
-
-    /// Ends a renewal.
-    fn renewed(&mut self, sent: Option<Moment>, settled: &Settled) {
+        let id = self.id.filter(|_| self.receipt().is_some());
+        let settled = self.settle(1).renewing(id).await?;
         self.is_uncertain = false;
         if let Some(receipt) = settled.receipt() {
             (self.entry, self.sent) = (receipt, sent);
         }
+        Ok(settled)
     }
 
     /// Returns the same permit without its borrows, so that it can move into a task or a response body.
@@ -268,47 +326,6 @@ impl<S> fmt::Debug for Permit<'_, S> {
             .field("key", &self.target.key)
             .field("receipt", &self.receipt());
         out.finish_non_exhaustive()
-    }
-}
-
-/// A renewal of a permit. See [`Permit::renew`].
-///
-/// # Errors
-/// If the store fails, which a synchronous store cannot.
-///
-/// # Cancel safety
-/// See [`Limiter`](crate::Limiter).
-#[must_use = "a renewal does nothing until it is awaited, or `now` is called"]
-#[derive(Debug)]
-pub struct Renew<'p, 'a, S>(&'p mut Permit<'a, S>);
-
-impl<S> Renew<'_, '_, S> {
-    /// Renews on a synchronous store, without a future.
-    ///
-    /// # Errors
-    /// Never fails. All verbs return a `Result`.
-    pub fn now(self) -> Result<Settled, Error>
-    where
-        S: SyncStore,
-    {
-        let (sent, renewal) = self.0.renewal();
-        let settled = renewal.now()?;
-        self.0.renewed(sent, &settled);
-        Ok(settled)
-    }
-}
-
-impl<'p, S: WindowStore> IntoFuture for Renew<'p, '_, S> {
-    type Output = Result<Settled, Error>;
-    type IntoFuture = BoxFuture<'p, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let (sent, renewal) = self.0.renewal();
-            let settled = renewal.await?;
-            self.0.renewed(sent, &settled);
-            Ok(settled)
-        })
     }
 }
 

@@ -8,15 +8,9 @@ use crate::limiter::Limiter;
 use crate::store::clock::BoxFuture;
 use crate::store::{SyncStore, WindowStore};
 
-/// A reset, which removes a key's log.
+/// A reset, which removes a key's log. `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
-/// `.await` it, or call [`now`](Self::now) on a synchronous store. Its output is whether there was a log.
-///
-/// # Errors
-/// If the store fails, which a synchronous store cannot.
-///
-/// # Cancel safety
-/// See [`Limiter`].
+/// Its output is whether there was a log. Only a store that fails returns an error. For cancel safety, see [`Limiter`].
 #[must_use = "a reset does nothing until it is awaited, or `now` is called"]
 pub struct Reset<'a, S, B> {
     limiter: &'a Limiter<S>,
@@ -35,10 +29,7 @@ impl<S> Limiter<S> {
 }
 
 impl<S, B: AsRef<[u8]>> Reset<'_, S, B> {
-    /// Resets on a synchronous store, without a future.
-    ///
-    /// # Errors
-    /// Never fails. All verbs return a `Result`.
+    /// Resets on a synchronous store, without a future. Never fails; all verbs return a `Result`.
     pub fn now(self) -> Result<bool, Error>
     where
         S: SyncStore,

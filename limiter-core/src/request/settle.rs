@@ -10,29 +10,23 @@ use crate::policy::Policy;
 use crate::policy::time::Timestamp;
 use crate::settled::Settled;
 use crate::store::clock::BoxFuture;
-use crate::store::facts::SettlementFacts;
-use crate::store::op::{At, EntryId, IdempotencyKey, Mode, Op};
+use crate::store::op::{At, EntryId, IdempotencyKey, Mode};
 use crate::store::settlement::{Change, Receipt, Settlement};
 use crate::store::{SyncStore, WindowStore};
 
 /// A settlement, a refund or a renewal with its options.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. The output reports whether it took effect, and the
-/// usage afterwards. Both take a single round trip.
+/// usage afterwards. Both take a single round trip. For cancel safety, see [`Limiter`].
 ///
 /// # Errors
 /// If the store fails, which a synchronous store cannot. A renewal also fails with
 /// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if every limit has a [resolution](crate::Limit::resolution).
-///
-/// # Cancel safety
-/// See [`Limiter`].
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
     /// The record of the cost, which follows a settlement that comes too late.
     pub(super) call: Call<'a, S, B>,
     pub(super) receipt: Receipt,
-    /// `false` if it only identifies an entry without a receipt.
-    pub(super) is_valid: bool,
     /// Whether the cost is recorded as a new entry if the old one has expired.
     pub(super) or_record: bool,
     /// Whether it renews the entry instead. The call's id is the entry's.
@@ -81,7 +75,6 @@ impl<'a, S, B> Settle<'a, S, B> {
         Self {
             call: Call { cost, ..call },
             receipt,
-            is_valid: true,
             or_record: false,
             renews: false,
         }
@@ -114,27 +107,15 @@ impl<'a, S, B> Settle<'a, S, B> {
 }
 
 impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
-    /// Settles on a synchronous store, without a future.
-    ///
-    /// # Errors
-    /// Those of the [type](Self), apart from the store's.
+    /// Settles on a synchronous store, without a future. Returns the errors of the [type](Self), apart from the store's.
     pub fn now(self) -> Result<Settled, Error>
     where
         S: SyncStore,
     {
         let settlement = self.settlement()?;
         let store = &self.call.limiter.store;
-        let facts = if self.is_valid {
-            store.settle_now(&settlement)
-        } else {
-            SettlementFacts {
-                changed: None,
-                log: store.apply_now(&peek(&settlement)).log,
-            }
-        };
-        let settled = Settled::new(&settlement, facts);
-        let is_late = self.came_too_late(&settled);
-        if is_late {
+        let settled = Settled::new(&settlement, store.settle_now(&settlement));
+        if self.came_too_late(&settled) {
             store.decide_now(self.call.op()).map(Settled::recorded_as)
         } else {
             Ok(settled)
@@ -146,15 +127,7 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
         S: WindowStore,
     {
         let settlement = self.settlement()?;
-        let store = &self.call.limiter.store;
-        let facts = if self.is_valid {
-            store.settle(settlement).await?
-        } else {
-            SettlementFacts {
-                changed: None,
-                log: store.apply(peek(&settlement)).await?.log,
-            }
-        };
+        let facts = self.call.limiter.store.settle(settlement).await?;
         facts.verify(&settlement)?;
         let settled = Settled::new(&settlement, facts);
         if self.came_too_late(&settled) {
@@ -185,18 +158,6 @@ impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
             .window
             .counts(self.receipt.at(), settled.status().at());
         self.or_record && !settled.applied() && !counts && self.call.cost > 0
-    }
-}
-
-/// Returns the operation that reports the same usage without a change.
-fn peek<'a>(settlement: &Settlement<'a>) -> Op<'a> {
-    let Settlement {
-        log, policy, at, ..
-    } = *settlement;
-    Op {
-        log,
-        at,
-        ..Op::peek("", policy)
     }
 }
 

@@ -119,14 +119,6 @@ pub struct Hints {
 }
 
 /// One operation on one log. A [`Limiter`](crate::Limiter) builds operations, and a store applies them.
-///
-/// ```
-/// use limiter_core::policy;
-/// use limiter_core::store::Op;
-/// let gold = policy!("1000/1m");
-/// let op = Op::acquire(b"customer 7", &gold).with_cost(5).with_id(0x0123_4567_u128);
-/// # let _ = op;
-/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Op<'a> {

@@ -45,8 +45,19 @@ fn failing() -> Limiter {
     Limiter::new("failing", policy!("9/1h"), Arc::new(store))
 }
 
-fn used(limiter: &Limiter) -> u64 {
-    block_on(limiter.status("k")).unwrap().used()
+fn used<const N: usize>(limiters: [&Limiter; N]) -> [u64; N] {
+    limiters.map(|limiter| block_on(limiter.status("k")).unwrap().used())
+}
+
+fn all<'a, const N: usize>(parts: [Part<'a, SharedStore>; N]) -> AllOf<'a> {
+    parts
+        .into_iter()
+        .fold(AllOf::new(), |all, part| all.with(part))
+}
+
+/// An acquire of the key `k`.
+fn take(limiter: &Limiter, cost: u64) -> Part<'_, SharedStore> {
+    limiter.acquire("k").cost(cost).into()
 }
 
 fn decided<'a>(calls: AllOf<'a>) -> Result<JointDecision<'a>, Error> {
@@ -58,37 +69,18 @@ fn admits(calls: AllOf<'_>) -> bool {
     !decided(calls).unwrap().is_denied()
 }
 
-fn kept<'a>(part: impl Into<Part<'a, SharedStore>>) -> Part<'a, SharedStore> {
-    part.into().keep_charge()
-}
-
-fn failing_open<'a>(
-    part: impl Into<Part<'a, SharedStore>>,
-    fails_open: bool,
-) -> Part<'a, SharedStore> {
-    let part = part.into();
-    if fails_open { part.fail_open() } else { part }
-}
-
 #[test]
 fn all_are_charged_or_none_and_the_wait_is_the_longest() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let short = Limiter::new("short", policy!("1/1s"), store.clone());
-        let calls = || {
-            AllOf::new()
-                .with(five.acquire("k").cost(2))
-                .with(two.acquire("k"))
-                .with(short.acquire("k"))
-        };
+        let calls = || all([take(&five, 2), take(&two, 1), take(&short, 1)]);
         assert!(admits(calls()));
-        assert_eq!([used(&five), used(&two), used(&short)], [2, 1, 1]);
+        assert_eq!(used([&five, &two, &short]), [2, 1, 1]);
         assert!(block_on(two.acquire("k")).unwrap().is_allowed());
         let second = decided(calls()).unwrap();
-        assert!(
-            second.retry_after().unwrap().as_secs() >= 3_590,
-            "that of the second limiter"
-        );
+        let wait = second.retry_after().unwrap();
+        assert!(wait.as_secs() >= 3_590, "that of the second limiter");
         let denies: Vec<bool> = second.parts().iter().map(Part::denies).collect();
         assert_eq!(denies, [false, true, true], "the third is asked as well");
         let first = second.parts()[0].status().unwrap();
@@ -97,11 +89,9 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
         let names: Vec<&str> = denied.denials().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["two", "short"]);
         let text = denied.to_string();
-        assert!(
-            text.starts_with("two: the limit 2/1h is exceeded; retry after 3"),
-            "{text}"
-        );
-        assert_eq!([used(&five), used(&two), used(&short)], [2, 2, 1]);
+        let start = "two: the limit 2/1h is exceeded; retry after 3";
+        assert!(text.starts_with(start), "{text}");
+        assert_eq!(used([&five, &two, &short]), [2, 2, 1]);
     }
 }
 
@@ -109,38 +99,26 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
 fn an_error_charges_nothing_unless_the_part_fails_open() {
     for store in stores() {
         let ((five, two), broken) = (limiters(&store), failing());
-        let calls = |fails_open| {
-            AllOf::new()
-                .with(five.acquire("k"))
-                .with(failing_open(broken.acquire("k"), fails_open))
-                .with(two.acquire("k"))
-        };
-        let error = decided(calls(false)).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.limiter_name()),
-            (ErrorKind::Unavailable, Some("failing"))
-        );
-        assert_eq!([used(&five), used(&two)], [0, 0]);
-        assert!(admits(calls(true)));
-        assert_eq!([used(&five), used(&two)], [1, 1]);
+        let calls = |broken| all([take(&five, 1), broken, take(&two, 1)]);
+        let error = decided(calls(take(&broken, 1))).unwrap_err();
+        let found = (error.kind(), error.limiter_name());
+        assert_eq!(found, (ErrorKind::Unavailable, Some("failing")));
+        assert_eq!(used([&five, &two]), [0, 0]);
+        assert!(admits(calls(take(&broken, 1).fail_open())));
+        assert_eq!(used([&five, &two]), [1, 1]);
         // What can never fit is no failure of the store.
-        let never = failing_open(two.acquire("k").cost(3), true);
-        let calls = AllOf::new().with(five.acquire("k")).with(never);
-        assert_eq!(
-            decided(calls).unwrap_err().kind(),
-            ErrorKind::CostExceedsLimit
-        );
-        assert_eq!([used(&five), used(&two)], [1, 1]);
+        let calls = all([take(&five, 1), take(&two, 3).fail_open()]);
+        let error = decided(calls).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+        assert_eq!(used([&five, &two]), [1, 1]);
     }
 }
 
 #[test]
 #[cfg(feature = "tokio")]
 fn a_store_that_is_late_fails_and_the_others_are_refunded() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().build().unwrap();
     for store in stores() {
         let (five, two) = limiters(&store);
         let hanging = SlowStore {
@@ -149,17 +127,14 @@ fn a_store_that_is_late_fails_and_the_others_are_refunded() {
         };
         let late = Limiter::new("late", policy!("9/1h"), Arc::new(hanging) as SharedStore);
         let calls = || {
-            let three = AllOf::new()
-                .with(five.acquire("k"))
-                .with(late.acquire("k"))
-                .with(two.acquire("k"));
-            three.timeout(std::time::Duration::from_millis(50))
+            let calls = all([take(&five, 1), take(&late, 1), take(&two, 1)]);
+            calls.timeout(std::time::Duration::from_millis(50))
         };
         let error = runtime.block_on(calls().into_future()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert_eq!([used(&five), used(&two)], [0; 2]);
+        assert_eq!(used([&five, &two]), [0; 2]);
         // Without a runtime there is no timeout, so a store must not wait.
-        let error = block_on(calls().into_future()).unwrap_err();
+        let error = decided(calls()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
     }
 }
@@ -171,20 +146,14 @@ fn advisory_calls_come_last_and_kept_charges_stay() {
         let (five, two) = limiters(&store);
         let trial = Limiter::new("trial", policy!("1/1h"), store.clone());
         let calls = || {
-            let [trial, broken] = [trial.acquire("k"), broken.acquire("k")]
-                .map(|acquire| Part::from(acquire).advisory());
-            let kept = kept(five.acquire("k"));
-            AllOf::new()
-                .with(trial)
-                .with(two.acquire("k").cost(2))
-                .with(kept)
-                .with(broken)
+            let [trial, broken] = [&trial, &broken].map(|limiter| take(limiter, 1).advisory());
+            all([trial, take(&two, 2), take(&five, 1).keep_charge(), broken])
         };
         assert!(block_on(two.acquire("k")).unwrap().is_allowed());
         assert!(!admits(calls()));
-        assert_eq!([used(&five), used(&two), used(&trial)], [1, 1, 0]);
+        assert_eq!(used([&five, &two, &trial]), [1, 1, 0]);
         assert!(block_on(two.reset("k").into_future()).unwrap() && admits(calls()));
-        assert_eq!([used(&five), used(&two), used(&trial)], [2, 2, 1]);
+        assert_eq!(used([&five, &two, &trial]), [2, 2, 1]);
     }
 }
 
@@ -194,30 +163,23 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
         let (five, two) = limiters(&store);
         for (cost, admitted, charges) in [(4, true, [4, 1]), (9, true, [5, 2]), (9, false, [5, 2])]
         {
-            let both = AllOf::new()
-                .with(five.record("k").cost(cost))
-                .with(two.acquire("k"))
-                .with(two.status("k"));
-            let both = decided(both).unwrap();
-            assert_eq!(!both.is_denied(), admitted);
-            let record = both.parts()[0].outcome();
-            assert_eq!(
-                matches!(record, Some(PartOutcome::Uncharged(_))),
-                !admitted,
-                "{record:?}"
-            );
-            assert_eq!(both.parts()[2].status().unwrap().used(), charges[1]);
-            assert_eq!([used(&five), used(&two)], charges);
+            let record = five.record("k").cost(cost).into();
+            let calls = all([record, take(&two, 1), two.status("k").into()]);
+            let decision = decided(calls).unwrap();
+            assert_eq!(!decision.is_denied(), admitted);
+            let record = decision.parts()[0].outcome();
+            let is_charged = !matches!(record, Some(PartOutcome::Uncharged(_)));
+            assert_eq!(is_charged, admitted, "{record:?}");
+            assert_eq!(decision.parts()[2].status().unwrap().used(), charges[1]);
+            assert_eq!(used([&five, &two]), charges);
             let policy = policy!("99/1h");
             let status = block_on(five.status("k").policy(&policy));
             assert_eq!(status.unwrap().used(), cost);
         }
         // A record can fail, so until it is made the charges of others may be refunded.
         let broken = failing();
-        let both = AllOf::new()
-            .with(broken.record("k"))
-            .with(five.acquire("j"));
-        assert!(decided(both).is_err());
+        let calls = all([broken.record("k").into(), five.acquire("j").into()]);
+        assert!(decided(calls).is_err());
         assert_eq!(block_on(five.status("j")).unwrap().used(), 0);
     }
 }
@@ -227,46 +189,37 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
 fn charges_that_cannot_be_refunded_are_made_after_the_others() {
     for store in stores() {
         let coarse = Limiter::new("coarse", policy!("2/1h~1m"), store.clone());
-        let both = limiters(&store);
+        let (five, two) = limiters(&store);
         for (exact, cost, admitted, charges) in [
-            (&both.1, 2, true, [1, 2]),
-            (&both.1, 1, false, [1, 2]),
-            (&both.0, 1, true, [2, 1]),
-            (&both.0, 1, false, [2, 1]),
+            (&two, 2, true, [1, 2]),
+            (&two, 1, false, [1, 2]),
+            (&five, 1, true, [2, 1]),
+            (&five, 1, false, [2, 1]),
         ] {
-            let calls = AllOf::new()
-                .with(coarse.acquire("k"))
-                .with(exact.acquire("k").cost(cost));
-            assert_eq!(admits(calls), admitted);
-            assert_eq!([used(&coarse), used(exact)], charges);
+            assert_eq!(admits(all([take(&coarse, 1), take(exact, cost)])), admitted);
+            assert_eq!(used([&coarse, exact]), charges);
         }
     }
 }
 
 #[test]
 fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
-    let at = |seconds: u64| Timestamp::from_micros_saturating(seconds * 1_000_000);
+    let at = Timestamp::from_micros_saturating(100_000_000);
     for store in stores() {
         let (five, two) = limiters(&store);
-        let used = |limiter: &Limiter, seconds| {
-            let status = block_on(limiter.status("k").at(at(seconds)));
-            status.unwrap().used()
-        };
+        let used =
+            || [&five, &two].map(|limiter| block_on(limiter.status("k").at(at)).unwrap().used());
         let calls = |cost| {
-            AllOf::new()
-                .with(five.acquire("k").cost(5).at(at(100)))
-                .with(two.acquire("k").cost(cost).at(at(100)))
+            let first = five.acquire("k").cost(5).at(at).into();
+            all([first, two.acquire("k").cost(cost).at(at).into()])
         };
-        assert!(block_on(two.acquire("k").at(at(100))).unwrap().is_allowed());
+        assert!(block_on(two.acquire("k").at(at)).unwrap().is_allowed());
         assert!(!admits(calls(2)));
-        assert_eq!([used(&five, 100), used(&two, 100)], [0, 1]);
+        assert_eq!(used(), [0, 1]);
         let charges = decided(calls(1)).unwrap().into_result().unwrap();
-        assert!(
-            block_on(charges[0].settle(3).into_future())
-                .unwrap()
-                .applied()
-        );
-        assert_eq!([used(&five, 100), used(&two, 100)], [3, 2]);
+        let settled = block_on(charges[0].settle(3).into_future());
+        assert!(settled.unwrap().applied());
+        assert_eq!(used(), [3, 2]);
     }
 }
 
@@ -275,43 +228,29 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let gold = policy!("50/1h");
-        let part = |cost| Part::from(two.acquire("k").cost(cost)).policy(&gold);
-        let calls = AllOf::new()
-            .refundable()
-            .with(five.acquire("k").cost(3))
-            .with(part(2))
-            .with(part(20))
-            .with(five.peek("k"));
-        let decision = decided(joint::into_owned(calls)).unwrap();
-        let mut all = joint::decision_into_owned(decision);
-        let settle = |all: &mut JointDecision<'_>, place: usize, cost| {
-            block_on(joint::parts_mut(all)[place].settle(cost)).unwrap()
-        };
-        let permit = all.parts()[1].permit().unwrap();
-        assert_eq!(
-            (permit.key(), permit.decision().remaining()),
-            (&b"k"[..], 48)
-        );
-        assert!(settle(&mut all, 1, 1));
-        assert_eq!(all.parts()[1].status().unwrap().remaining(), 29);
+        let gold = |cost| take(&two, cost).policy(&gold);
+        let calls = all([take(&five, 3), gold(2), gold(20), five.peek("k").into()]);
+        let decision = decided(joint::into_owned(calls.refundable())).unwrap();
+        let mut all_of = joint::decision_into_owned(decision);
+        let permit = all_of.parts()[1].permit().unwrap();
+        assert_eq!(permit.key(), b"k");
+        assert_eq!(permit.decision().remaining(), 48);
         // The limiter's policy does not admit 20 units, so their charge stays.
-        assert!(!settle(&mut all, 2, 7));
-        assert!(settle(&mut all, 0, 0));
-        let settled: Vec<bool> = all
-            .parts()
-            .iter()
-            .map(|part| part.permit().is_some())
-            .collect();
-        assert_eq!(settled, [false, false, true, false]);
-        assert_eq!([used(&five), used(&two)], [0, 2]);
-        let calls = AllOf::new()
-            .with(five.acquire("k"))
-            .with(kept(five.acquire("j")));
-        let mut both = decided(calls).unwrap();
+        for (place, cost, settles) in [(1, 1, true), (2, 7, false), (0, 0, true)] {
+            let part = &mut joint::parts_mut(&mut all_of)[place];
+            assert_eq!(block_on(part.settle(cost)).unwrap(), settles);
+        }
+        assert_eq!(all_of.parts()[1].status().unwrap().remaining(), 29);
+        let has_permit = |part: &Part<'_, _>| part.permit().is_some();
+        let permits: Vec<bool> = all_of.parts().iter().map(has_permit).collect();
+        assert_eq!(permits, [false, false, true, false]);
+        assert_eq!(used([&five, &two]), [0, 2]);
+        let kept = Part::from(five.acquire("j")).keep_charge();
+        let mut both = decided(all([take(&five, 1), kept])).unwrap();
         block_on(joint::refund(&mut both));
         let rest = both.into_result().unwrap();
         let keys: Vec<&[u8]> = rest.iter().map(Permit::key).collect();
-        assert_eq!((keys, used(&five)), (vec![&b"j"[..]], 0));
+        assert_eq!((keys, used([&five])), (vec![&b"j"[..]], [0]));
     }
 }
 
@@ -322,19 +261,16 @@ fn synchronous_stores_decide_without_a_future() {
     let five = limiter("five", policy!("5/1h"));
     let two = limiter("two", policy!("2/1h"));
     let calls = |cost| {
-        AllOf::new()
-            .with(five.acquire("k"))
-            .with(two.acquire("k").cost(cost))
+        let first = AllOf::new().with(five.acquire("k"));
+        first.with(two.acquire("k").cost(cost)).now()
     };
-    let charges = calls(1).now().unwrap().into_result().unwrap();
+    let charges = calls(1).unwrap().into_result().unwrap();
     assert!(charges[0].refund().now().unwrap().applied());
-    assert!(calls(2).now().unwrap().is_denied());
-    assert_eq!(
-        calls(3).now().unwrap_err().kind(),
-        ErrorKind::CostExceedsLimit
-    );
-    let used = |limiter: &Limiter<_>| limiter.status("k").now().unwrap().used();
-    assert_eq!([used(&five), used(&two)], [0, 1]);
+    assert!(calls(2).unwrap().is_denied());
+    let error = calls(3).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+    let used = [five, two].map(|limiter| limiter.status("k").now().unwrap().used());
+    assert_eq!(used, [0, 1]);
 }
 
 #[test]
@@ -344,36 +280,22 @@ fn calls_that_go_together_are_one_call() {
     let (five, two) = limiters(&store);
     let attempts = policy!("2/1h").with_counting(Counting::Attempts);
     let attempts = Limiter::new("attempts", attempts, store.clone());
-    let at = |micros| Timestamp::from_micros_saturating(micros);
-    let calls = || {
-        AllOf::new()
-            .with(five.acquire("k"))
-            .with(attempts.acquire("k"))
-            .with(two.acquire("k").cost(2))
-    };
-    let record = AllOf::new()
-        .with(five.record("r").cost(9))
-        .with(two.acquire("k"));
-    let twice = AllOf::new().with(five.acquire("a")).with(five.acquire("a"));
-    let times = AllOf::new()
-        .with(five.acquire("b").at(at(1)))
-        .with(two.acquire("b").at(at(2)));
-    let denies_last = AllOf::new()
-        .with(attempts.acquire("k").cost(2))
-        .with(five.acquire("k"));
-    let kept = AllOf::new()
-        .with(kept(five.acquire("k")))
-        .with(two.acquire("k"));
-    let never = AllOf::new()
-        .with(five.acquire("k").cost(6))
-        .with(attempts.acquire("k"));
+    let at = Timestamp::from_micros_saturating;
+    let calls = || all([take(&five, 1), take(&attempts, 1), take(&two, 2)]);
+    let twice = [(); 2].map(|()| five.acquire("a").into());
+    let record = all([five.record("r").cost(9).into(), take(&two, 1)]);
+    let denies_last = all([take(&attempts, 2), take(&five, 1)]);
+    let first = five.acquire("b").at(at(1)).into();
+    let times = all([first, two.acquire("b").at(at(2)).into()]);
+    let kept = all([take(&five, 1).keep_charge(), take(&two, 1)]);
+    let never = all([take(&five, 6), take(&attempts, 1)]);
     // The first denying limiter counts attempts, or does not.
     for (calls, admits, round_trips, expected) in [
         (calls(), true, 1, [1, 1, 2]),
         (calls(), false, 1, [1, 1, 2]),
         (record, false, 1, [1, 1, 2]),
         (denies_last, false, 1, [1, 2, 2]),
-        (twice, true, 2, [1, 2, 2]),
+        (all(twice), true, 2, [1, 2, 2]),
         (times, true, 2, [1, 2, 2]),
         (kept, false, 1, [2, 2, 2]),
         (never, false, 1, [2, 2, 2]),
@@ -383,11 +305,7 @@ fn calls_that_go_together_are_one_call() {
         let admitted = decided(calls).is_ok_and(|decided| !decided.is_denied());
         let trips = joining.calls.load(Ordering::Relaxed);
         assert_eq!((admitted, trips), (admits, round_trips), "{text}");
-        assert_eq!(
-            [used(&five), used(&attempts), used(&two)],
-            expected,
-            "{text}"
-        );
+        assert_eq!(used([&five, &attempts, &two]), expected, "{text}");
     }
 }
 
@@ -401,24 +319,21 @@ fn a_thousand_calls_take_as_many_round_trips_as_few() {
             ..SlowStore::default()
         });
         let (five, _) = limiters(&(slow.clone() as SharedStore));
-        let part = |n: u64| match n < alone {
-            true => five.acquire(999_u64),
-            false => five.acquire(n),
-        };
-        let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(part(n)));
+        let key = |n: u64| if n < alone { 999 } else { n };
+        let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(five.acquire(key(n))));
         assert!(admits(calls));
         assert_eq!(slow.calls.load(Ordering::Relaxed), round_trips, "{joins}");
     }
 }
 
 #[test]
-fn from_the_first_invalid_call_on_the_others_only_look() {
+fn if_a_call_is_invalid_the_others_only_look() {
     let (five, two) = limiters(&(joining() as SharedStore));
-    let calls = AllOf::new()
-        .with(five.acquire("k"))
-        .with(two.acquire("j").cost(3))
-        .with(two.acquire("k").cost(3))
-        .with(five.record("r").cost(0));
+    let [other, nothing] = [
+        two.acquire("j").cost(3).into(),
+        five.record("r").cost(0).into(),
+    ];
+    let calls = all([take(&five, 1), other, take(&two, 3), nothing]);
     let decision = block_on(joint::decide(calls));
     let outcomes = decision.parts().iter().map(|part| match part.outcome() {
         Some(PartOutcome::Failed(error)) => Some(error.kind()),
@@ -426,10 +341,9 @@ fn from_the_first_invalid_call_on_the_others_only_look() {
         other => panic!("{other:?}"),
     });
     let too_much = Some(ErrorKind::CostExceedsLimit);
-    assert_eq!(
-        outcomes.collect::<Vec<_>>(),
-        [None, too_much, too_much, None]
-    );
+    let outcomes: Vec<_> = outcomes.collect();
+    let nothing = Some(ErrorKind::InvalidCost);
+    assert_eq!(outcomes, [None, too_much, too_much, nothing]);
 }
 
 #[test]
@@ -442,15 +356,11 @@ fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
     let there = limiters(&(Arc::new(slow) as SharedStore));
     let here = limiters(&(joining as SharedStore));
     for (first, second) in [(&there.0, &there.1), (&here.0, &there.1)] {
-        let calls = || {
-            AllOf::new()
-                .with(first.acquire("k"))
-                .with(second.acquire("k"))
-        };
+        let calls = || all([take(first, 1), take(second, 1)]);
         assert!(admits(calls()));
         assert!(block_on(second.acquire("k")).unwrap().is_allowed());
         assert!(!admits(calls()));
-        assert_eq!([used(first), used(second)], [1, 2]);
+        assert_eq!(used([first, second]), [1, 2]);
         let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
         assert!(reset(first) && reset(second));
     }
@@ -460,14 +370,10 @@ fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
 fn a_repetition_is_not_refunded() {
     for store in stores() {
         let (five, two) = limiters(&store);
-        let calls = |cost| {
-            AllOf::new()
-                .with(five.acquire("k").idempotency_key(7_u128))
-                .with(two.acquire("k").cost(cost))
-        };
-        assert!(admits(calls(2)));
-        assert!(!admits(calls(1)));
-        assert_eq!([used(&five), used(&two)], [1, 2]);
+        let repeated = || five.acquire("k").idempotency_key(7_u128).into();
+        assert!(admits(all([repeated(), take(&two, 2)])));
+        assert!(!admits(all([repeated(), take(&two, 1)])));
+        assert_eq!(used([&five, &two]), [1, 2]);
     }
 }
 
@@ -475,17 +381,15 @@ fn a_repetition_is_not_refunded() {
 fn concurrent_callers_exceed_no_limit_and_leave_no_charge() {
     let store: SharedStore = Arc::new(ReferenceStore::new());
     let (five, two) = limiters(&store);
+    let ask = || {
+        let both = || all([take(&five, 1), take(&two, 1)]);
+        (0..100).filter(|_| admits(both())).count()
+    };
     let admitted: usize = std::thread::scope(|scope| {
-        let ask = || {
-            let both = || AllOf::new().with(five.acquire("k")).with(two.acquire("k"));
-            (0..100).filter(|_| admits(both())).count()
-        };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
-        let admitted = threads.into_iter().map(|thread| thread.join().unwrap());
-        admitted.sum()
+        let threads = [(); 4].map(|()| scope.spawn(ask));
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
     });
-    assert_eq!([used(&five), used(&two)], [admitted as u64; 2]);
-    assert_eq!(admitted, 2);
+    assert_eq!((admitted, used([&five, &two])), (2, [2, 2]));
 }
 
 /// Dropping a decision is as dropping a single acquire: what was charged by then stays, and no limit is exceeded.
@@ -508,12 +412,9 @@ fn ten_thousand_aborted_decisions_leave_what_was_charged_by_then() {
         let store: SharedStore = Arc::new(slow);
         let limiters =
             ["first", "second"].map(|name| Limiter::new(name, policy!("100/1h"), store.clone()));
-        let [first, second] = &limiters;
         for n in 0..EACH * 100 {
-            let both = AllOf::new()
-                .with(first.acquire(n / EACH))
-                .with(second.acquire(n / EACH));
-            let mut both = pin!(both.into_future());
+            let [first, second] = limiters.each_ref().map(|limiter| limiter.acquire(n / EACH));
+            let mut both = pin!(AllOf::new().with(first).with(second).into_future());
             for _ in 0..polls {
                 let _ = both.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             }
@@ -521,11 +422,11 @@ fn ten_thousand_aborted_decisions_leave_what_was_charged_by_then() {
         let used = |limiter: &Limiter, key| block_on(limiter.status(key)).unwrap().used();
         let total = |limiter| (0..100_u64).map(|key| used(limiter, key)).sum::<u64>();
         assert_eq!(
-            [total(first), total(second)],
+            limiters.each_ref().map(total),
             left,
             "{joins}, {polls} polls"
         );
-        let next = block_on(first.acquire(0_u64)).unwrap();
+        let next = block_on(limiters[0].acquire(0_u64)).unwrap();
         assert_eq!(next.is_allowed(), left[0] == 0, "never above the maximum");
     }
 }

@@ -76,15 +76,11 @@ impl Process {
             }
             outage.0 <= Instant::now()
         };
-        let mut result = Err(Error::new(ErrorKind::Timeout, "lost"));
-        if !is_down && fate != 0 && !self.0.is_dead.load(Ordering::Relaxed) {
-            result = call.await;
-        }
+        let lost = || Err(Error::new(ErrorKind::Timeout, "lost"));
+        let arrives = !is_down && fate != 0 && !self.0.is_dead.load(Ordering::Relaxed);
+        let result = if arrives { call.await } else { lost() };
         sleep(Duration::from_millis(after)).await;
-        if fate == 1 {
-            result = Err(Error::new(ErrorKind::Timeout, "lost"));
-        }
-        result
+        if fate == 1 { lost() } else { result }
     }
 }
 
@@ -103,15 +99,8 @@ impl WindowStore for Process {
     }
 }
 
-/// How a holder counts itself out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Holder {
-    Hold,
-    /// A control: 63/64 of a window after a reply.
-    FromReceiving,
-    /// A control: a whole window after sending.
-    WholeWindow,
-}
+/// How long a holder that does not use [`Permit::hold`] counts itself in, and whether it counts from the reply.
+type Control = (Duration, bool);
 
 /// The first and the last instant at which each piece of work ran.
 type Runs = Arc<Mutex<Vec<(Instant, Instant)>>>;
@@ -134,25 +123,14 @@ async fn work(runs: Runs, ticks: u64) {
 
 /// Renews as [`Permit::hold`] does, but counts itself out otherwise.
 async fn control(
-    holder: Holder,
+    (held, from_reply): Control,
     mut permit: Permit<'_, Process>,
     sent: Instant,
     work: impl Future,
 ) {
-    let from = |sent| {
-        if holder == Holder::FromReceiving {
-            Instant::now()
-        } else {
-            sent
-        }
-    };
-    let held = if holder == Holder::WholeWindow {
-        WINDOW
-    } else {
-        WINDOW - WINDOW / 64
-    };
+    let from = |sent| if from_reply { Instant::now() } else { sent };
     let mut since = from(sent);
-    let mut due = from(sent) + WINDOW / 3;
+    let mut due = since + WINDOW / 3;
     let mut work = pin!(work);
     loop {
         let ended = timeout_at(due.min(since + held), work.as_mut()).await;
@@ -160,7 +138,7 @@ async fn control(
             break;
         }
         let sent = Instant::now();
-        let renewal = pin!(timeout_at(since + held, permit.renew().into_future()));
+        let renewal = pin!(timeout_at(since + held, permit.renew()));
         match select(work.as_mut(), renewal).await {
             Either::Right((Ok(Ok(renewed)), _)) if renewed.applied() => {
                 (since, due) = (from(sent), sent + WINDOW / 3);
@@ -173,7 +151,7 @@ async fn control(
 }
 
 /// A process that takes slots, one after another, until it crashes.
-async fn process(process: Process, holder: Holder, runs: Runs) {
+async fn process(process: Process, holder: Option<Control>, runs: Runs) {
     let limiter = Limiter::new("slots", policy!("2/32s"), process.clone());
     let life = async {
         loop {
@@ -183,8 +161,8 @@ async fn process(process: Process, holder: Holder, runs: Runs) {
             if let Some(permit) = permit.ok().and_then(|permit| permit.into_result().ok()) {
                 let work = work(Arc::clone(&runs), ticks);
                 match holder {
-                    Holder::Hold => drop(permit.hold(work).await),
-                    _ => control(holder, permit, sent, work).await,
+                    None => drop(permit.hold(work).await),
+                    Some(holder) => control(holder, permit, sent, work).await,
                 }
             }
             sleep(TICK).await;
@@ -203,15 +181,16 @@ async fn process(process: Process, holder: Holder, runs: Runs) {
     process.0.is_dead.store(true, Ordering::Relaxed);
 }
 
+/// Runs a test in virtual time.
+fn virtually<T>(test: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(test)
+}
+
 /// Returns the largest number of slots that were held at one instant, and the number of runs.
-fn history(seed: u64, holder: Holder) -> (usize, usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+fn history(seed: u64, holder: Option<Control>) -> (usize, usize) {
+    virtually(async {
         let mut random = Rng::with_seed(seed);
         let speed = 1.0 + [-1.0, 0.0, 1.0][random.usize(..3)] / 128.0;
         let start = Instant::now();
@@ -242,37 +221,27 @@ fn history(seed: u64, holder: Holder) -> (usize, usize) {
 fn no_more_slots_are_held_at_once_than_the_limit_allows_and_controls_hold_more() {
     let mut runs = 0;
     for seed in 0..60 {
-        let (most, made) = history(seed, Holder::Hold);
+        let (most, made) = history(seed, None);
         assert!(most <= 2, "seed {seed}: {most} at once");
         runs += made;
     }
     assert!(runs > 200, "{runs} runs");
-    for control in [Holder::FromReceiving, Holder::WholeWindow] {
-        let above = (0..60).find(|seed| history(*seed, control).0 > 2);
+    // From the reply, or for a whole window.
+    for control in [(WINDOW - WINDOW / 64, true), (WINDOW, false)] {
+        let above = (0..60).find(|seed| history(*seed, Some(control)).0 > 2);
         assert!(above.is_some(), "{control:?} never held more");
     }
 }
 
-/// Runs a test in virtual time, over a store without faults.
-fn quiet<T>(test: impl AsyncFnOnce(Limiter<Arc<WithClock<ReferenceStore, Skewed>>>) -> T) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let start = Instant::now();
-        let speed = 1.0;
-        let store = WithClock::new(ReferenceStore::new(), Skewed { start, speed });
-        test(Limiter::new("slots", policy!("1/32s"), Arc::new(store))).await
-    })
-}
-
 #[test]
 fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
-    quiet(async |limiter| {
-        let limiter = &limiter;
+    virtually(async {
+        let clock = Skewed {
+            start: Instant::now(),
+            speed: 1.0,
+        };
+        let store = Arc::new(WithClock::new(ReferenceStore::new(), clock));
+        let limiter = &Limiter::new("slots", policy!("1/32s"), store);
         let permit = async || limiter.acquire("k").permit().await.unwrap().into_result();
         let used = async || limiter.status("k").await.unwrap().used();
         let slot = permit().await.unwrap();
@@ -300,14 +269,9 @@ fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
         assert_eq!(lost.kind(), ErrorKind::SlotLost);
         assert!(start.elapsed() <= WINDOW / 2, "{:?}", start.elapsed());
 
-        let now = limiter.store().clock().unwrap().now();
-        let given = limiter.acquire("k").at(now).permit().await.unwrap();
-        let error = given
-            .into_result()
-            .unwrap()
-            .hold(async {})
-            .await
-            .unwrap_err();
+        let given = limiter.acquire("k").at(clock.now()).permit().await;
+        let given = given.unwrap().into_result().unwrap();
+        let error = given.hold(async {}).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
     });
 }

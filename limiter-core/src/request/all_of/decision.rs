@@ -50,10 +50,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         first.map_or(Ok(self), Err)
     }
 
-    /// Returns the charges in the order of the calls, to settle or refund them, or the error [`JointDenied`], for `?`.
-    ///
-    /// # Errors
-    /// [`JointDenied`] if a call denies.
+    /// Returns the charges in the order of the calls, to settle or refund them, or the error [`JointDenied`] if a call denies, for `?`.
     pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, JointDenied> {
         let is_denied = self.is_denied();
         let parts = self.0.parts.into_iter();
@@ -99,10 +96,7 @@ pub fn take_errors<S: WindowStore>(decision: &mut JointDecision<'_, S>) -> Vec<E
     denying.filter_map(failed).collect()
 }
 
-/// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, the charge stays.
-///
-/// # Cancel safety
-/// Dropping the future may leave charges.
+/// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, or if the future is dropped, charges may stay.
 pub async fn refund<S: WindowStore>(decision: &mut JointDecision<'_, S>) {
     let share = decision.0.share(1);
     let undone = decision.0.parts.iter_mut().filter(|part| part.is_undone());

@@ -10,11 +10,9 @@ use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::request::acquire::Acquire;
 use crate::request::call::Call;
-use crate::request::peek::{Peek, ReadStatus};
 use crate::request::permit::Permit;
-use crate::request::record::Record;
+use crate::request::verbs::{Acquire, Peek, ReadStatus, Record};
 use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
@@ -196,6 +194,16 @@ impl<'a, S> Part<'a, S> {
         call
     }
 
+    /// Returns the error of a call that its store need not be asked for.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let call = self.call(false, false);
+        match call.op() {
+            op if op.is_checked() => Ok(()),
+            op => op.checked().map(drop),
+        }
+    }
+
     pub(super) fn log(&self) -> LogKey<'_> {
         self.limiter().log(&self.target.key)
     }
@@ -263,10 +271,7 @@ impl<S: WindowStore> Part<'_, S> {
     }
 
     /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
-    /// receipt.
-    ///
-    /// # Errors
-    /// If the store fails. The charge then stays.
+    /// receipt. If the store fails, the charge stays.
     pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(receipt) = self.charge().and_then(Decision::receipt) else {
             return Ok(false);
@@ -277,9 +282,6 @@ impl<S: WindowStore> Part<'_, S> {
     }
 
     /// Removes the whole log of the key, and reads the usage again. Returns `false` if there was no log.
-    ///
-    /// # Errors
-    /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
         let limiter = self.limiter();
         let key = self.target.key.as_ref();
