@@ -328,6 +328,10 @@ mod tests {
     }
 
     #[test]
+    #[expect(
+        clippy::needless_borrows_for_generic_args,
+        reason = "references are keys, too"
+    )]
     fn text_bytes_and_numbers_are_themselves() {
         let text = "customer 7";
         let owned = text.to_owned();

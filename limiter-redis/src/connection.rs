@@ -138,7 +138,7 @@ impl Connection {
                     .map(|url| info(url))
                     .collect::<RedisResult<_>>()?;
                 let server = info(&url.server)?;
-                master_of(sentinels, url.login, url.name, server, timeouts, runtime)
+                master_of(sentinels, url.login, url.name, &server, timeouts, runtime)
                     .map(Kind::Single)
             }
             #[cfg(feature = "cluster")]

@@ -34,7 +34,7 @@ pub(crate) fn master_of(
     sentinels: Vec<ConnectionInfo>,
     login: Option<(String, String)>,
     name: &str,
-    server: ConnectionInfo,
+    server: &ConnectionInfo,
     timeouts: Timeouts,
     runtime: Runtime,
 ) -> RedisResult<Reconnecting> {

@@ -96,7 +96,7 @@ impl Shrunk for Policy {
                 let mut limits = of.limits().to_vec();
                 if limits.len() > 1 && number < limits.len() {
                     limits.remove(number);
-                    set_limits(of, limits);
+                    set_limits(of, &limits);
                 }
             }));
         }
@@ -106,21 +106,22 @@ impl Shrunk for Policy {
         // The window contains the lease.
         let exact = |limit: &Limit| self::limit(limit.max(), limit.window().as_micros());
         changes.push(Box::new(move |of| {
-            set_limits(of, of.limits().iter().map(exact).collect());
+            let limits: Vec<_> = of.limits().iter().map(exact).collect();
+            set_limits(of, &limits);
         }));
         changes.push(Box::new(move |of| {
             let limits = of.limits().iter().map(|limit| match limit.resolution() {
                 Some(resolution) => resolved(exact(limit), resolution.as_micros() as u64),
                 None => exact(limit),
             });
-            set_limits(of, limits.collect());
+            set_limits(of, &limits.collect::<Vec<_>>());
         }));
         changes
     }
 }
 
-fn set_limits(of: &mut Policy, limits: Vec<Limit>) {
-    *of = policy(&limits, of.counting() == Counting::Attempts);
+fn set_limits(of: &mut Policy, limits: &[Limit]) {
+    *of = policy(limits, of.counting() == Counting::Attempts);
 }
 
 impl Shrunk for Case {
