@@ -50,9 +50,7 @@ fn used<const N: usize>(limiters: [&Limiter; N]) -> [u64; N] {
 }
 
 fn all<'a, const N: usize>(parts: [Part<'a, SharedStore>; N]) -> AllOf<'a> {
-    parts
-        .into_iter()
-        .fold(AllOf::new(), |all, part| all.with(part))
+    parts.into_iter().fold(AllOf::new(), AllOf::with)
 }
 
 /// An acquire of the key `k`.
