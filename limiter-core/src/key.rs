@@ -66,26 +66,22 @@ impl KeyBuf {
             if i > 0 {
                 key.push(b",");
             }
-            key.push_part(part.as_ref());
+            let is_special = |byte: &u8| matches!(byte, b',' | b'\\');
+            for piece in part.as_ref().split_inclusive(is_special) {
+                match piece {
+                    [plain @ .., special @ (b',' | b'\\')] => {
+                        key.push(plain);
+                        key.push(&[b'\\', *special]);
+                    }
+                    plain => key.push(plain),
+                }
+            }
         }
         key
     }
 
     fn push(&mut self, more: &[u8]) {
         self.0.extend_from_slice(more);
-    }
-
-    /// Appends one part of a tuple, escaped.
-    fn push_part(&mut self, part: &[u8]) {
-        for piece in part.split_inclusive(|byte| matches!(byte, b',' | b'\\')) {
-            match piece {
-                [plain @ .., special @ (b',' | b'\\')] => {
-                    self.push(plain);
-                    self.push(&[b'\\', *special]);
-                }
-                plain => self.push(plain),
-            }
-        }
     }
 
     fn push_display(&mut self, value: impl fmt::Display) {
@@ -302,14 +298,7 @@ macro_rules! tuple {
             type Bytes = KeyBuf;
 
             fn to_key(self) -> KeyBuf {
-                let mut key = KeyBuf::default();
-                $(
-                    if $i > 0 {
-                        key.push(b",");
-                    }
-                    key.push_part(self.$i.to_key().as_ref());
-                )*
-                key
+                KeyBuf::from_parts([$(self.$i.to_key().as_ref()),*])
             }
         }
     };

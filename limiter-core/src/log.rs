@@ -114,8 +114,10 @@ impl Log {
         }
     }
 
-    /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
-    pub(crate) fn numbered(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Self {
+    /// Returns a log of entries with these times and costs, oldest first. Their ids are successive numbers, beginning with `first`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn numbered(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Self {
         let mut log = Self::with_ids(0, first);
         for (at, cost) in entries {
             log.append(at, cost);
@@ -123,8 +125,10 @@ impl Log {
         log
     }
 
-    /// See [`crate::internal::numbered_entries`].
-    pub(crate) fn numbered_entries(&self) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
+    /// Returns the number of the first entry, and the times and costs of the entries, if [`numbered`](Self::numbered) returns an equal
+    /// log for them. `None` for a log with idempotency keys, merged entries, gaps in its numbers or its own ids.
+    #[doc(hidden)]
+    pub fn numbered_entries(&self) -> Option<(u64, impl Iterator<Item = (Timestamp, u64)>)> {
         let first = self.next.checked_sub(self.len() as u64)?;
         let is_numbered = self.prefix == 0 && self.ids.is_empty();
         let flagged = self.entries.iter().map(|entry| entry.flagged);
@@ -133,8 +137,9 @@ impl Log {
             .then(|| (first, entries.map(|(i, entry)| (entry.at, self.cost_of(i)))))
     }
 
-    /// See [`crate::internal::set_expiry`].
-    pub(crate) fn set_expiry(&mut self, expires_at: Timestamp) {
+    /// Sets the time from which the store may delete the log.
+    #[doc(hidden)]
+    pub fn set_expiry(&mut self, expires_at: Timestamp) {
         self.expires_at = expires_at;
     }
 
@@ -186,7 +191,9 @@ impl Log {
     }
 
     /// Returns an operation's facts if it repeats another.
-    pub(crate) fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         let (i, original) = self.original(op.id?)?;
         let entry = self.entries[i];
         let time = self.clamped(op.at, now);

@@ -100,8 +100,10 @@ impl Name {
         self.0.id
     }
 
-    /// See [`crate::internal::names`].
-    pub(crate) fn all() -> Vec<Self> {
+    /// Returns the names that the process has used. Each is at the index of its [id](Self::id).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn all() -> Vec<Self> {
         let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = names.values().map(|name| Self(name)).collect();
         all.push(Self::default());

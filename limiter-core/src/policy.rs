@@ -38,17 +38,6 @@ pub enum Counting {
 /// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy). Where calls bring policies, such as customers'
 /// plans, the default policy should admit all that they admit: a call has a receipt only if it fits both.
 ///
-/// ```
-/// use limiter_core::{Counting, Policy, policy};
-/// const SEARCH: Policy = policy!("3/1s, 100/1h");
-/// let same = Policy::new(["3/1s".parse()?, "100/1h".parse()?])?;
-/// assert_eq!(SEARCH, same);
-/// assert_eq!(SEARCH.to_string(), "3/1s, 100/1h");
-/// let strict = SEARCH.with_counting(Counting::Attempts);
-/// # let _ = strict;
-/// # Ok::<(), limiter_core::Error>(())
-/// ```
-///
 /// # Configuration files
 /// With the feature `serde`, a policy is the text of its limits, or a table if it needs a counting mode or a name:
 ///
@@ -238,9 +227,11 @@ impl Policy {
         resolution::length(self.lease)
     }
 
-    /// See [`crate::internal::limits_array`].
+    /// Returns the limits as an array. `None` unless there are exactly `N`, all of them exact.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
+    #[must_use]
+    pub fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
         if usize::from(self.len) == N {
             self.limits.first_chunk()
         } else {

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Instant as Start;
 use std::time::SystemTime;
 
-use limiter_core::{Timestamp, internal};
+use limiter_core::Timestamp;
 
 // The start comes first: it may calibrate for 200 ms, by which the clock would be late.
 static CLOCK: LazyLock<AnchoredClock> = LazyLock::new(|| AnchoredClock {
@@ -57,5 +57,5 @@ fn elapsed_micros(start: &Start) -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    internal::timestamp_from_low_bits(clock.unix_micros + elapsed_micros(&clock.start))
+    Timestamp::from_low_bits(clock.unix_micros + elapsed_micros(&clock.start))
 }

@@ -135,7 +135,7 @@ fn apply_limits<A: Answer, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
 /// Returns the limits of a common operation: with the limiter's policy of `LIMITS` exact limits, and without an id.
 #[inline(always)]
 fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIMITS]> {
-    let limits = internal::limits_array(op.policy)?;
+    let limits = op.policy.limits_array()?;
     (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
 }
 
@@ -389,21 +389,15 @@ mod tests {
             };
             receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
             // The ring is full before it is converted.
-            assert_eq!(
-                matches!(log, LogForm::Ring(_)),
-                (4..MAX_LEN as u64).contains(&i),
-                "after {i}"
-            );
+            let is_ring = matches!(log, LogForm::Ring(_));
+            assert_eq!(is_ring, (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
         let full: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(len)), at(len));
         assert!(!full.admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);
-            assert_eq!(
-                [at(len); 2].map(|now| settle(&mut log, &refund, now).applied()),
-                [true, false],
-                "entry {i}"
-            );
+            let twice = [at(len); 2].map(|now| settle(&mut log, &refund, now).applied());
+            assert_eq!(twice, [true, false], "entry {i}");
         }
         assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
     }

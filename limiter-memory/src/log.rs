@@ -6,8 +6,8 @@ pub(crate) mod ring;
 pub(crate) mod sparse;
 pub(crate) mod view;
 
+use limiter_core::Timestamp;
 use limiter_core::store::{Facts, Op};
-use limiter_core::{Timestamp, internal};
 
 use self::inline::Inline;
 use self::lifetime::Lifetime;
@@ -70,7 +70,7 @@ impl LogForm {
     /// Returns an operation's facts if it repeats another. Only a sparse log has ids.
     pub(crate) fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         match self {
-            Self::Other(Other::Sparse(sparse)) => internal::repeated(&sparse.log, op, now),
+            Self::Other(Other::Sparse(sparse)) => sparse.log.repeated(op, now),
             _ => None,
         }
     }

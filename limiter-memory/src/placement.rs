@@ -81,17 +81,10 @@ impl Placement {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let direct = self
-            .open_slots()
-            .filter(|slot| matches!(*slot.lock(), DirectSlot::Taken(_)))
-            .count();
-        direct
-            + self
-                .shards
-                .all()
-                .iter()
-                .map(|shard| shard.lock().len())
-                .sum::<usize>()
+        let is_taken = |slot: &&Lock<DirectSlot>| matches!(*slot.lock(), DirectSlot::Taken(_));
+        let direct = self.open_slots().filter(is_taken).count();
+        let shards = self.shards.all().iter();
+        direct + shards.map(|shard| shard.lock().len()).sum::<usize>()
     }
 
     #[inline(always)]
@@ -120,17 +113,15 @@ impl Placement {
     }
 
     /// Returns a key's log.
-    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
+    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
         let hash = self.hash(name, key);
-        let slot = match self
-            .has_direct_slots()
-            .then(|| self.find_direct(hash, name, key))
-        {
-            Some(Ok(log)) => return Some(log),
+        let direct = self.has_direct_slots();
+        let slot = match direct.then(|| self.find_direct(hash, name, key)) {
+            Some(Ok(log)) => return Ok(log),
             other => other.and_then(Result::err),
         };
-        let found = self.find_in_shard(slot, hash, name, key).ok()?;
-        Some(BucketGuard::map(found, |log| &mut log.keyed.log))
+        let found = self.find_in_shard(slot, hash, name, key)?;
+        Ok(BucketGuard::map(found, |log| &mut log.keyed.log))
     }
 
     /// Returns a key's log if it is in its direct slot, otherwise the locked slot.
@@ -221,40 +212,22 @@ impl Placement {
             .as_mut()
             .and_then(|slot| slot.take_if(|keyed| keyed.key.is(name, key)));
         let in_shard = || {
-            self.shards
-                .of(hash)
-                .lock()
-                .remove(hash, name, key, self.rehash())
+            let mut shard = self.shards.of(hash).lock();
+            shard.remove(hash, name, key, self.rehash())
         };
         direct.or_else(in_shard).map(|keyed| keyed.log)
     }
 
     /// Puts a log in the place of the key's log.
-    pub(crate) fn replace(
-        &self,
-        name: u32,
-        key: &[u8],
-        mut log: LogForm,
-        now: impl Fn() -> Timestamp,
-    ) {
-        let hash = self.hash(name, key);
-        let slot = match self
-            .has_direct_slots()
-            .then(|| self.find_direct(hash, name, key))
-        {
-            Some(Ok(mut old)) => {
-                *old = log;
-                return;
+    pub(crate) fn replace(&self, name: u32, key: &[u8], log: LogForm, now: impl Fn() -> Timestamp) {
+        let vacancy = loop {
+            self.remove(name, key);
+            // Otherwise another thread has begun the key's log again.
+            if let Err(vacancy) = self.find(name, key) {
+                break vacancy;
             }
-            other => other.and_then(Result::err),
         };
-        match self.find_in_shard(slot, hash, name, key) {
-            Ok(mut old) => {
-                old.oldest = log.no_oldest();
-                old.keyed.log = log;
-            }
-            Err(vacancy) => self.insert(vacancy, name, key, log, now),
-        }
+        self.insert(vacancy, name, key, log, now);
     }
 
     /// Returns copies of all logs. Locks one slot or shard at a time, and copies no more than a part of a shard while it is locked.
@@ -282,13 +255,8 @@ impl Placement {
         let evict =
             |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
         let direct = self.open_slots().filter(evict).count();
-        direct
-            + self
-                .shards
-                .all()
-                .iter()
-                .map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over))
-                .sum::<usize>()
+        let sweep = |shard: &Lock<Table>| sweep(&mut shard.lock(), self.rehash(), &is_over);
+        direct + self.shards.all().iter().map(sweep).sum::<usize>()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Logs on their way out of the store and into it, in the core's form.
 
 use limiter_core::store::{self, Facts, Op};
-use limiter_core::{Limit, MAX_COST, Policy, internal};
+use limiter_core::{Limit, MAX_COST, Policy};
 
 use crate::evaluate;
 use crate::log::inline::{Inline, NUMBERS};
@@ -16,7 +16,7 @@ pub(crate) fn export(mut log: LogForm) -> store::Log {
     let lifetime = log.lifetime();
     let mut saved = with_entries!(&mut log, entries => Sparse::copy_of(&entries, lifetime).log, sparse => sparse.log.clone());
     let newest = saved.newest().unwrap_or_default();
-    internal::set_expiry(&mut saved, lifetime.expires_at(newest));
+    saved.set_expiry(lifetime.expires_at(newest));
     saved
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn import(saved: &store::Log) -> LogForm {
 
 /// Returns the log in a form without ids. `None` if it needs one with ids.
 fn compact(saved: &store::Log, lifetime: Lifetime) -> Option<LogForm> {
-    let (first, entries) = internal::numbered_entries(saved)?;
+    let (first, entries) = saved.numbered_entries()?;
     let first = u32::try_from(first).ok()?;
     let policy = Policy::from(Limit::with_window(MAX_COST, lifetime.window()).ok()?);
     let op = |cost| Op::record("", &policy).with_cost(cost);

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use limiter_core::store::{
     self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore, internal};
+use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
 use crate::evaluate::{self, Answer};
@@ -111,9 +111,8 @@ impl MemoryStore {
     /// 0 if the store does not hold the log.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
-        self.placement
-            .find(log.name.id(), log.key)
-            .map_or(0, |log| log.len())
+        let found = self.placement.find(log.name.id(), log.key);
+        found.map_or(0, |log| log.len())
     }
 
     /// Evicts all keys whose entries have expired by the store's clock, and returns the number of evicted keys.
@@ -144,11 +143,11 @@ impl MemoryStore {
     /// # Locking
     /// Each step locks one slot or shard, to copy at most a few dozen logs.
     pub fn export(&self) -> impl Iterator<Item = (Name, KeyBuf, store::Log)> {
-        let mut names = internal::names();
+        let mut names = Name::all();
         self.placement.copies().filter_map(move |keyed| {
             let (id, key) = keyed.key.parts();
             if id as usize >= names.len() {
-                names = internal::names();
+                names = Name::all();
             }
             let name = *names.get(id as usize)?;
             let key = KeyBuf::from(key);
@@ -209,7 +208,7 @@ impl MemoryStore {
     /// Returns the facts of an operation if it repeats another, otherwise those of its peek.
     fn preview(&self, op: &Op<'_>, now: Timestamp) -> Facts {
         let found = self.placement.find(op.log.name.id(), op.log.key);
-        let repeated = found.as_deref().and_then(|log| log.repeated(op, now));
+        let repeated = found.as_deref().ok().and_then(|log| log.repeated(op, now));
         drop(found);
         repeated.unwrap_or_else(|| self.apply_at(&op.to_peek(), now))
     }
@@ -277,32 +276,25 @@ impl SyncStore for MemoryStore {
     }
 
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
-        let clock = clock::now();
-        let now = |op: &Op<'_>| match op.at {
-            At::StoreClock => clock,
-            At::Given(given) => given,
-        };
-        let preview = |joint: &JointOp<'_>| self.preview(&joint.op, now(&joint.op));
+        // All happen at the store's clock or all at one given time.
+        let now = time(ops.first().map_or(At::StoreClock, |joint| joint.op.at));
+        let preview = |joint: &JointOp<'_>| self.preview(&joint.op, now);
         let alone: Vec<Facts> = ops.iter().map(preview).collect();
         let held = JointOp::held(ops, &alone).zip(ops);
         let apply = |(is_held, JointOp { op, .. }): (bool, &JointOp<'_>)| {
             let op = if is_held { op.to_peek() } else { *op };
-            self.apply_at(&op, now(&op))
+            self.apply_at(&op, now)
         };
         held.map(apply).collect()
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let mut found = self
-            .placement
-            .find(settlement.log.name.id(), settlement.log.key);
+        let LogKey { name, key } = settlement.log;
+        let mut found = self.placement.find(name.id(), key);
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
-        evaluate::settle(
-            found.as_deref_mut().unwrap_or(&mut LogForm::new(0)),
-            settlement,
-            now,
-        )
+        let mut none = LogForm::new(0);
+        evaluate::settle(found.as_deref_mut().unwrap_or(&mut none), settlement, now)
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {

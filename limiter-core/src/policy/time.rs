@@ -61,9 +61,11 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// See [`crate::internal::timestamp_from_low_bits`].
-    #[inline]
-    pub(crate) const fn from_low_bits(bits: u64) -> Self {
+    /// Returns the timestamp in the lowest 53 bits. The higher bits are ignored, so a store can use them for other data.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_low_bits(bits: u64) -> Self {
         Self(bits & MAX_MICROS)
     }
 }

@@ -119,6 +119,12 @@ impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
         facts
     }
 
+    fn decide_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
+        let clock = self.set(&mut op.at);
+        let decision = self.store.decide_now(op)?;
+        Ok(decision.waiting_from(clock))
+    }
+
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         let (ops, clock) = self.set_all(ops);
         let mut all = self.store.apply_all_now(&ops);

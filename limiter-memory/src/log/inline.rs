@@ -2,8 +2,8 @@
 
 use std::num::NonZero;
 
+use limiter_core::Timestamp;
 use limiter_core::store::Op;
-use limiter_core::{Timestamp, internal};
 
 use super::lifetime::Lifetime;
 use super::ring::Narrow;
@@ -71,7 +71,7 @@ impl Inline {
             .wrapping_add(self.header.len() as u32)
             .wrapping_sub(1);
         let low = self.low[last as usize % CAPACITY];
-        internal::timestamp_from_low_bits(
+        Timestamp::from_low_bits(
             u64::from(self.header.high & ((1 << LIFETIME_SHIFT) - 1)) << 32 | u64::from(low),
         )
     }

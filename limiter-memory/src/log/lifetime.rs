@@ -21,14 +21,11 @@ impl Lifetime {
 
     #[inline]
     pub(crate) fn after_append(op: &Op<'_>) -> Self {
-        Self(
-            retention_zeros(op)
-                | if op.at == At::StoreClock {
-                    0
-                } else {
-                    Self::GIVEN
-                },
-        )
+        let given = match op.at {
+            At::StoreClock => 0,
+            At::Given(_) => Self::GIVEN,
+        };
+        Self(retention_zeros(op) | given)
     }
 
     /// Returns the time by the store's clock from which it may evict a log with this newest entry. [`Timestamp::MAX`] for never.

@@ -1,7 +1,7 @@
 //! The ring: a log of any number of entries without ids, in one block of memory.
 
 use limiter_core::store::Op;
-use limiter_core::{MAX_LIMITS, Timestamp, internal};
+use limiter_core::{MAX_LIMITS, Timestamp};
 
 use super::lifetime::Lifetime;
 use super::view::{Encoding, Header, Oldest, View, Words, can_encode};
@@ -136,7 +136,7 @@ impl RingHeader {
     /// Returns the newest entry's time, or the epoch if there is none.
     #[inline(always)]
     pub(crate) fn newest(&self) -> Timestamp {
-        internal::timestamp_from_low_bits(self.newest)
+        Timestamp::from_low_bits(self.newest)
     }
 
     #[cold]
@@ -290,10 +290,8 @@ mod tests {
             |micros: &mut dyn Iterator<Item = u64>| micros.map(&mut append).last().unwrap();
         last(&mut (0..100_000));
         let since = second + 99_990;
-        assert_eq!(
-            last(&mut (since..=since)),
-            Some((Format::default(), 1 << 17, 10))
-        );
+        let full = last(&mut (since..=since));
+        assert_eq!(full, Some((Format::default(), 1 << 17, 10)));
         let slowly = &mut (1..=3 << 17).map(|i| since + i * second / 11);
         assert_eq!(last(slowly), Some((Format::default(), 2 * SMALLEST, 11)));
     }
@@ -302,9 +300,9 @@ mod tests {
     fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
         let one = policy!("1000/1s");
         let mut log = LogForm::new(0);
-        assert!(
-            (0..100).all(|micros| append(&mut log, &one, 1, micros).is_some() == (micros >= 4))
-        );
+        for micros in 0..100 {
+            assert_eq!(append(&mut log, &one, 1, micros).is_some(), micros >= 4);
+        }
         let costs = Format {
             costs: true,
             ..Format::default()
@@ -326,13 +324,9 @@ mod tests {
     fn every_start_is_found_from_every_hint() {
         let policy = TWO;
         let op = Op::acquire("", &policy);
-        let mut ring = Ring::copy_of(
-            &Inline::new(9).view(),
-            0,
-            &op,
-            Lifetime::default(),
-            Format::default(),
-        );
+        let format = Format::default();
+        let kept = Lifetime::default();
+        let mut ring = Ring::copy_of(&Inline::new(9).view(), 0, &op, kept, format);
         // In the end the numbers overflow between the first and the last entry.
         ring.header.set_range(u32::MAX - 32, 0);
         // Behind the newest entry are dropped ones.
@@ -342,28 +336,19 @@ mod tests {
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
-                ring = Ring::copy_of(&view, dropped, &op, Lifetime::default(), Format::default());
-                ring.view::<Narrow<HINTS>>(None)
-                    .push(0, &op, at(10 * micros));
+                ring = Ring::copy_of(&view, dropped, &op, kept, format);
+                let mut view = ring.view::<Narrow<HINTS>>(None);
+                view.push(0, &op, at(10 * micros));
             }
         }
         let mut view = ring.view::<Narrow<HINTS>>(None);
         let first = view.at(0).as_micros();
-        for window in (5..200)
-            .step_by(5)
-            .map(|micros| Window::from_micros(micros).unwrap())
-        {
+        for window in (5..200).step_by(5) {
+            let window = Window::from_micros(window).unwrap();
             for now in [390, 391, 395, 400, 450, 600].map(at) {
                 let counts = |i: &usize| window.counts(view.at(*i), now);
-                let start = (0..view.len()).find(counts).unwrap_or(view.len());
-                let wanted = (
-                    start,
-                    if start < view.len() {
-                        view.at(start)
-                    } else {
-                        now
-                    },
-                );
+                let start = (0..view.len()).find(counts);
+                let wanted = start.map_or((view.len(), now), |start| (start, view.at(start)));
                 for hint in 0..=view.len() + 1 {
                     let what = format!("{window:?} at {now:?} from {hint}, since {first}");
                     view.remember_starts([(0, now), (hint, now)].into_iter());

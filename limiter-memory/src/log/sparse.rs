@@ -2,7 +2,7 @@
 //! numbers.
 
 use limiter_core::store::{self, Change, EntryId, Facts, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Receipt, Timestamp, internal};
+use limiter_core::{Receipt, Timestamp};
 
 use super::lifetime::Lifetime;
 use super::view::{Encoding, View};
@@ -18,7 +18,7 @@ impl Sparse {
     pub(crate) fn copy_of(log: &View<'_, impl Encoding>, lifetime: Lifetime) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
         Self {
-            log: internal::numbered_log(u64::from(log.number(0)), entries),
+            log: store::Log::numbered(u64::from(log.number(0)), entries),
             lifetime,
         }
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use limiter_core::internal::gallop;
 use limiter_core::store::Op;
-use limiter_core::{Timestamp, Window, internal};
+use limiter_core::{Timestamp, Window};
 
 use super::lifetime::{Lifetime, retention_zeros};
 
@@ -62,7 +62,7 @@ impl<'a, E: Encoding> View<'a, E> {
 
     #[inline(always)]
     fn at_age(&self, age: u64) -> Timestamp {
-        internal::timestamp_from_low_bits(self.newest.wrapping_sub(age))
+        Timestamp::from_low_bits(self.newest.wrapping_sub(age))
     }
 
     #[inline(always)]

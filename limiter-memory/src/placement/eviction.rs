@@ -65,14 +65,12 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
         return;
     }
     let worth = |log: &LogForm| {
-        (
-            if log.has_expired(now) {
-                0
-            } else {
-                log.weight()
-            },
-            log.newest(),
-        )
+        let weight = if log.has_expired(now) {
+            0
+        } else {
+            log.weight()
+        };
+        (weight, log.newest())
     };
     let least = |logs: &mut dyn Iterator<Item = (usize, &KeyedLog)>| {
         logs.map(|(at, keyed)| (worth(&keyed.log), at)).min()
@@ -115,19 +113,16 @@ mod tests {
     ) {
         for key in keys {
             let mut log = LogForm::new(0);
-            for i in 0..entries {
-                let _: Facts =
-                    evaluate::apply(&mut log, &Op::acquire("", &POLICY), at(u64::from(key) + i));
+            for at in (0..entries).map(|i| at(u64::from(key) + i)) {
+                let _: Facts = evaluate::apply(&mut log, &Op::acquire("", &POLICY), at);
             }
             let keyed = KeyedLog {
                 key: Key::new(0, &key.to_le_bytes()),
                 log,
             };
             insert(table, &hash, keyed, || at(1_000_000), max_keys);
-            assert!(
-                table.len() <= max_keys && holds(table, &hash, key),
-                "{key} of {max_keys}"
-            );
+            assert!(table.len() <= max_keys, "{key}");
+            assert!(holds(table, &hash, key), "{key} of {max_keys}");
         }
     }
 

@@ -50,10 +50,9 @@ fn capacity(buckets: usize) -> usize {
 
 /// Returns the fewest buckets for this many keys.
 fn buckets_for(keys: usize) -> usize {
-    if keys == 0 {
-        0
-    } else {
-        (keys + (keys - 1) / 3).max(SMALLEST)
+    match keys {
+        0 => 0,
+        _ => (keys + (keys - 1) / 3).max(SMALLEST),
     }
 }
 
@@ -279,10 +278,8 @@ mod tests {
         for keys in 1..5000 {
             let buckets = buckets_for(keys);
             assert!(capacity(buckets) >= keys && buckets > keys, "{keys} keys");
-            assert!(
-                buckets == SMALLEST || capacity(buckets - 1) < keys,
-                "{keys} keys"
-            );
+            let is_fewest = buckets == SMALLEST || capacity(buckets - 1) < keys;
+            assert!(is_fewest, "{keys} keys");
         }
     }
 }

@@ -11,8 +11,20 @@ use limiter_core::store::LogKey;
 use limiter_core::{Counting, Key, Limiter, Name, Policy, SharedStore, Timestamp, policy};
 use limiter_memory::MemoryStore;
 
+/// A time, this many microseconds after the beginning of a test.
 fn at(micros: u64) -> Timestamp {
-    Timestamp::from_micros(micros).unwrap()
+    Timestamp::from_micros((1 << 50) + micros).unwrap()
+}
+
+/// Whether an acquire at a given time is admitted.
+fn allows(limiter: &Limiter<MemoryStore>, key: impl Key, cost: u64, micros: u64) -> bool {
+    let acquire = limiter.acquire(key).cost(cost).at(at(micros));
+    acquire.now().unwrap().is_allowed()
+}
+
+/// Whether an acquire at the store's clock is admitted.
+fn allows_now(limiter: &Limiter<MemoryStore>, key: impl Key) -> bool {
+    limiter.acquire(key).now().unwrap().is_allowed()
 }
 
 /// A limiter on a new store in memory.
@@ -21,9 +33,8 @@ fn limiter(policy: impl IntoPolicy) -> Limiter<MemoryStore> {
 }
 
 fn entries(limiter: &Limiter<MemoryStore>, key: impl Key) -> usize {
-    limiter
-        .store()
-        .entries(LogKey::new(limiter.name(), key.to_key().as_ref()))
+    let key = key.to_key();
+    limiter.store().entries(LogKey::new(limiter.name(), &key))
 }
 
 #[test]
@@ -38,17 +49,9 @@ fn a_hit_of_a_known_key_does_not_allocate() {
     ] {
         let policy: Policy = policy.parse().unwrap();
         let limiter = limiter(policy.clone());
-        let acquire = |micros| {
-            limiter
-                .acquire("key")
-                .cost(cost)
-                .at(at(micros))
-                .now()
-                .unwrap()
-                .is_allowed()
-        };
+        let acquire = |micros| allows(&limiter, "key", cost, micros);
         // An entry leaves as an entry comes.
-        let mut now = 1 << 50;
+        let mut now = 0;
         let mut slide = || {
             now += seconds * 1_000_000;
             assert!(acquire(now));
@@ -63,15 +66,14 @@ fn a_hit_of_a_known_key_does_not_allocate() {
 
 #[test]
 fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
-    let (limiter, wall) = (limiter(policy!("1/1s")), || {
-        Timestamp::try_from(SystemTime::now()).unwrap().as_micros()
-    });
+    let limiter = limiter(policy!("1/1s"));
+    let wall = || Timestamp::try_from(SystemTime::now()).unwrap().as_micros();
     let now = || limiter.peek("key").now().unwrap().at();
     let before = wall();
     let first = now();
-    let after = wall();
+    let expected = before - 100_000..wall() + 100_000;
     assert!(
-        (before - 100_000..after + 100_000).contains(&first.as_micros()),
+        expected.contains(&first.as_micros()),
         "{first:?} vs. {before}"
     );
     std::thread::sleep(Duration::from_millis(50));
@@ -83,11 +85,11 @@ fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
 fn nor_does_one_over_a_store_chosen_at_run_time() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let limiter = Limiter::new("test", policy!("10/1h"), store);
-    let acquire =
-        || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => decision.unwrap().is_allowed(),
-            Poll::Pending => panic!("the store is in memory"),
-        };
+    let mut context = Context::from_waker(Waker::noop());
+    let mut acquire = || match pin!(limiter.acquire("key")).poll(&mut context) {
+        Poll::Ready(decision) => decision.unwrap().is_allowed(),
+        Poll::Pending => panic!("the store is in memory"),
+    };
     assert!((0..9).all(|_| acquire()));
     let more = measure(|| assert!(acquire() && (0..100).all(|_| !acquire())));
     assert_eq!(more.count_total, 0);
@@ -98,12 +100,7 @@ fn a_log_that_counts_attempts_is_bounded_by_its_largest_maximum() {
     let limiter = limiter(policy!("5/1s, 50/1h").with_counting(Counting::Attempts));
     for (name, step) in [("frozen", 0), ("moving", 1)] {
         for i in 0..10_000 {
-            let decision = limiter
-                .acquire(name)
-                .at(at((1 << 50) + i * step))
-                .now()
-                .unwrap();
-            assert_eq!(decision.is_allowed(), i < 5);
+            assert_eq!(allows(&limiter, name, 1, i * step), i < 5);
             assert!(entries(&limiter, name) <= 50, "{name}");
         }
         assert_eq!(entries(&limiter, name), 50, "{name}");
@@ -116,11 +113,11 @@ fn idle_keys_are_swept_and_their_memory_returned() {
     let left = measure(|| {
         for i in 0..2_000_u32 {
             for _ in 0..10 {
-                assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().is_allowed());
+                assert!(allows_now(&limiter, i.to_le_bytes()));
             }
         }
         std::thread::sleep(Duration::from_millis(200));
-        assert!(limiter.acquire("busy").now().unwrap().is_allowed());
+        assert!(allows_now(&limiter, "busy"));
         assert!(limiter.store().sweep() > 0);
         assert_eq!(limiter.store().len(), 1);
     });
@@ -131,18 +128,12 @@ fn idle_keys_are_swept_and_their_memory_returned() {
 #[test]
 fn a_key_keeps_its_log_when_it_is_moved() {
     let limiter = limiter(policy!("2/1h"));
-    let acquire = |key: u32| {
-        limiter
-            .acquire(key.to_le_bytes())
-            .at(at(1 << 50))
-            .now()
-            .unwrap()
-            .is_allowed()
-    };
+    let acquire = |key: u32| allows(&limiter, key.to_le_bytes(), 1, 0);
+    let reset = |key: u32| limiter.reset(key.to_le_bytes()).now().unwrap();
     let len = || limiter.store().len();
     assert!((0..6_000).all(acquire));
     // Of keys that shared a place the first is gone, and the others move there.
-    assert!((0..3_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now().unwrap()));
+    assert!((0..3_000).all(reset));
     assert_eq!(len(), 3_000);
     assert!((3_000..6_000).all(acquire));
     assert!(!(3_000..6_000).any(acquire));
@@ -152,10 +143,7 @@ fn a_key_keeps_its_log_when_it_is_moved() {
     assert!((6_000..40_000).all(acquire));
     assert!(!(3_000..40_000).any(acquire));
     assert_eq!(len(), 37_000);
-    assert!(
-        (0..40_000_u32)
-            .all(|key| limiter.reset(key.to_le_bytes()).now().unwrap() == (key >= 3_000))
-    );
+    assert!((0..40_000).all(|key| reset(key) == (key >= 3_000)));
     assert!(limiter.store().is_empty());
 }
 
@@ -164,42 +152,22 @@ fn a_fresh_key_takes_the_place_of_an_expired_one() {
     let limiter = limiter(policy!("1/1ms"));
     for round in 0..30_u32 {
         for key in 0..3_000_u32 {
-            assert!(
-                limiter
-                    .acquire((round << 16 | key).to_le_bytes())
-                    .now()
-                    .unwrap()
-                    .is_allowed()
-            );
+            assert!(allows_now(&limiter, (round << 16 | key).to_le_bytes()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(limiter.store().len() < 10_000, "{}", limiter.store().len());
-    let of_the_first_round = (0..3_000_u32)
-        .filter(|key| entries(&limiter, key.to_le_bytes()) > 0)
-        .count();
+    let store = limiter.store();
+    assert!(store.len() < 10_000, "{}", store.len());
+    let is_held = |key: &u32| entries(&limiter, key.to_le_bytes()) > 0;
+    let of_the_first_round = (0..3_000).filter(is_held).count();
     assert!(of_the_first_round < 300, "{of_the_first_round}");
-    assert!(limiter.store().sweep() > 1_000 && limiter.store().is_empty());
-    let given = Limiter::new("given", policy!("1/1ms"), MemoryStore::new());
-    for (i, key) in (0..20_000_u32).map(u32::to_le_bytes).enumerate() {
-        assert!(
-            given
-                .acquire(key)
-                .at(at((i as u64) << 10))
-                .now()
-                .unwrap()
-                .is_allowed()
-        );
+    assert!(store.sweep() > 1_000 && store.is_empty());
+    for key in 0..20_000_u32 {
+        assert!(allows(&limiter, key.to_le_bytes(), 1, u64::from(key) << 10));
     }
-    assert_eq!(
-        given.store().sweep(),
-        0,
-        "given times do not reveal the store's clock"
-    );
-    assert_eq!(
-        (given.store().len(), given.store().sweep_at(at(1 << 50))),
-        (20_000, 20_000)
-    );
+    // Given times do not reveal the store's clock.
+    assert_eq!((store.sweep(), store.len()), (0, 20_000));
+    assert_eq!(store.sweep_at(at(1 << 40)), 20_000);
 }
 
 #[test]
@@ -210,16 +178,7 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
         let taken = measure(|| {
             let store = store.insert(limiter(policy.clone()));
             for key in (0..keys).map(u32::to_le_bytes) {
-                for i in 0..entries {
-                    assert!(
-                        store
-                            .acquire(key)
-                            .at(at((1 << 50) + i))
-                            .now()
-                            .unwrap()
-                            .is_allowed()
-                    );
-                }
+                assert!((0..entries).all(|i| allows(store, key, 1, i)));
             }
         });
         taken.bytes_current as f64 / f64::from(keys)
@@ -227,10 +186,8 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
     let one = taken(100_000, 1);
     let hundred = taken(10_000, 100);
     assert!(one < 150.0, "{one} bytes a key");
-    assert!(
-        (hundred - one) / 99.0 <= 8.5,
-        "{hundred} bytes for a hundred entries, {one} for one"
-    );
+    let each = (hundred - one) / 99.0;
+    assert!(each <= 8.5, "{each} bytes an entry");
 }
 
 /// Returns the bytes of the logs, without an empty store's bytes.
@@ -248,16 +205,7 @@ fn bytes_of(
 fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
     let bytes = bytes_of(&mut None, &policy!("100000/1d"), |limiter| {
         // Spread over a day.
-        for i in 0..100_000 {
-            assert!(
-                limiter
-                    .acquire("key")
-                    .at(at((1 << 50) + 863_999 * i))
-                    .now()
-                    .unwrap()
-                    .is_allowed()
-            );
-        }
+        assert!((0..100_000).all(|i| allows(limiter, "key", 1, 863_999 * i)));
     });
     assert!((800_000..1_100_000).contains(&bytes), "{bytes} bytes");
 }
@@ -276,29 +224,18 @@ fn a_log_with_a_resolution_takes_memory_by_its_cells() {
         let bytes = bytes_of(&mut filled, &policy, |limiter| {
             // Ten acquires in each cell, for two windows. A unit is released up to a cell late.
             for i in 0..20 * cells {
-                let at = at((1 << 50) + i * (window / (10 * cells)));
-                let decision = limiter
-                    .acquire("key")
-                    .cost(max / (10 * cells + 10))
-                    .at(at)
-                    .now()
-                    .unwrap();
-                assert!(decision.is_allowed(), "{text}: {i}");
+                let cost = max / (10 * cells + 10);
+                let micros = i * (window / (10 * cells));
+                assert!(allows(limiter, "key", cost, micros), "{text}: {i}");
             }
         });
         let limiter = filled.unwrap();
-        let used = limiter
-            .status("key")
-            .at(at((1 << 50) + 2 * window))
-            .now()
-            .unwrap()
-            .used();
+        let status = limiter.status("key").at(at(2 * window)).now();
+        let used = status.unwrap().used();
         assert!(used > max / 2, "{text}: {used} are in use");
         let entries = entries(&limiter, "key") as u64;
-        assert!(
-            (cells..=cells + 2).contains(&entries),
-            "{text}: {entries} entries"
-        );
+        let expected = cells..=cells + 2;
+        assert!(expected.contains(&entries), "{text}: {entries} entries");
         assert!((1..=at_most).contains(&bytes), "{text}: {bytes} bytes");
     }
 }
@@ -314,39 +251,25 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
         (policy!("3/1h"), 65_536, 150_000, 500),
     ] {
         let limiter = Limiter::new("test", policy.clone(), MemoryStore::with_max_keys(max_keys));
-        while limiter
-            .acquire("over its limit")
-            .now()
-            .unwrap()
-            .is_allowed()
-        {}
+        let store = limiter.store();
+        while allows_now(&limiter, "over its limit") {}
         for i in 0..fresh {
-            assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().is_allowed());
+            assert!(allows_now(&limiter, i.to_le_bytes()));
             if i % check_every == 0 {
-                assert!(
-                    limiter.store().len() <= max_keys,
-                    "{policy}: {} after key {i}",
-                    limiter.store().len()
-                );
-                let decision = limiter.acquire("over its limit").now().unwrap();
-                assert!(!decision.is_allowed(), "{policy}: freed by fresh key {i}");
+                let len = store.len();
+                assert!(len <= max_keys, "{policy}: {len} after key {i}");
+                let is_freed = allows_now(&limiter, "over its limit");
+                assert!(!is_freed, "{policy}: freed by fresh key {i}");
             }
         }
-        assert!(
-            limiter.store().len() > max_keys / 2,
-            "{policy}: {}",
-            limiter.store().len()
-        );
+        assert!(store.len() > max_keys / 2, "{policy}: {}", store.len());
     }
 }
 
 #[test]
 fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
-    let limiter = Limiter::new(
-        "test",
-        policy!("3/1h").with_counting(Counting::Attempts),
-        MemoryStore::with_max_keys(8),
-    );
+    let attempts = policy!("3/1h").with_counting(Counting::Attempts);
+    let limiter = Limiter::new("test", attempts, MemoryStore::with_max_keys(8));
     let mut key = vec![b'k'; 1 << 20];
     for _ in 0..100 {
         assert!(limiter.acquire("victim").now().is_ok());
@@ -354,43 +277,34 @@ fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
     assert_eq!(entries(&limiter, "victim"), 3);
     for i in 0..200_u8 {
         key[1 << 19] = i;
-        assert!(limiter.acquire(&key[..]).now().unwrap().is_allowed());
+        assert!(allows_now(&limiter, &key[..]));
         assert!(limiter.store().len() <= 8);
     }
-    assert!(!limiter.acquire("victim").now().unwrap().is_allowed());
+    assert!(!allows_now(&limiter, "victim"));
     assert_eq!(limiter.peek(&key[..]).now().unwrap().used(), 1);
 }
 
 #[test]
 fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
     let store = Arc::new(MemoryStore::new());
-    let limiters: Vec<_> = ["search", "login", ""]
-        .map(|name| Limiter::new(name, policy!("3/1h"), Arc::clone(&store)))
-        .into();
-    for key in [
-        "a",
-        "a key of 18 bytes.",
-        "a key that is longer than what fits in a slot",
-    ] {
+    let limiters =
+        ["search", "login", ""].map(|name| Limiter::new(name, policy!("3/1h"), Arc::clone(&store)));
+    let used = |key| {
+        limiters
+            .each_ref()
+            .map(|limiter| limiter.status(key).now().unwrap().used())
+    };
+    let long = "a key that is longer than what fits in a slot";
+    for key in ["a", "a key of 18 bytes.", long] {
         for (i, limiter) in limiters.iter().enumerate() {
             for used in 1..=i as u64 + 1 {
                 assert_eq!(limiter.acquire(key).now().unwrap().used(), used, "{key}");
             }
         }
-        let more = measure(|| {
-            assert!(
-                limiters
-                    .iter()
-                    .all(|limiter| limiter.peek(key).now().is_ok())
-            );
-        });
+        let more = measure(|| assert_eq!(used(key), [1, 2, 3], "{key}"));
         assert_eq!(more.count_total, 0, "{key}");
         assert!(limiters[1].reset(key).now().unwrap());
-        let used: Vec<u64> = limiters
-            .iter()
-            .map(|limiter| limiter.status(key).now().unwrap().used())
-            .collect();
-        assert_eq!(used, [1, 0, 3], "{key}");
+        assert_eq!(used(key), [1, 0, 3], "{key}");
     }
     assert_eq!(store.len(), 6);
     assert_eq!(store.entries(LogKey::new(Name::new(""), "a")), 3);
@@ -408,18 +322,24 @@ fn an_imported_log_decides_as_its_original_does_and_takes_as_many_bytes() {
         ("60/1h~1m, 30/1m", 1, 50, false),
         ("100/1h", 1, 50, true),
     ] {
+        const KEY: &str = "a key of any length and more";
         let policy: Policy = text.parse().unwrap();
+        let acquire = |limiter: &Limiter<MemoryStore>, id: u64, micros: Option<u64>| {
+            let mut acquire = limiter.acquire(KEY).cost(cost);
+            if let Some(micros) = micros {
+                acquire = acquire.at(Timestamp::from_micros(micros).unwrap());
+            }
+            if is_sparse {
+                acquire = acquire.idempotency_key(u128::from(id));
+            }
+            acquire.now().unwrap()
+        };
         let mut filled = None;
         let bytes = bytes_of(&mut filled, &policy, |limiter| {
             for i in 0..calls {
-                let mut acquire = limiter.acquire("a key of any length and more").cost(cost);
-                if is_sparse {
-                    acquire = acquire.idempotency_key(i);
-                }
-                let decision = acquire.now().unwrap();
+                let decision = acquire(limiter, i, None);
                 if is_sparse && i % 3 == 0 {
-                    let receipt = decision.receipt().unwrap();
-                    let refund = limiter.refund("a key of any length and more", receipt);
+                    let refund = limiter.refund(KEY, decision.receipt().unwrap());
                     assert!(refund.now().unwrap().applied());
                 }
             }
@@ -428,16 +348,13 @@ fn an_imported_log_decides_as_its_original_does_and_takes_as_many_bytes() {
         let decision = limiter.acquire("b").cost(cost).now().unwrap();
         let mut copied = None;
         let copied_bytes = bytes_of(&mut copied, &policy, |other| {
-            limiter
-                .store()
-                .export()
-                .for_each(|(name, key, log)| other.store().import(LogKey::new(name, &key), &log));
+            for (name, key, log) in limiter.store().export() {
+                other.store().import(LogKey::new(name, &key), &log);
+            }
         });
         let other = copied.unwrap();
-        assert!(
-            copied_bytes <= bytes + bytes / 4 + 128,
-            "{text}: {copied_bytes} instead of {bytes}"
-        );
+        let most = bytes + bytes / 4 + 128;
+        assert!(copied_bytes <= most, "{text}: {copied_bytes} of {most}");
         let now = decision.at().as_micros();
         for (micros, repeated) in [
             (0, 1),
@@ -446,24 +363,14 @@ fn an_imported_log_decides_as_its_original_does_and_takes_as_many_bytes() {
             (3_599_999_990, 7),
             (1 << 41, 99),
         ] {
-            let acquire = |limiter: &Limiter<MemoryStore>| {
-                let acquire = limiter.acquire("a key of any length and more");
-                let mut acquire = acquire.cost(cost).at(at(now + micros));
-                if is_sparse {
-                    acquire = acquire.idempotency_key(repeated);
-                }
-                format!("{:?}", acquire.now().unwrap())
-            };
-            assert_eq!(acquire(&other), acquire(&limiter), "{text}: {micros}");
+            let [one, other] = [&limiter, &other]
+                .map(|limiter| format!("{:?}", acquire(limiter, repeated, Some(now + micros))));
+            assert_eq!(other, one, "{text}: {micros}");
         }
         if let Some(receipt) = decision.receipt() {
-            let refund = |limiter: &Limiter<MemoryStore>| {
-                limiter.refund("b", receipt).now().unwrap().applied()
-            };
-            assert!(
-                refund(&other) && !refund(&other) && refund(&limiter),
-                "{text}"
-            );
+            let refunds = [&other, &other, &limiter]
+                .map(|limiter| limiter.refund("b", receipt).now().unwrap().applied());
+            assert_eq!(refunds, [true, false, true], "{text}");
         }
     }
 }

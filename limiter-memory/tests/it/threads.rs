@@ -13,11 +13,8 @@ use limiter_memory::MemoryStore;
 fn while_time_runs_no_window_admits_more_than_the_maximum() {
     let max = 50;
     let window = Duration::from_millis(2);
-    let limiter = Limiter::new(
-        "test",
-        Limit::new(max as u64, window).unwrap(),
-        MemoryStore::new(),
-    );
+    let limit = Limit::new(max as u64, window).unwrap();
+    let limiter = Limiter::new("test", limit, MemoryStore::new());
     let mut admitted: Vec<u64> = thread::scope(|scope| {
         let acquire = || {
             let decisions = (0..100_000).map(|_| limiter.acquire("key").now().unwrap());
@@ -26,11 +23,8 @@ fn while_time_runs_no_window_admits_more_than_the_maximum() {
                 .map(|decision| decision.at().as_micros())
                 .collect::<Vec<_>>()
         };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(acquire)).collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().unwrap())
-            .collect()
+        let threads = [(); 4].map(|()| scope.spawn(acquire));
+        threads.map(|thread| thread.join().unwrap()).concat()
     });
     admitted.sort_unstable();
     assert!(admitted.len() > max, "{}", admitted.len());
@@ -47,12 +41,8 @@ fn at(second: u64) -> Timestamp {
 fn a_key_has_one_log_while_others_come_and_go() {
     let limiter = Limiter::new("test", policy!("20/1h"), MemoryStore::new());
     let acquire = |key: &str, second| {
-        limiter
-            .acquire(key)
-            .at(at(second))
-            .now()
-            .unwrap()
-            .is_allowed()
+        let decision = limiter.acquire(key).at(at(second)).now().unwrap();
+        decision.is_allowed()
     };
     // Few keys at first, then enough to move all of them to the other form.
     for (round, keys) in [(0, 1_000), (1, 6_000), (2, 30_000)] {
@@ -68,34 +58,23 @@ fn a_key_has_one_log_while_others_come_and_go() {
             for turn in 0..keys / 100 {
                 let keys = (0..100).map(|i| format!("{round}: goes {turn} {i}"));
                 assert!(keys.clone().all(|key| acquire(&key, 0)));
-                assert!(keys.clone().all(|key| limiter.reset(&key).now().unwrap()));
-                assert!(
-                    keys.clone().all(|key| !limiter.reset(key).now().unwrap()),
-                    "a key had two logs"
-                );
+                let mut reset = |key| limiter.reset::<String>(key).now().unwrap();
+                assert!(keys.clone().all(&mut reset));
+                assert!(!keys.clone().any(&mut reset), "a key had two logs");
             }
         };
         let admitted: usize = thread::scope(|scope| {
             scope.spawn(go);
-            let threads = [0, 1].map(|_| scope.spawn(stay));
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .sum()
+            let threads = [(); 2].map(|()| scope.spawn(stay));
+            threads.map(|thread| thread.join().unwrap()).iter().sum()
         });
-        assert_eq!(
-            admitted,
-            20 * keys,
-            "two threads have asked 15 times each for 20 of every key"
-        );
+        // Two threads have asked 15 times each for 20 of every key.
+        assert_eq!(admitted, 20 * keys);
     }
     assert_eq!(limiter.store().len(), 37_000);
     for key in (0..6_000).map(|i| format!("1: stays {i}")) {
-        assert_eq!(
-            limiter.store().entries(LogKey::new(limiter.name(), &key)),
-            20,
-            "{key}"
-        );
+        let log = LogKey::new(limiter.name(), &key);
+        assert_eq!(limiter.store().entries(log), 20, "{key}");
     }
 }
 
