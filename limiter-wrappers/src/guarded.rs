@@ -150,10 +150,8 @@ impl<S> Guarded<S> {
     /// Returns how many logs were never carried over because there were more than 100,000.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.0
-            .stand_in
-            .local()
-            .map_or(0, |local| local.locked(|carried| carried.dropped))
+        let local = self.0.stand_in.local();
+        local.map_or(0, |local| local.locked(|carried| carried.dropped))
     }
 }
 
@@ -208,8 +206,8 @@ impl<S: WindowStore> Inner<S> {
             Ok(result) => is_response(result),
             // Other errors are the library's, or a refusal: no decision, and no outage.
             Err(error) => {
-                error.is_retryable()
-                    || matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Inconsistent)
+                use ErrorKind::{Corrupt, Inconsistent};
+                error.is_retryable() || matches!(error.kind(), Corrupt | Inconsistent)
             }
         };
         if is_response {
@@ -327,26 +325,16 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        if let Some(facts) = self
-            .0
-            .stand_in
-            .local()
-            .and_then(|local| local.settle(&settlement))
-        {
+        let log = settlement.log;
+        let local = self.0.stand_in.local();
+        if let Some(facts) = local.and_then(|local| local.settle(&settlement)) {
             self.0.start_sweep();
             return Ok(facts);
         }
-        let _watch = self.0.denials.watch(settlement.log);
-        let answer = self
-            .0
-            .call(
-                settlement.log,
-                None,
-                self.0.store.settle(settlement),
-                |_| true,
-            )
-            .await;
-        self.or_stand_in(answer.map_err(about(settlement.log)), |stand_in| {
+        let _watch = self.0.denials.watch(log);
+        let settled = self.0.store.settle(settlement);
+        let settled = self.0.call(log, None, settled, |_| true).await;
+        self.or_stand_in(settled.map_err(about(log)), |stand_in| {
             stand_in.settle(&settlement)
         })
     }
@@ -360,10 +348,9 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         }
         let _watch = self.0.denials.watch(log);
         let _forget = self.0.blocks.forget(log);
-        self.0
-            .call(log, None, self.0.store.reset(log), |_| true)
-            .await
-            .map_err(about(log))
+        let reset = self.0.store.reset(log);
+        let reset = self.0.call(log, None, reset, |_| true).await;
+        reset.map_err(about(log))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
@@ -405,26 +392,21 @@ async fn within<T>(
     // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
     if Handle::try_current().is_err() {
         let text = "an asynchronous store's timeout needs a tokio runtime";
-        return call
-            .now_or_never()
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
+        let error = || Err(Error::new(ErrorKind::Configuration, text));
+        return call.now_or_never().unwrap_or_else(error);
     }
+    let text = "the store did not respond in time";
+    let late = |_| Err(Error::new(ErrorKind::Timeout, text));
     tokio::time::timeout(timeout, call)
         .await
-        .unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                "the store did not respond in time",
-            ))
-        })
+        .unwrap_or_else(late)
 }
 
 /// Returns the facts of a single operation.
 fn only(results: Option<JointFacts>) -> Result<Facts, Error> {
     let none = || Error::new(ErrorKind::Inconsistent, "the store returned no facts");
-    results
-        .and_then(|mut results| results.pop())
-        .ok_or_else(none)?
+    let first = results.and_then(|mut results| results.pop());
+    first.ok_or_else(none)?
 }
 
 /// Adds the log to an error that names none.
@@ -447,18 +429,11 @@ impl<S> Clone for Guarded<S> {
 impl<S: fmt::Debug> fmt::Debug for Guarded<S> {
     /// Prints no keys, and takes no lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            store,
-            timeout,
-            nodes,
-            stand_in,
-            ..
-        } = &*self.0;
         let mut out = f.debug_struct("Guarded");
-        out.field("store", store)
-            .field("timeout", timeout)
-            .field("nodes", nodes)
-            .field("stand_in", stand_in);
-        out.finish_non_exhaustive()
+        out.field("store", &self.0.store)
+            .field("timeout", &self.0.timeout)
+            .field("nodes", &self.0.nodes)
+            .field("stand_in", &self.0.stand_in)
+            .finish_non_exhaustive()
     }
 }

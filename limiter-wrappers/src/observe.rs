@@ -34,7 +34,7 @@
 //! `docs/grafana/dashboard.json` in the repository is a Grafana dashboard for these metrics.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -81,35 +81,23 @@ impl<S> ObservedStore<S> {
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
     pub fn new(store: S, name: impl Into<Name>) -> Self {
-        describe_counter!(
-            "limiter_decisions_total",
-            Unit::Count,
-            "Decisions, by deciding limit and outcome."
-        );
-        let near_limit = "Admitted acquires that left at most a fifth of their limit.";
-        describe_counter!("limiter_near_limit_total", Unit::Count, near_limit);
-        describe_counter!(
-            "limiter_clock_behind_total",
-            Unit::Count,
-            "Decisions while the store's clock was over a second behind the log's newest entry."
-        );
-        describe_histogram!(
-            "limiter_store_duration_seconds",
-            Unit::Seconds,
-            "Duration of store operations."
-        );
-        describe_counter!(
-            "limiter_store_errors_total",
-            Unit::Count,
-            "Failed operations, by kind of error."
-        );
-        let (durations, decisions) = Default::default();
+        let text = "Decisions, by deciding limit and outcome.";
+        describe_counter!("limiter_decisions_total", Unit::Count, text);
+        let text = "Admitted acquires that left at most a fifth of their limit.";
+        describe_counter!("limiter_near_limit_total", Unit::Count, text);
+        let text =
+            "Decisions while the store's clock was over a second behind the log's newest entry.";
+        describe_counter!("limiter_clock_behind_total", Unit::Count, text);
+        let text = "Duration of store operations.";
+        describe_histogram!("limiter_store_duration_seconds", Unit::Seconds, text);
+        let text = "Failed operations, by kind of error.";
+        describe_counter!("limiter_store_errors_total", Unit::Count, text);
         Self {
             store,
             name: name.into(),
             by_limiter: true,
-            durations,
-            decisions,
+            durations: Series::default(),
+            decisions: Series::default(),
         }
     }
 
@@ -151,14 +139,10 @@ impl<S> ObservedStore<S> {
     fn note_facts(&self, op: &Op<'_>, facts: Result<&Facts, &Error>, began: Instant) {
         match facts {
             // The limiter also verifies the facts, and returns this error.
-            Ok(facts) => self.note(
-                op,
-                facts
-                    .verify(op)
-                    .map(|()| decide(op, facts.clone()))
-                    .as_ref(),
-                began,
-            ),
+            Ok(facts) => {
+                let decision = facts.verify(op).map(|()| decide(op, facts.clone()));
+                self.note(op, decision.as_ref(), began);
+            }
             Err(error) => self.note(op, Err(error), began),
         }
     }
@@ -193,20 +177,14 @@ impl<S> ObservedStore<S> {
             let labels = labels(Some(error.kind().as_str()));
             counter!("limiter_store_errors_total", labels).increment(1);
         }
-        let durations = self
-            .durations
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let durations = read(&self.durations);
         if let Some(durations) = durations.get(&(limiter, verb)) {
             return durations.record(took);
         }
         drop(durations);
         let duration = histogram!("limiter_store_duration_seconds", labels(None));
         duration.record(took);
-        self.durations
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((limiter, verb), duration);
+        write(&self.durations).insert((limiter, verb), duration);
     }
 
     /// Counts a decision.
@@ -219,23 +197,14 @@ impl<S> ObservedStore<S> {
             decisions.near_limit.increment(u64::from(is_near_limit));
         };
         let key = (op.log.name, op.mode, limit, allowed);
-        let known = self
-            .decisions
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(decisions) = known
-            .get(&key)
-            .into_iter()
-            .flatten()
-            .find(|known| known.policy == *op.policy)
-        {
+        let known = read(&self.decisions);
+        let mut policies = known.get(&key).into_iter().flatten();
+        if let Some(decisions) = policies.find(|known| known.policy == *op.policy) {
             return increment(decisions);
         }
         drop(known);
-        let policy = op
-            .policy
-            .name()
-            .map_or_else(|| op.policy.to_string(), str::to_owned);
+        let name = op.policy.name().map(str::to_owned);
+        let policy = name.unwrap_or_else(|| op.policy.to_string());
         let store = self.name.as_str();
         let limiter = op.log.name.as_str();
         let limit = limit.to_string();
@@ -252,13 +221,17 @@ impl<S> ObservedStore<S> {
             near_limit,
         };
         increment(&decisions);
-        self.decisions
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(key)
-            .or_default()
-            .push(decisions);
+        let mut all = write(&self.decisions);
+        all.entry(key).or_default().push(decisions);
     }
+}
+
+fn read<K, V>(series: &Series<K, V>) -> RwLockReadGuard<'_, HashMap<K, V, RandomState>> {
+    series.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<K, V>(series: &Series<K, V>) -> RwLockWriteGuard<'_, HashMap<K, V, RandomState>> {
+    series.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the label of a decided operation.
@@ -300,10 +273,9 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
         match &results {
             Ok(results) => {
                 for (joint, facts) in ops.iter().zip(results.iter().flatten()) {
-                    let op = facts
-                        .as_ref()
-                        .map_or(joint.op, |facts| joint.answered_by(facts));
-                    self.note_facts(&op, facts.as_ref(), began);
+                    let facts = facts.as_ref();
+                    let op = facts.map_or(joint.op, |facts| joint.answered_by(facts));
+                    self.note_facts(&op, facts, began);
                 }
             }
             Err(error) => ops
@@ -350,30 +322,22 @@ pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
         describe_gauge!(name, Unit::Count, text);
         let is_so = nodes.iter().any(|(node, is_so)| node.is_none() && *is_so);
         gauge!(name, "store" => store).set(f64::from(u8::from(is_so)));
-        for (node, is_so) in nodes
-            .into_iter()
-            .filter_map(|(node, is_so)| Some((node?, is_so)))
-        {
-            gauge!(name, "store" => store, "node" => node.to_string())
-                .set(f64::from(u8::from(is_so)));
+        for (node, is_so) in nodes {
+            let Some(node) = node else { continue };
+            let gauge = gauge!(name, "store" => store, "node" => node.to_string());
+            gauge.set(f64::from(u8::from(is_so)));
         }
     };
-    nodes(
-        "limiter_outage",
-        "1 during an outage of the store or the node, otherwise 0.",
-        guarded.nodes(),
-    );
+    let text = "1 during an outage of the store or the node, otherwise 0.";
+    nodes("limiter_outage", text, guarded.nodes());
     let text = "1 while the circuit breaker blocks calls to the store or the node, otherwise 0.";
     nodes("limiter_breaker_open", text, guarded.breakers());
     let total = |name, text, total| {
         describe_counter!(name, Unit::Count, text);
         counter!(name, "store" => store).absolute(total);
     };
-    total(
-        "limiter_outages_total",
-        "Outages of the store or its nodes so far.",
-        guarded.outages(),
-    );
+    let text = "Outages of the store or its nodes so far.";
+    total("limiter_outages_total", text, guarded.outages());
     let (from_blocks, by_calls) = guarded.lease_decisions();
     let text = "Acquires under limits with a lease, by where they were decided.";
     describe_counter!("limiter_lease_decisions_total", Unit::Count, text);
@@ -382,10 +346,7 @@ pub fn report<S>(store: impl Into<Name>, guarded: &Guarded<S>) {
     }
     let text = "Logs dropped instead of carried over, because there were too many.";
     total("limiter_carried_dropped_total", text, guarded.dropped());
-    describe_gauge!(
-        "limiter_carried_logs",
-        Unit::Count,
-        "Logs charged during outages and waiting to be carried over."
-    );
+    let text = "Logs charged during outages and waiting to be carried over.";
+    describe_gauge!("limiter_carried_logs", Unit::Count, text);
     gauge!("limiter_carried_logs", "store" => store).set(guarded.carried_logs() as f64);
 }

@@ -35,17 +35,13 @@ pub struct GuardedBuilder<S> {
 impl<S> Guarded<S> {
     /// Returns the options of a store around `store`, with their defaults.
     pub const fn builder(store: S) -> GuardedBuilder<S> {
-        let timeout = Duration::from_millis(300);
-        let cooldown = Duration::from_secs(1);
-        let (failure_threshold, denial_cache_capacity, denial_ttl) =
-            (5, 100_000, Duration::from_secs(1));
         GuardedBuilder {
             store,
-            timeout,
-            failure_threshold,
-            cooldown,
-            denial_cache_capacity,
-            denial_ttl,
+            timeout: Duration::from_millis(300),
+            failure_threshold: 5,
+            cooldown: Duration::from_secs(1),
+            denial_cache_capacity: 100_000,
+            denial_ttl: Duration::from_secs(1),
             system_clock: SystemTime::now,
             seed: None,
         }

@@ -30,6 +30,18 @@ pub(super) struct Cell {
     pub(super) cost: u64,
 }
 
+impl Cell {
+    /// Returns the cell of an entry at `time`, which is from this source.
+    pub(super) fn new(time: Timestamp, source: At, cost: u64) -> Self {
+        Self {
+            oldest: time,
+            newest: time,
+            is_given: source != At::StoreClock,
+            cost,
+        }
+    }
+}
+
 /// A log with cells to send.
 struct CarriedLog {
     id: LogId,
@@ -51,12 +63,8 @@ impl CarriedLog {
         let first = self.first_open();
         let width = (self.retention.window.as_micros() / CELLS).max(1);
         let place = |cell: &Cell| (cell.is_given, cell.newest.as_micros() / width);
-        if let Some(cell) = self
-            .cells
-            .iter_mut()
-            .skip(first)
-            .rfind(|cell| place(cell) == place(&new))
-        {
+        let mut open = self.cells.iter_mut().skip(first);
+        if let Some(cell) = open.rfind(|cell| place(cell) == place(&new)) {
             cell.cost = cell.cost.saturating_add(new.cost).min(MAX_COST);
             (cell.oldest, cell.newest) = (cell.oldest.min(new.oldest), cell.newest.max(new.newest));
         } else {
@@ -71,18 +79,11 @@ impl CarriedLog {
     fn trim(&mut self, clock: Timestamp) {
         let Retention { window, max } = self.retention;
         let newest = self.cells.last().map_or(clock, |cell| cell.newest);
-        let now = |cell: &Cell| {
-            if cell.is_given {
-                newest
-            } else {
-                newest.max(clock)
-            }
+        let has_expired = |cell: &&Cell| {
+            let clock = if cell.is_given { newest } else { clock };
+            !window.counts(cell.newest, newest.max(clock))
         };
-        let expired = self
-            .cells
-            .iter()
-            .take_while(|cell| !window.counts(cell.newest, now(cell)))
-            .count();
+        let expired = self.cells.iter().take_while(has_expired).count();
         if expired > 0 {
             self.frozen = None;
             self.cells.drain(..expired);
@@ -95,8 +96,8 @@ impl CarriedLog {
             is_surplus
         });
         let first = self.first_open();
-        self.cells
-            .drain(first..surplus.map_or(first, |last| first.max(last + 1)));
+        let last = surplus.map_or(first, |last| first.max(last + 1));
+        self.cells.drain(first..last);
     }
 }
 
@@ -157,10 +158,8 @@ impl Carried {
         let all = widest(self.widest.unwrap_or(all), retention);
         self.widest = Some(all);
         let id = id_of(log);
-        let number = *self
-            .numbers
-            .entry(id.clone())
-            .or_insert(self.last_number + 1);
+        let number = self.numbers.entry(id.clone());
+        let number = *number.or_insert(self.last_number + 1);
         self.last_number = self.last_number.max(number);
         let initial = retention.unwrap_or(all);
         let new = || CarriedLog {
@@ -184,31 +183,21 @@ impl Carried {
 
     /// Follows a settlement that the local store has applied at `clock` to an entry of this cost.
     pub(super) fn settle(&mut self, settlement: &Settlement<'_>, before: u64, clock: Timestamp) {
-        let is_given = settlement.at != At::StoreClock;
         match settlement.change {
             Change::Cost(cost) => {
-                let at = settlement.receipt.at();
                 if !self.replace(settlement, before, cost, clock) && cost > before {
+                    let at = settlement.receipt.at();
+                    let mut added = Cell::new(at, settlement.at, cost - before);
                     // Settlements of its neighbours must not find the added cost, because their own cells are sent.
-                    let cell = Cell {
-                        oldest: Timestamp::from_micros_saturating(u64::MAX),
-                        newest: at,
-                        is_given,
-                        cost: cost - before,
-                    };
-                    self.add(settlement.log, None, clock, cell);
+                    added.oldest = Timestamp::MAX;
+                    self.add(settlement.log, None, clock, added);
                 }
             }
             Change::Renew { .. } => {
                 self.replace(settlement, before, 0, clock);
                 let retention = settlement.to_record(before).retention();
-                let cell = Cell {
-                    oldest: clock,
-                    newest: clock,
-                    is_given,
-                    cost: before,
-                };
-                self.add(settlement.log, Some(retention), clock, cell);
+                let renewed = Cell::new(clock, settlement.at, before);
+                self.add(settlement.log, Some(retention), clock, renewed);
             }
         }
     }
@@ -251,11 +240,9 @@ impl Carried {
             self.sweep = None;
             return None;
         }
+        let some = self.logs.range(number..).take(1000);
         Some(
-            self.logs
-                .range(number..)
-                .take(1000)
-                .map(|(number, log)| (*number, log.id.clone()))
+            some.map(|(number, log)| (*number, log.id.clone()))
                 .collect(),
         )
     }
@@ -279,11 +266,8 @@ impl Carried {
     ) -> Option<(EntryId, u64, Policy)> {
         let new_id = self.new_id();
         let log = self.logs.get_mut(&number)?;
-        let cost = log
-            .cells
-            .first()
-            .filter(|first| first.newest == cell.newest)?
-            .cost;
+        let first = log.cells.first();
+        let cost = first.filter(|first| first.newest == cell.newest)?.cost;
         let Retention { window, max } = log.retention;
         let id = *log.frozen.get_or_insert(new_id);
         if !window.counts(at, now) {
@@ -295,11 +279,8 @@ impl Carried {
 
     /// Removes a frozen cell: the primary store holds it.
     pub(super) fn confirm(&mut self, number: u64, id: EntryId) {
-        if let Some(log) = self
-            .logs
-            .get_mut(&number)
-            .filter(|log| log.frozen == Some(id))
-        {
+        let log = self.logs.get_mut(&number);
+        if let Some(log) = log.filter(|log| log.frozen == Some(id)) {
             log.frozen = None;
             log.cells.remove(0);
             self.trim(number, Timestamp::EPOCH);

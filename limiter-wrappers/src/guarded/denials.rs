@@ -19,7 +19,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use foldhash::fast::SeedableRandomState;
 use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome};
-use limiter_core::{Counting, Name, Policy, Timestamp};
+use limiter_core::{Counting, Name, Policy};
 use tokio::time::Instant;
 
 /// Enough that changes of other logs seldom keep a denial from being cached.
@@ -69,10 +69,8 @@ impl Denial {
     }
 
     fn facts(&self, now: Instant) -> Facts {
-        let passed =
-            u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
-        let micros = self.log.clock.as_micros().saturating_add(passed);
-        let clock = Timestamp::from_micros_saturating(micros);
+        let passed = now.duration_since(self.received);
+        let clock = self.log.clock.saturating_add(passed);
         // While the clock is behind the newest entry, the log's time stands still.
         let log = LogFacts {
             now: clock.max(self.log.now),
@@ -115,9 +113,8 @@ impl Denials {
         if !Self::is_cacheable(op) {
             return None;
         }
-        let denial = self
-            .denials
-            .get(&self.hash(op.log).checked_rem(self.max_keys)?)?;
+        let place = self.hash(op.log).checked_rem(self.max_keys)?;
+        let denial = self.denials.get(&place)?;
         let now = Instant::now();
         (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
     }
@@ -168,12 +165,8 @@ impl Watch<'_> {
         }
         let Self { denials, hash, .. } = self;
         let clock = facts.log.clock.as_micros();
-        let used = facts
-            .log
-            .usage
-            .iter()
-            .zip(op.policy.limits())
-            .filter(|(usage, _)| usage.used > 0);
+        let limits = facts.log.usage.iter().zip(op.policy.limits());
+        let used = limits.filter(|(usage, _)| usage.used > 0);
         let expiries =
             used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
         let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(clock)) else {

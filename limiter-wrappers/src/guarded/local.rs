@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::SyncStore;
-use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::store::{Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
 
 use super::carried::{Carried, Cell};
 
@@ -75,12 +75,7 @@ impl Local {
 /// Notes the entry that an operation has appended.
 fn note(carried: &mut Carried, op: &Op<'_>, facts: &Facts) {
     if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
-        let cell = Cell {
-            oldest: at,
-            newest: at,
-            is_given: op.at != At::StoreClock,
-            cost: op.cost,
-        };
+        let cell = Cell::new(at, op.at, op.cost);
         carried.add(op.log, Some(op.retention()), at, cell);
     }
 }

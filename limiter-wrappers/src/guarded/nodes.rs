@@ -106,12 +106,11 @@ impl Out {
 impl Nodes {
     /// 0 failures mean 1.
     pub(super) fn new(threshold: u32, pause: Duration) -> Self {
-        let (in_outage, state) = Default::default();
         Self {
             threshold: threshold.max(1),
             pause,
-            in_outage,
-            state,
+            in_outage: AtomicBool::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -125,10 +124,11 @@ impl Nodes {
 
     /// Returns the nodes that have ever failed, and whether each has an outage for which the predicate holds.
     pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(NodeName, bool)> {
-        self.lock()
-            .nodes
-            .iter()
-            .map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so)))
+        let is_so = |out: &Option<Out>| out.as_ref().is_some_and(&is_so);
+        let state = self.lock();
+        let nodes = state.nodes.iter();
+        nodes
+            .map(|(node, out)| (node.clone(), is_so(out)))
             .collect()
     }
 
@@ -145,12 +145,8 @@ impl Nodes {
         let node = node();
         let now = Instant::now();
         let mut state = self.lock();
-        let Some(out) = state
-            .nodes
-            .get_mut(&node)
-            .and_then(Option::as_mut)
-            .filter(|out| out.is_open())
-        else {
+        let out = state.nodes.get_mut(&node).and_then(Option::as_mut);
+        let Some(out) = out.filter(|out| out.is_open()) else {
             return Ok(());
         };
         if out.probe.is_some_and(|probe| now >= probe) {
@@ -217,13 +213,8 @@ impl Nodes {
         if is_new {
             locked.begun += 1;
             self.in_outage.store(true, Ordering::Release);
-            report(
-                locked,
-                &[Outage::Began {
-                    node: node.as_deref(),
-                    error,
-                }],
-            );
+            let node = node.as_deref();
+            report(locked, &[Outage::Began { node, error }]);
         }
     }
 
@@ -233,11 +224,10 @@ impl Nodes {
             out.answering_since.get_or_insert_with(Instant::now);
             (out.failures, out.probe) = (0, None);
         }
-        let over = locked
-            .nodes
-            .iter_mut()
-            .filter_map(|(node, out)| Some((node.clone(), out.take_if(|out| out.is_over())?)));
-        let over: Vec<_> = over.collect();
+        let end = |(node, out): (&NodeName, &mut Option<Out>)| {
+            Some((node.clone(), out.take_if(|out| out.is_over())?))
+        };
+        let over: Vec<_> = locked.nodes.iter_mut().filter_map(end).collect();
         let in_outage = locked.nodes.values().any(Option::is_some);
         self.in_outage.store(in_outage, Ordering::Release);
         let ended = over.iter().map(|(node, out)| Outage::Ended {

@@ -36,11 +36,10 @@ impl StandIn {
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Option<Vec<Facts>> {
         match self {
             Self::Nothing => None,
-            Self::Open(clock) => Some(Log::apply_all(
-                &mut vec![Log::new(); ops.len()],
-                ops,
-                now(*clock),
-            )),
+            Self::Open(clock) => {
+                let mut logs = vec![Log::new(); ops.len()];
+                Some(Log::apply_all(&mut logs, ops, now(*clock)))
+            }
             Self::Closed(retry_after, clock) => {
                 let now = now(*clock);
                 let look = |joint: &JointOp<'_>| full(&joint.op.to_peek(), *retry_after, now);
@@ -88,13 +87,12 @@ fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
             blocker: oldest,
         }
     });
-    let (outcome, newest) = if op.appends(false) {
-        (empty.outcome, Some(now))
-    } else {
-        (
-            Outcome::Nothing,
-            op.policy.limits().iter().map(oldest).max(),
-        )
+    let (outcome, newest) = match op.appends(false) {
+        true => (empty.outcome, Some(now)),
+        false => {
+            let newest = op.policy.limits().iter().map(oldest).max();
+            (Outcome::Nothing, newest)
+        }
     };
     Some(Facts {
         admitted: false,

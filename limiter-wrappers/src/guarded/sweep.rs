@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use limiter_core::store::{At, LogKey, Op};
+use limiter_core::store::{LogKey, Op};
 use limiter_core::{Error, Policy, Timestamp, WindowStore, policy};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -52,11 +52,8 @@ impl<S: WindowStore> Inner<S> {
             // Where the numbers begin again, no node fails.
             let is_end = logs.is_empty();
             let sends = stream::iter(logs).map(|(number, log)| self.send(local, number, log));
-            if !sends
-                .buffer_unordered(LOGS_AT_A_TIME)
-                .fold(is_end, |any, sent| ready(any | sent))
-                .await
-            {
+            let sends = sends.buffer_unordered(LOGS_AT_A_TIME);
+            if !sends.fold(is_end, |any, sent| ready(any | sent)).await {
                 sleep(PAUSE).await;
             }
         }
@@ -66,12 +63,8 @@ impl<S: WindowStore> Inner<S> {
     async fn send(&self, local: &Local, number: u64, (name, key): LogId) -> bool {
         let log = LogKey { name, key: &key };
         let node = self.store.node(log);
-        if local.locked(|carried| {
-            carried
-                .paused
-                .get(&node)
-                .is_some_and(|until| *until > Instant::now())
-        }) {
+        let paused = local.locked(|carried| carried.paused.get(&node).copied());
+        if paused.is_some_and(|until| until > Instant::now()) {
             return false;
         }
         loop {
@@ -99,27 +92,19 @@ impl<S: WindowStore> Inner<S> {
             return Ok(false);
         };
         let mut peek = Op::peek(log.key, &CLOCK).with_name(log.name);
-        peek.at = if cell.is_given {
-            At::Given(cell.newest)
-        } else {
-            At::StoreClock
-        };
+        if cell.is_given {
+            peek = peek.at(cell.newest);
+        }
         let now = self.ask(peek).await?.log.now;
-        let by_age = now
-            .as_micros()
-            .saturating_sub(clock.micros_since(cell.newest));
-        let at = if cell.is_given {
-            cell.newest
-        } else {
-            Timestamp::from_micros_saturating(by_age)
+        let age = clock.micros_since(cell.newest);
+        let at = match cell.is_given {
+            true => cell.newest,
+            false => Timestamp::from_micros_saturating(now.as_micros().saturating_sub(age)),
         };
-        if let Some((id, cost, policy)) =
-            local.locked(|carried| carried.freeze(number, cell, at, now))
-        {
-            let record = Op::record(log.key, &policy)
-                .with_name(log.name)
-                .with_cost(cost);
-            self.ask(record.with_id(id).at(at)).await?;
+        let frozen = local.locked(|carried| carried.freeze(number, cell, at, now));
+        if let Some((id, cost, policy)) = frozen {
+            let record = Op::record(log.key, &policy).with_name(log.name);
+            self.ask(record.with_cost(cost).with_id(id).at(at)).await?;
             local.locked(|carried| carried.confirm(number, id));
         }
         Ok(true)
