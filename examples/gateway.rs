@@ -116,10 +116,9 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     .settle_in_handler()?;
     let chat_layer = LimitLayer::new([chat], failure());
 
+    let customers = limits.customers.into_iter();
     let gateway = Arc::new(Gateway {
-        customers: limits
-            .customers
-            .into_iter()
+        customers: customers
             .map(|(key, policy)| (key, Arc::new(policy)))
             .collect(),
         tokens,
@@ -142,10 +141,8 @@ async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let key = request
-        .headers()
-        .get("x-api-key")
-        .and_then(|key| key.to_str().ok());
+    let key = request.headers().get("x-api-key");
+    let key = key.and_then(|key| key.to_str().ok());
     let Some((key, policy)) = key.and_then(|key| gateway.customers.get_key_value(key)) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
@@ -176,16 +173,12 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
 
 /// Stands in for a language model: it repeats the prompt, a word each 50 ms.
 fn model(prompt: &str) -> impl Stream<Item = String> + use<> {
-    let words: Vec<String> = prompt
-        .split_whitespace()
-        .map(|word| format!("{word} "))
-        .collect();
-    stream::iter(words)
-        .take(LONGEST as usize)
-        .then(async |word| {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            word
-        })
+    let words = prompt.split_whitespace().take(LONGEST as usize);
+    let words: Vec<String> = words.map(|word| format!("{word} ")).collect();
+    stream::iter(words).then(async |word| {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        word
+    })
 }
 
 async fn embed(
@@ -196,14 +189,9 @@ async fn embed(
 ) -> Result<String, Rejection> {
     let tokens = text.split_whitespace().count().max(1) as u64;
     // The model comes last: a customer without tokens never charges it.
+    let own = gateway.tokens.acquire(&customer.key);
     let both = AllOf::new()
-        .with(
-            gateway
-                .tokens
-                .acquire(&customer.key)
-                .policy(&customer.policy)
-                .cost(tokens),
-        )
+        .with(own.policy(&customer.policy).cost(tokens))
         .with(gateway.models.acquire(&model).cost(tokens))
         .await?;
     if both.is_denied() {
@@ -219,11 +207,9 @@ async fn image(
     Path(subject): Path<String>,
 ) -> Result<(StatusCode, &'static str), Rejection> {
     let acquire = gateway.images.acquire(&customer.key).permit();
-    let permit = acquire
-        .within(Duration::from_secs(2))
-        .await?
-        .into_result()
-        .map_err(|denied| Rejection::denied(&gateway.images, &denied))?;
+    let decision = acquire.within(Duration::from_secs(2)).await?;
+    let denied = |denied| Rejection::denied(&gateway.images, &denied);
+    let permit = decision.into_result().map_err(denied)?;
     if subject != "nothing" {
         return Ok((StatusCode::OK, "an image\n"));
     }
@@ -235,13 +221,8 @@ async fn usage(
     State(gateway): State<Arc<Gateway>>,
     Extension(customer): Extension<Customer>,
 ) -> Result<Json<Status>, Rejection> {
-    Ok(Json(
-        gateway
-            .tokens
-            .status(&customer.key)
-            .policy(&customer.policy)
-            .await?,
-    ))
+    let status = gateway.tokens.status(&customer.key);
+    Ok(Json(status.policy(&customer.policy).await?))
 }
 
 async fn login(password: String) -> (StatusCode, &'static str) {
@@ -258,9 +239,8 @@ async fn open(url: &str) -> Result<SharedStore, Error> {
         return Ok(Arc::new(MemoryStore::new()));
     }
     let redis = RedisStore::connect(url).await?;
-    Ok(Arc::new(
-        Guarded::builder(redis).fallback(MemoryStore::new()),
-    ))
+    let guarded = Guarded::builder(redis).fallback(MemoryStore::new());
+    Ok(Arc::new(guarded))
 }
 
 fn parsed(text: &str, store: &SharedStore) -> Result<Router> {
@@ -273,11 +253,8 @@ async fn reload(file: String, store: SharedStore, current: watch::Sender<Router>
     loop {
         let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
         if seen.as_ref() != Some(&text) {
-            match text
-                .clone()
-                .map_err(Into::into)
-                .and_then(|text| parsed(&text, &store))
-            {
+            let routes = text.clone().map_err(Into::into);
+            match routes.and_then(|text| parsed(&text, &store)) {
                 Ok(routes) => drop(current.send(routes)),
                 Err(error) => eprintln!("{file}: {error}. The limits stay as they are"),
             }
@@ -304,14 +281,11 @@ async fn main() -> Result<()> {
         tokio::spawn(reload(file, store, sender));
     }
     let app = service(current);
-    let listener =
-        tokio::net::TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:8080")).await?;
+    let address = address.as_deref().unwrap_or("127.0.0.1:8080");
+    let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    Ok(axum::serve(
-        listener,
-        app.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .await?)
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    Ok(axum::serve(listener, app).await?)
 }
 
 #[cfg(test)]
@@ -338,19 +312,14 @@ mod tests {
     async fn ask(gateway: &Router, request: &str, key: &str, body: &'static str) -> Response {
         let (method, path) = request.split_once(' ').unwrap();
         let client = SocketAddr::from(([203, 0, 113, 7], 4711));
-        let name = if path == "/login" {
-            "x-account"
-        } else {
-            "x-api-key"
+        let name = match path {
+            "/login" => "x-account",
+            _ => "x-api-key",
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(name, key);
-        let request = request
-            .extension(ConnectInfo(client))
-            .body(Body::from(body));
-        gateway.clone().oneshot(request.unwrap()).await.unwrap()
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(name, key).extension(ConnectInfo(client));
+        let request = request.body(Body::from(body)).unwrap();
+        gateway.clone().oneshot(request).await.unwrap()
     }
 
     async fn status(gateway: &Router, request: &str, key: &str, body: &'static str) -> u16 {
@@ -412,10 +381,8 @@ mod tests {
         let violated = r#""violated-policies":["tokens-1h"]"#;
         assert!(text(denied).await.contains(violated));
         // Another policy, and nobody's key.
-        assert_eq!(
-            [chat("k9").await.status(), chat("k8").await.status()],
-            [200, 401]
-        );
+        assert_eq!(chat("k9").await.status(), 200);
+        assert_eq!(chat("k8").await.status(), 401);
     }
 
     #[tokio::test]
@@ -430,14 +397,11 @@ mod tests {
         let violated = r#""violated-policies":["models"]"#;
         assert!(text(denied).await.contains(violated));
         let too_long = "1 2 3 4 5 6 7 8";
-        assert_eq!(
-            status(&gateway, "POST /embed/small", "k7", too_long).await,
-            413
-        );
-        assert_eq!(
-            [used(&gateway, "k7").await, used(&gateway, "k9").await],
-            [3, 3]
-        );
+        let refused = status(&gateway, "POST /embed/small", "k7", too_long).await;
+        assert_eq!(refused, 413);
+        for key in ["k7", "k9"] {
+            assert_eq!(used(&gateway, key).await, 3);
+        }
     }
 
     #[tokio::test]
