@@ -1,19 +1,15 @@
 //! The library that the program `limiter` runs.
 //!
-//! Each command has a module: [`replay`], [`generate`] and, with the feature `stores`, `key` and `load`. [`trace`]
-//! reads the input files of `replay`.
+//! Each command has a module: [`replay`] and, with the feature `stores`, `key`. [`trace`] reads the input files of `replay`.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod escape;
-pub mod generate;
 mod json;
 #[cfg(feature = "stores")]
 pub mod key;
-#[cfg(feature = "stores")]
-pub mod load;
 pub mod message;
 mod options;
 mod progress;

@@ -6,11 +6,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use limiter_cli::generate::{self, Generate};
 #[cfg(feature = "stores")]
 use limiter_cli::key::{self, Key};
-#[cfg(feature = "stores")]
-use limiter_cli::load::{self, Load};
 use limiter_cli::message::message;
 use limiter_cli::replay::{self, Replay};
 use limiter_cli::trace::Malformed;
@@ -27,21 +24,15 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(Replay),
-    Generate(Generate),
     #[cfg(feature = "stores")]
     Key(Key),
-    #[cfg(feature = "stores")]
-    Load(Load),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Replay(replay) => replay::run(&replay),
-        Command::Generate(generate) => generate::run(&generate),
         #[cfg(feature = "stores")]
         Command::Key(key) => key::run(&key),
-        #[cfg(feature = "stores")]
-        Command::Load(load) => load::run(&load),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Options that several commands share.
+//! Options that commands share.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -10,8 +10,7 @@ use crate::usage_error::UsageError;
 #[derive(Args, Debug)]
 pub(crate) struct PolicyArgs {
     /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). MAX/WINDOW~RESOLUTION merges entries, and units become
-    /// available late, by less than RESOLUTION. MAX/WINDOW+LEASE counts windows longer by LEASE, within which `load --on-outage` decides
-    /// from blocks. Several limits with commas, as in 5/1m,100/1h, or several options, are one policy
+    /// available late, by less than RESOLUTION. MAX/WINDOW+LEASE counts windows longer by LEASE. Several limits with commas, as in 5/1m,100/1h, or several options, are one policy
     #[arg(
         long = "limit",
         value_name = "MAX/WINDOW",

@@ -99,17 +99,6 @@ impl Logs {
         Ok(Self::Redis(Arc::new(store)))
     }
 
-    /// Makes the store ready for the first log: Postgres needs a table.
-    ///
-    /// # Errors
-    /// If the table is missing and cannot be created.
-    pub async fn create(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Redis(_) => Ok(()),
-            Self::Postgres(store) => store.table().create().await.map_err(failed),
-        }
-    }
-
     /// Returns the store for a limiter.
     #[must_use]
     pub fn shared(&self) -> SharedStore {

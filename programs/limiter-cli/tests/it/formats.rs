@@ -138,23 +138,6 @@ fn standard_input_is_the_default() {
     );
 }
 
-#[test]
-fn a_generated_trace_can_be_replayed() {
-    let generate = |seed| {
-        let args = "generate --rows 5000 --keys 50 --rate 1000 --seed";
-        stdout_of(&args.split(' ').chain([seed]).collect::<Vec<_>>(), "")
-    };
-    let trace = generate("7");
-    assert!(trace == generate("7") && trace != generate("8"));
-    let rows = rows(&trace);
-    assert_eq!(rows.len(), 5000);
-    assert!(rows.is_sorted_by_key(|(at, _)| *at));
-    let seconds = (rows[4999].0 - rows[0].0) as f64 / 1e6;
-    assert!((4.0..6.0).contains(&seconds), "{seconds}");
-    let of = |name: &str| rows.iter().filter(|(_, key)| key == name).count();
-    assert!(of("client-1") > 4 * of("client-10") && of("client-10") > 0);
-}
-
 /// Returns the commands of the README that read other formats.
 fn commands() -> Vec<&'static str> {
     let readme = include_str!("../../README.md");

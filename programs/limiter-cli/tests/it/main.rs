@@ -6,8 +6,6 @@ mod formats;
 mod golden;
 #[cfg(feature = "stores")]
 mod keys;
-#[cfg(feature = "stores")]
-mod load;
 mod malformed;
 mod output;
 mod plot;

@@ -117,7 +117,7 @@ fn rows_that_are_too_long_are_malformed() {
 fn a_full_disk_is_reported() {
     let full = || std::fs::File::create("/dev/full").unwrap();
     let replay = format!("replay --limit 3/s {REAL_TRACE}");
-    for args in ["generate", &replay, &format!("{replay} --output jsonl")] {
+    for args in [&replay, &format!("{replay} --output jsonl")] {
         let args: Vec<&str> = args.split(' ').collect();
         let output = command(&args).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
