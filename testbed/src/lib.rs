@@ -20,6 +20,8 @@ mod redis;
 pub mod server;
 mod subject;
 
+use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 pub use certificates::write_certificates;
@@ -36,6 +38,21 @@ pub use subject::{Seen, Subject};
 pub fn alone() -> impl Sized {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asserts a property of each file of a folder, and of its beginnings, as of a file that is still being written.
+pub fn every_input(folder: &Path, property: fn(&[u8])) {
+    let files = fs::read_dir(folder).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 15, "only {} inputs", files.len());
+    for path in files {
+        let input = fs::read(&path).unwrap();
+        println!("{}", path.display());
+        for length in (0..=input.len()).rev().step_by(1 + input.len() / 100) {
+            property(&input[..length]);
+        }
+    }
 }
 
 /// Returns `true` if the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.

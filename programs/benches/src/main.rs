@@ -7,10 +7,10 @@ use service_benches::{SERVICES, service};
 
 fn main() -> Result<()> {
     // For a scenario: the program that serves one response to all requests.
-    if let [_, flag, response] = &env::args().collect::<Vec<_>>()[..]
+    if let [_, flag, file] = &env::args().collect::<Vec<_>>()[..]
         && flag == service::REPEAT
     {
-        return service::repeat(response);
+        return service::repeat(file);
     }
     SERVICES.run()
 }

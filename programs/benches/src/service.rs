@@ -19,7 +19,8 @@ use limiter_benches::turns::{self, Contestant, Run, Turn};
 use limiter_server::proto::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use limiter_server::proto::{RateLimitService, RateLimitServiceServer};
+use limiter_server::proto::{RateLimitServer, RateLimitService, SHOULD_RATE_LIMIT};
+use prost::Message;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -103,12 +104,10 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
         statuses: vec![ok; scenario.descriptors],
         ..RateLimitResponse::default()
     };
-    let repeat = |answer| {
-        Program::start(
-            Command::new(current_exe()?)
-                .arg(REPEAT)
-                .arg(serde_json::to_string(answer)?),
-        )
+    let repeat = |answer: &RateLimitResponse| {
+        let file = tempfile::NamedTempFile::new_in(&folder)?;
+        fs::write(&file, answer.encode_to_vec())?;
+        Program::start(Command::new(current_exe()?).arg(REPEAT).arg(file.path()))
     };
     let servers = [
         (OURS, ours),
@@ -257,12 +256,12 @@ impl Drop for Program {
     }
 }
 
-/// Serves one response in JSON to all requests, until the program is killed.
+/// Serves the response in a file to all requests, until the program is killed.
 ///
 /// # Errors
 /// If the response is none, or no port is free.
-pub fn repeat(answer: &str) -> Result<()> {
-    let service = Repeated(serde_json::from_str(answer)?);
+pub fn repeat(file: &str) -> Result<()> {
+    let service = Repeated(RateLimitResponse::decode(&*fs::read(file)?)?);
     // Without a subscriber, spans are made to be logged.
     tracing::subscriber::set_global_default(NoSubscriber::default())?;
     // Like limiter-server.
@@ -270,8 +269,7 @@ pub fn repeat(answer: &str) -> Result<()> {
         let listener = TcpListener::bind(ANY).await?;
         eprintln!("{READY}{}", listener.local_addr()?);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server =
-            tonic::transport::Server::builder().add_service(RateLimitServiceServer::new(service));
+        let server = tonic::transport::Server::builder().add_service(RateLimitServer::new(service));
         Ok(server.serve_with_incoming(incoming).await?)
     })
 }
@@ -314,14 +312,13 @@ async fn offer(
 }
 
 async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse> {
-    const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
     Ok(grpc
         .unary(
             Request::new(request),
-            PathAndQuery::from_static(PATH),
+            PathAndQuery::from_static(SHOULD_RATE_LIMIT),
             codec,
         )
         .await?

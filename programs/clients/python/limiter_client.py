@@ -27,7 +27,9 @@ import threading
 import time
 import urllib.parse
 import uuid
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+
+Parsed = TypeVar("Parsed")
 
 Descriptor = Union[Mapping[str, str], Sequence[Tuple[str, str]]]
 """The keys and values that rules match, in the order of the rules."""
@@ -105,6 +107,20 @@ class Response:
     def retry_after(self) -> Optional[float]:
         """Seconds until the same request fits. None if it was not denied, or if no wait helps."""
         return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOf:
+    """The response to ``acquire_all``: whether all units were taken, and the response to each call, in their order."""
+
+    allowed: bool
+    calls: Tuple[Response, ...]
+
+    @property
+    def retry_after(self) -> Optional[float]:
+        """Seconds until each call fits by itself. None if none was denied, or if no wait helps."""
+        waits = [call.retry_after for call in self.calls if not call.allowed]
+        return None if not waits or None in waits else max(wait for wait in waits if wait is not None)
 
 
 class Reservation:
@@ -206,6 +222,20 @@ class Limiter:
             raise ValueError(f"wait is {wait}, expected 0 to {MAX_WAIT} seconds")
         return self._call("acquire", descriptor, wait, cost=cost, id=id or uuid.uuid4().hex)
 
+    def acquire_all(self, calls: Sequence[Tuple[Descriptor, int]], *, id: Optional[str] = None) -> AllOf:
+        """Takes units of several descriptors, each with its cost, in one decision: all or none.
+
+        A cost of 0 takes nothing, and denies unless one more unit fits. Settle or refund each call of the response. ``id`` is that of
+        ``acquire``.
+        """
+        asked = [{"descriptor": _pairs(descriptor), "cost": cost} for descriptor, cost in calls]
+
+        def parse(found: Any) -> AllOf:
+            each = zip(found["calls"], calls)
+            return AllOf(found["allowed"], tuple(_parse(call, descriptor) for call, (descriptor, _) in each))
+
+        return self._send("acquire_all", parse, calls=asked, id=id or uuid.uuid4().hex)
+
     def record(self, descriptor: Descriptor, cost: int = 1, *, id: Optional[str] = None) -> Response:
         """Counts units, whether or not they fit. ``allowed`` says whether they did."""
         return self._call("record", descriptor, cost=cost, id=id or uuid.uuid4().hex)
@@ -301,11 +331,13 @@ class Limiter:
             slot._give_back()
 
     def _call(self, op: str, descriptor: Descriptor, wait: float = 0.0, **fields: Any) -> Response:
+        return self._send(op, lambda found: _parse(found, descriptor), wait, descriptor=_pairs(descriptor), **fields)
+
+    def _send(self, op: str, parse: Callable[[Any], Parsed], wait: float = 0.0, **fields: Any) -> Parsed:
         lost = [slot for slot in getattr(self._local, "slots", ()) if slot.lost]
         if lost:
             raise SlotLost(f"the slot of {lost[0].decision.descriptor!r} is lost")
-        pairs = descriptor.items() if isinstance(descriptor, Mapping) else descriptor
-        body: Dict[str, Any] = {"domain": self.domain, "descriptor": [[key, value] for key, value in pairs], **fields}
+        body: Dict[str, Any] = {"domain": self.domain, **fields}
         waited = time.monotonic() + wait
         deadline, pause = waited + self.patience, 0.0
         while True:
@@ -313,7 +345,7 @@ class Limiter:
             if wait:
                 body["wait_ms"] = int(left * 1000)
             try:
-                return self._read(*self._post(op, json.dumps(body).encode(), self.timeout + left), descriptor)
+                return self._read(*self._post(op, json.dumps(body).encode(), self.timeout + left), parse)
             except (Unavailable, OSError, http.client.HTTPException) as error:
                 if time.monotonic() + pause >= deadline:
                     if isinstance(error, Unavailable):
@@ -344,14 +376,11 @@ class Limiter:
             raise
 
     @staticmethod
-    def _read(status: int, body: bytes, descriptor: Descriptor) -> Response:
+    def _read(status: int, body: bytes, parse: Callable[[Any], Parsed]) -> Parsed:
         try:
             found = json.loads(body) if body else {}
             if status == 200:
-                # Later servers may have more fields.
-                known = {name: found[name] for name in _names(Response) if name in found}
-                limits = tuple(LimitUsage(**{name: limit[name] for name in _names(LimitUsage)}) for limit in known["limits"])
-                return Response(**{**known, "limits": limits, "descriptor": descriptor})
+                return parse(found)
             text = f"status {status}: {found.get('error', 'without a reason')}"
         except (AttributeError, KeyError, TypeError, ValueError):
             text = f"status {status} with a body that limiter-server does not send: {body[:100]!r}"
@@ -395,6 +424,18 @@ def _left(end: float) -> float:
     if left <= 0:
         raise TimeoutError("timed out")
     return left
+
+
+def _pairs(descriptor: Descriptor) -> List[List[str]]:
+    pairs = descriptor.items() if isinstance(descriptor, Mapping) else descriptor
+    return [[key, value] for key, value in pairs]
+
+
+def _parse(found: Any, descriptor: Descriptor) -> Response:
+    # Later servers may have more fields.
+    known = {name: found[name] for name in _names(Response) if name in found}
+    limits = tuple(LimitUsage(**{name: limit[name] for name in _names(LimitUsage)}) for limit in known["limits"])
+    return Response(**{**known, "limits": limits, "descriptor": descriptor})
 
 
 def _names(kind: type) -> Tuple[str, ...]:

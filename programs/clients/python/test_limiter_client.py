@@ -26,7 +26,7 @@ descriptors:
   - { key: meter, rate_limit: { policy: "60000/10m, 1000000/30d~1h" } }
   - { key: short, rate_limit: { policy: "20/500ms" } }
   - { key: soon, rate_limit: { policy: "1/300ms" } }
-  - { key: slot, rate_limit: { policy: "2/3s" } }
+  - { key: slot, rate_limit: { policy: "2/2s" } }
   - { key: free, rate_limit: { unlimited: true } }
 """
 
@@ -130,6 +130,20 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(self.used(), 4)
         self.assertEqual((self.limiter.peek(self.user, 16).allowed, self.limiter.peek(self.user, 17).allowed), (True, False))
 
+    def test_several_descriptors_are_one_decision(self) -> None:
+        other, self.proxy.lose = {"user": uuid.uuid4().hex}, 1
+        both = self.limiter.acquire_all([(self.user, 12), (other, 3)])
+        self.assertEqual((both.allowed, both.retry_after, [call.used for call in both.calls]), (True, None, [12, 3]))
+        self.assertTrue(self.limiter.settle(both.calls[0], 5))
+        denied = self.limiter.acquire_all([(other, 1), (self.user, 16)])
+        self.assertEqual((denied.allowed, [call.allowed for call in denied.calls]), (False, [True, False]))
+        self.assertGreater(denied.retry_after, 0)
+        never = self.limiter.acquire_all([(other, 1), (self.user, 21)])
+        self.assertEqual((never.allowed, never.retry_after), (False, None))
+        self.assertEqual((self.used(), self.limiter.status(other).used), (5, 3))
+        self.assertTrue(self.limiter.acquire_all([(self.user, 15), (other, 0)]).allowed)
+        self.assertFalse(self.limiter.acquire_all([(other, 1), (self.user, 0)]).allowed)
+
     def test_a_reservation_charges_what_the_block_says(self) -> None:
         with self.limiter.reserve(self.user, 12) as reservation:
             self.assertEqual(self.used(), 12)
@@ -226,7 +240,7 @@ class ClientTest(unittest.TestCase):
         job = {"slot": self.user["user"]}
         with self.limiter.slot(job) as slot, self.limiter.slot(job):
             self.proxy.lose = 2
-            time.sleep(7)
+            time.sleep(5)
             self.assertFalse(slot.lost)
             with self.assertRaises(Denied), self.limiter.slot(job):
                 self.fail("admitted")

@@ -1,6 +1,7 @@
 //! The keys that were denied lately, for the page.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use lru::LruCache;
 use crate::rules::{Rule, RuleSet};
 
 /// The number of keys that [`DeniedKeys`] keeps.
-pub const KEPT: usize = 1_000;
+pub const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
 
 /// By the address of the rule's counts, which a reload keeps, and the key. Each value holds the counts, so the address stays theirs.
 type Memory = LruCache<(usize, Box<[u8]>), DeniedKey>;
@@ -33,7 +34,7 @@ pub struct DeniedKey {
 
 impl Default for DeniedKeys {
     fn default() -> Self {
-        Self(Mutex::new(Memory::unbounded()))
+        Self(Mutex::new(Memory::new(KEPT)))
     }
 }
 
@@ -55,9 +56,6 @@ impl DeniedKeys {
         let mut memory = self.memory();
         let denied = memory.get_or_insert_mut(id, new);
         (denied.times, denied.last) = (denied.times + 1, now);
-        if memory.len() > KEPT {
-            memory.pop_lru();
-        }
     }
 
     /// Forgets a key, for example because its log was reset.
@@ -78,7 +76,7 @@ impl DeniedKeys {
         removed.iter().for_each(|id| _ = memory.pop(id));
     }
 
-    /// Returns at most `count` of the newest [`KEPT`] keys, newest first.
+    /// Returns at most `count` keys, newest first.
     #[must_use]
     pub fn latest(&self, count: usize) -> Vec<DeniedKey> {
         self.memory()

@@ -16,18 +16,17 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 use tower::{BoxError, Service as _, service_fn};
 
-use crate::http::{MAX_MESSAGE, TOO_MANY};
+use crate::http::TOO_MANY;
 use crate::interface::Interface;
 use crate::occasional::Occasional;
 use crate::proto::{
-    DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+    DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitServer, RateLimitService,
+    SHOULD_RATE_LIMIT,
 };
 use crate::service::{Failure, Service};
 
 /// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
 const CALL: Duration = Duration::from_secs(10);
-/// What the paths of decisions begin with.
-const DECISIONS: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 
 /// The service over gRPC.
 #[derive(Debug)]
@@ -102,8 +101,7 @@ where
         let own = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         own.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let mut decisions =
-        RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
+    let mut decisions = RateLimitServer::new(Grpc::new(service));
     // Older clients ask by the alpha version.
     let mut others = Routes::new(health)
         .add_service(reflection().build_v1()?)
@@ -112,7 +110,7 @@ where
     let undecodable = Interface::undecodable();
     Ok(service_fn(move |request: http::Request<B>| {
         // The router takes a twelfth of a decision's time.
-        let answer = match request.uri().path().starts_with(DECISIONS) {
+        let answer = match request.uri().path() == SHOULD_RATE_LIMIT {
             true => Either::Left(decisions.call(request)),
             false => Either::Right(others.call(request)),
         };

@@ -17,6 +17,7 @@ use http::StatusCode;
 pub(crate) use self::body::{MAX_MESSAGE, Refusal, read, require_json};
 use crate::health::Health;
 use crate::interface::Interface;
+use crate::object::Object;
 use crate::options::Unhealthy;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::Service;
@@ -44,6 +45,7 @@ pub fn routes(service: Arc<Service>, unhealthy_when: &[Unhealthy]) -> Router {
         .route("/healthz", get(healthz))
         .route("/healthcheck", get(healthz));
     routes
+        .route("/v1/acquire_all", post(v1::acquire_all))
         .route("/v1/{op}", post(v1::answer))
         .with_state(Arc::new(shared))
 }
@@ -63,7 +65,7 @@ pub(crate) fn refuse(with_reason: bool) -> Response {
 
 /// Responds to Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
-    let request: RateLimitRequest = read(body).await?;
+    let Object(request): Object<RateLimitRequest> = read(body).await?;
     let answer = http.json.observe(http.service.decide(&request, None)).await;
     let answer =
         answer.map_err(|failure| Refusal::of(failure, StatusCode::INTERNAL_SERVER_ERROR))?;

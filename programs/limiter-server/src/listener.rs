@@ -24,18 +24,22 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutWriter;
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
-pub(crate) use self::bounds::{Bounds, Budgeted, Departure};
-use self::bounds::{Connection, HEAD, Sent};
+use self::bounds::Connection;
+pub(crate) use self::bounds::{Bounds, Watched};
 use crate::options::UNIX;
 use crate::tls::{self, Tls};
 
-/// How long a client may leave sent data unread.
+/// How long a client may leave sent data unread, and how long it may send nothing, which is longer than a call waits. Over HTTP/2, it
+/// answers pings meanwhile.
 const WRITE: Duration = Duration::from_secs(30);
+const READ: Duration = Duration::from_secs(90);
+/// How long a client may take to send the head of a request over HTTP/1.
+const HEAD: Duration = Duration::from_secs(60);
 /// How long accepting pauses after it failed, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long requests in progress may take after the stop.
@@ -108,14 +112,13 @@ pub(crate) struct Listener<S, B> {
     tls: Option<Tls>,
     routes: S,
     refuse: fn(bool) -> Response<B>,
-    is_http2_only: bool,
     /// The age at which a connection is told to end, and how long it may take then.
     age: Option<(Duration, Duration)>,
 }
 
 impl<S, B> Listener<S, B>
 where
-    S: Service<Request<Budgeted>, Response = Response<B>, Error = Infallible, Future: Send>
+    S: Service<Request<Watched>, Response = Response<B>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + Sync
@@ -128,12 +131,13 @@ where
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1()
             .timer(TokioTimer::new())
-            // A client may close its half as soon as it has sent a request.
-            .half_close(true)
+            // hyper's date panics if the clock steps back before 1970.
+            .auto_date_header(false)
             .header_read_timeout(HEAD)
             .max_buf_size(16 << 10);
         http.http2()
             .timer(TokioTimer::new())
+            .auto_date_header(false)
             .max_concurrent_streams(STREAMS)
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)
@@ -147,7 +151,6 @@ where
             tls,
             routes,
             refuse,
-            is_http2_only: false,
             age: None,
         }
     }
@@ -162,13 +165,12 @@ where
     pub(crate) fn http2_only(self) -> Self {
         Self {
             http: self.http.http2_only(),
-            is_http2_only: true,
             ..self
         }
     }
 
     /// Serves until `stop`.
-    pub(crate) async fn serve(self, socket: Socket, bounds: Bounds, stop: CancellationToken) {
+    pub(crate) async fn serve(self, socket: Socket, bounds: Arc<Bounds>, stop: CancellationToken) {
         let listener = Arc::new(self);
         let mut connections = JoinSet::new();
         loop {
@@ -181,7 +183,7 @@ where
                 sleep(PAUSE).await;
                 continue;
             };
-            let Some(connection) = bounds.connect(client).map(Arc::new) else {
+            let Some(connection) = bounds.connect(client) else {
                 continue;
             };
             let listener = Arc::clone(&listener);
@@ -211,13 +213,9 @@ where
         bounds: &Arc<Connection>,
         stop: &CancellationToken,
     ) -> Result<(), BoxError> {
-        let departure = match &stream {
-            _ if self.is_http2_only => None,
-            Either::Left(stream) => Departure::of(stream),
-            Either::Right(stream) => Departure::of(stream),
-        };
-        let mut stream = TimeoutWriter::new(stream);
-        stream.set_timeout(Some(WRITE));
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(WRITE));
+        stream.set_read_timeout(Some(READ));
         let stream = Box::pin(stream);
         let stream = match &self.tls {
             None => Either::Left(stream),
@@ -225,13 +223,10 @@ where
                 bounds.note_refusal(tls::reason(error));
             })?),
         };
-        let service = service_fn(|mut request: Request<Incoming>| {
+        let service = service_fn(|request: Request<Incoming>| {
             let (in_progress, fits) = bounds.begin(&request);
             let is_http1 = request.version() < Version::HTTP_2;
-            if let Some(departure) = departure.as_ref().filter(|_| is_http1) {
-                request.extensions_mut().insert(departure.clone());
-            }
-            let request = request.map(|body| Budgeted::new(body, Arc::clone(&in_progress)));
+            let request = request.map(|body| Watched::request(body, Arc::clone(&in_progress)));
             let answer = fits.then(|| self.routes.clone().call(request));
             let refuse = self.refuse;
             async move {
@@ -243,9 +238,9 @@ where
                 };
                 // A stream's size is unknown, but its messages are small.
                 let size = response.body().size_hint().exact().unwrap_or(0);
-                let fits = in_progress.count(usize::try_from(size).unwrap_or(usize::MAX));
+                let fits = in_progress.take(usize::try_from(size).unwrap_or(usize::MAX));
                 let response = if fits { response } else { refuse() };
-                Ok::<_, Infallible>(Sent::new(response, in_progress))
+                Ok::<_, Infallible>(response.map(|body| Watched::response(body, in_progress)))
             }
         });
         let connection = self.http.serve_connection(TokioIo::new(stream), service);

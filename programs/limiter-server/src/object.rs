@@ -16,6 +16,30 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
+/// Reads an object, or null.
+pub(crate) fn object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let object = Option::<Object<T>>::deserialize(deserializer)?;
+    Ok(object.map(|Object(value)| value))
+}
+
+/// Reads a list of objects; null is an empty one.
+pub(crate) fn objects<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let list = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    Ok(list
+        .into_iter()
+        .flatten()
+        .map(|Object(value)| value)
+        .collect())
+}
+
 struct ObjectVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {

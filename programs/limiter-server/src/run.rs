@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use axum::middleware::map_response;
+use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 use tracing::info;
@@ -20,10 +20,10 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::listener::{Bounds, Listener, Socket};
 use crate::options::{LogFormat, Serve};
-use crate::proto::RateLimitServiceServer;
+use crate::proto::RateLimitServer;
 use crate::rules::RuleSet;
 use crate::service::Service;
-use crate::state::State;
+use crate::state::{State, in_time};
 use crate::store::{Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
@@ -37,7 +37,7 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// The service names of the health check. `ratelimit` is that of Envoy's own service.
 const HEALTH: [&str; 3] = [
     "",
-    <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME,
+    <RateLimitServer<Grpc> as tonic::server::NamedService>::NAME,
     "ratelimit",
 ];
 
@@ -63,7 +63,6 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
-        check_clock(SystemTime::now())?;
         metrics::install(&options.metric_label);
         let store_tls = StoreTls {
             ca: options.store_tls_ca.clone(),
@@ -79,19 +78,8 @@ impl Server {
             options.max_keys,
             options.on_outage,
         )?;
-        let state = options.state.as_deref().map(|file| {
-            let memory = store.memory().context("it needs --store memory")?;
-            Ok::<_, anyhow::Error>((file.to_owned(), Arc::clone(memory)))
-        });
-        let state = match state.transpose().context("--state")? {
-            Some((file, memory)) => {
-                // A disk may hang.
-                let loading = spawn_blocking(move || State::load(&file, memory));
-                let loaded = timeout(LOAD, loading).await;
-                let loaded =
-                    loaded.with_context(|| format!("--state: not read within {LOAD:?}"))?;
-                Some(Arc::new(loaded?.context("--state")?))
-            }
+        let state = match options.state.clone() {
+            Some(file) => Some(load(file, store.memory()).await.context("--state")?),
             None => None,
         };
         let rules = RuleSet::read(&options.config, store.shared(), None)?;
@@ -198,22 +186,18 @@ impl Server {
         while self.listeners.join_next().await.is_some() {}
         self.service.store().flush(FLUSH).await;
         if let Some(state) = self.state {
-            // After the last request. A disk may hang.
-            let saving = spawn_blocking(move || state.save());
-            if timeout(SAVE, saving).await.is_err() {
-                tracing::error!("--state: not saved within {SAVE:?}; the file has the last save");
+            // After the last request.
+            if let Err(error) = in_time(SAVE, move || state.save()).await {
+                tracing::error!("--state: {error}; the file has the last save");
             }
         }
     }
 }
 
-/// Refuses a clock before 1970, with which hyper panics in each response.
-fn check_clock(now: SystemTime) -> anyhow::Result<()> {
-    ensure!(
-        now >= SystemTime::UNIX_EPOCH,
-        "the system's clock is before 1970: set it first"
-    );
-    Ok(())
+async fn load(file: PathBuf, memory: Option<&Arc<MemoryStore>>) -> anyhow::Result<Arc<State>> {
+    let memory = Arc::clone(memory.context("it needs --store memory")?);
+    let loaded = in_time(LOAD, move || State::load(&file, memory)).await?;
+    Ok(Arc::new(loaded?))
 }
 
 /// Reads the token of the admin listener.
@@ -266,17 +250,4 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     }
     server.stop().await;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_before_1970_is_refused() {
-        assert!(check_clock(SystemTime::UNIX_EPOCH).is_ok());
-        let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
-        let error = check_clock(before).unwrap_err().to_string();
-        assert_eq!(error, "the system's clock is before 1970: set it first");
-    }
 }

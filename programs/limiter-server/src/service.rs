@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use limiter_core::request::{Part, joint};
-use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
+use limiter_core::request::{AllOf, JointDecision, Part, joint};
+use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, SharedStore, Status};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
@@ -68,9 +68,35 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::InvalidCost => Self::Invalid(error.to_string()),
+            ErrorKind::NeedsExactLimit => Self::Invalid(format!("id: {error}")),
             _ => Self::Store(error),
         }
     }
+}
+
+/// The decision on a request.
+#[derive(Debug)]
+struct Verdict<'r> {
+    decision: JointDecision<'r, SharedStore>,
+    admitted: bool,
+    /// Whether it has quotas and all are exceeded.
+    spent: bool,
+}
+
+/// The result of one call of [`Service::acquire_all`].
+#[derive(Debug)]
+pub(crate) struct Acquired {
+    /// `None` if no rule matches.
+    pub(crate) rule: Option<Arc<Rule>>,
+    pub(crate) key: KeyBuf,
+    pub(crate) cost: u64,
+    /// Whether the units fit, or need not.
+    pub(crate) allowed: bool,
+    /// Whether they exceed a maximum.
+    pub(crate) never_fits: bool,
+    pub(crate) receipt: Option<Receipt>,
+    /// `None` if nothing counts.
+    pub(crate) status: Option<Status>,
 }
 
 /// The rules, the store, and the counts so far.
@@ -232,10 +258,53 @@ impl Service {
         request: &RateLimitRequest,
         timeout: Option<Duration>,
     ) -> Result<RateLimitResponse, Failure> {
-        check(request)?;
+        check(&request.domain, request.descriptors.len(), "descriptors")?;
         let rules = self.rules.load();
-        let mut claims = self.claims(&rules, request)?;
-        let mut calls = claim::calls(&mut claims);
+        let all = request.descriptors.iter().enumerate();
+        let claims = all.map(|(i, descriptor)| {
+            let claim = Claim::new(&rules, request, descriptor);
+            claim.map_err(|text| format!("descriptors[{i}].{text}"))
+        });
+        let mut claims = self.claims(&rules, &request.domain, claims)?;
+        let calls = claim::calls(&mut claims);
+        let verdict = self.decide_on(&mut claims, calls, timeout).await?;
+        let fields = self.fields.as_ref();
+        Ok(reply::new(&claims, &verdict, fields))
+    }
+
+    /// Acquires units by several rules, of all or of none. A cost of 0 only looks. With an id, a repetition counts once.
+    ///
+    /// # Errors
+    /// As those of [`decide`](Self::decide), and [`Failure::Invalid`] if a rule without an exact limit has an id.
+    ///
+    /// # Cancel safety
+    /// That of [`decide`](Self::decide).
+    pub(crate) async fn acquire_all(
+        &self,
+        domain: &str,
+        calls: &[(Vec<(&str, &str)>, u64)],
+        id: Option<u128>,
+    ) -> Result<(bool, Vec<Acquired>), Failure> {
+        check(domain, calls.len(), "calls")?;
+        let rules = self.rules.load();
+        let claims = (0..).zip(calls).map(|(i, (entries, cost))| {
+            // Two calls on one log are no repetitions.
+            let id = id.map(|id| id.wrapping_add(i).into());
+            Ok(Claim::acquire(rules.find(domain, entries), *cost, id))
+        });
+        let mut claims = self.claims(&rules, domain, claims)?;
+        let calls = claim::calls(&mut claims).refundable();
+        let verdict = self.decide_on(&mut claims, calls, None).await?;
+        Ok((verdict.admitted, reply::acquired(&claims, &verdict)))
+    }
+
+    /// Makes the calls of claims, and counts them.
+    async fn decide_on<'r>(
+        &self,
+        claims: &mut [Claim<'r>],
+        mut calls: AllOf<'r>,
+        timeout: Option<Duration>,
+    ) -> Result<Verdict<'r>, Failure> {
         if let Some(timeout) = timeout.or(self.caller_timeout) {
             calls = calls.timeout(timeout - timeout / 4);
         }
@@ -244,37 +313,35 @@ impl Service {
             // It takes kilobytes.
             Err(calls) => Box::pin(joint::decide(calls)).await,
         };
-        let spent = claim::rule(&mut claims, decision.parts());
-        let admitted = !decision.is_denied() && !claim::refuse(&claims) && !spent;
+        let spent = claim::rule(claims, decision.parts());
+        let admitted = !decision.is_denied() && !claim::refuse(claims) && !spent;
         if let Some(error) = joint::take_errors(&mut decision).into_iter().next() {
             return Err(error.into());
         }
         if !admitted {
             joint::refund(&mut decision).await;
         }
-        self.count_all(&claims, decision.parts(), admitted, spent);
-        let fields = self.fields.as_ref();
-        Ok(reply::new(
-            &claims,
-            decision.parts(),
-            (admitted, spent),
-            fields,
-        ))
+        let verdict = Verdict {
+            decision,
+            admitted,
+            spent,
+        };
+        self.count_all(claims, &verdict);
+        Ok(verdict)
     }
 
-    /// Finds the rules of a request's descriptors.
+    /// Collects the claims of a request, and decides on those that match no rule.
     fn claims<'r>(
         &self,
-        rules: &'r RuleSet,
-        request: &RateLimitRequest,
+        rules: &RuleSet,
+        domain: &str,
+        all: impl Iterator<Item = Result<Claim<'r>, String>>,
     ) -> Result<SmallVec<[Claim<'r>; 4]>, Failure> {
         let mut claims = SmallVec::new();
-        for (i, descriptor) in request.descriptors.iter().enumerate() {
-            let claim = Claim::new(rules, request, descriptor);
-            let mut claim =
-                claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
+        for (i, claim) in all.enumerate() {
+            let mut claim = claim.map_err(Failure::Invalid)?;
             if claim.rule.is_none() {
-                let allowed = self.allows_unmatched(rules, &request.domain);
+                let allowed = self.allows_unmatched(rules, domain);
                 if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
                     claim.refuse();
                 }
@@ -291,23 +358,19 @@ impl Service {
     }
 
     /// Counts the rules of a request. A rule does not count a request that it allows and another rule denies.
-    fn count_all(
-        &self,
-        claims: &[Claim<'_>],
-        parts: &[Part<'_, SharedStore>],
-        admitted: bool,
-        spent: bool,
-    ) {
+    fn count_all(&self, claims: &[Claim<'_>], verdict: &Verdict<'_>) {
         for claim in claims {
             if let Some(rule) = claim.rule {
                 rule.counts.add_hits(claim.hits);
             }
-            let denies = claim.denies(spent);
-            let Some(rule) = claim.rule.filter(|_| denies || claim.over || admitted) else {
+            let denies = claim.denies(verdict.spent);
+            let is_counted = denies || claim.over || verdict.admitted;
+            let Some(rule) = claim.rule.filter(|_| is_counted) else {
                 continue;
             };
             let allowed = !denies && !claim.over;
-            if let Some(status) = claim.part(parts).and_then(Part::status).filter(|_| allowed) {
+            let part = claim.part(verdict.decision.parts());
+            if let Some(status) = part.and_then(Part::status).filter(|_| allowed) {
                 rule.counts.note_usage(status.used(), status.limit().max());
             }
             self.count(
@@ -342,14 +405,12 @@ impl Service {
     }
 }
 
-fn check(request: &RateLimitRequest) -> Result<(), Failure> {
-    let text = match request.descriptors.len() {
-        _ if request.domain.is_empty() => {
-            "domain is empty, expected the name of a domain".to_owned()
-        }
-        0 => "descriptors is empty, expected at least one".to_owned(),
+fn check(domain: &str, len: usize, what: &str) -> Result<(), Failure> {
+    let text = match len {
+        _ if domain.is_empty() => "domain is empty, expected the name of a domain".to_owned(),
+        0 => format!("{what} is empty, expected at least one"),
         1..=MAX_DESCRIPTORS => return Ok(()),
-        many => format!("{many} descriptors, expected at most {MAX_DESCRIPTORS}"),
+        many => format!("{many} {what}, expected at most {MAX_DESCRIPTORS}"),
     };
     Err(Failure::Invalid(text))
 }

@@ -19,6 +19,8 @@ use limiter_core::{Limiter, Name, Timestamp, policy};
 use limiter_memory::MemoryStore;
 use metrics::counter;
 use sha2::{Digest, Sha256};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 const HEAD: &[u8] = b"limiter-server state 2\n";
 /// How far ahead of the clock an entry may be: clocks are corrected by seconds.
@@ -112,7 +114,7 @@ impl State {
         loop {
             tokio::time::sleep(interval).await;
             let state = Arc::clone(&self);
-            let _ = tokio::task::spawn_blocking(move || state.save()).await;
+            let _ = spawn_blocking(move || state.save()).await;
         }
     }
 
@@ -164,6 +166,18 @@ impl State {
             .map(|now| now.at().as_micros().cast_signed() - system);
         ahead.unwrap_or_default()
     }
+}
+
+/// Does something with a disk, which may hang, away from the threads that decide.
+///
+/// # Errors
+/// After this time. The work then goes on.
+pub(crate) async fn in_time<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let done = timeout(limit, spawn_blocking(work)).await;
+    Ok(done.with_context(|| format!("the disk did not respond within {limit:?}"))??)
 }
 
 fn micros(time: SystemTime) -> i64 {
@@ -310,6 +324,29 @@ mod tests {
             assert!((0..10_000_000).contains(&age), "{age} us");
             assert_eq!((log.cost(), log.len()), (5, 1));
         }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_holds_neither_the_start_nor_the_end() {
+        // Loads and saves ask for the time.
+        fn hangs() -> SystemTime {
+            std::thread::sleep(Duration::from_secs(1));
+            SystemTime::now()
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("counts");
+        let store = Arc::new(MemoryStore::new());
+        let state = State::load_with(&file, Arc::clone(&store), hangs).unwrap();
+        let limit = Duration::from_millis(50);
+        let error = in_time(limit, move || state.save()).await.unwrap_err();
+        assert_eq!(error.to_string(), "the disk did not respond within 50ms");
+        // Until that save has ended, the file is in use.
+        while !file.exists() {
+            tokio::time::sleep(limit).await;
+        }
+        tokio::time::sleep(limit).await;
+        let load = move || State::load_with(&file, store, hangs).map(drop);
+        assert!(in_time(limit, load).await.is_err());
     }
 
     #[test]

@@ -103,12 +103,7 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> 
             None => too_large(),
         }
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| {
-        // pbjson's message for a fraction, a sign or an overflow.
-        let unclear = "data did not match any variant of untagged enum Content";
-        let clear = "expected a whole number without a sign or a fraction";
-        Refusal::bad(error.to_string().replace(unclear, clear))
-    })
+    serde_json::from_slice(&bytes).map_err(Refusal::bad)
 }
 
 /// Returns this error's cause of a type.

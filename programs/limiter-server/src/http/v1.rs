@@ -3,21 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
-use limiter_core::{Decision, Error, ErrorKind, IdempotencyKey, KeyBuf, Limiter, Receipt};
+use limiter_core::{
+    Decision, Error, ErrorKind, IdempotencyKey, KeyBuf, LimitStatus, Limiter, Receipt,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json};
-use crate::listener::Departure;
-use crate::object::Object;
+use crate::object::{Object, objects};
 use crate::rules::{Effect, Match};
-use crate::service::{Failure, Service};
+use crate::service::{Acquired, Failure, Service};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -50,7 +51,6 @@ pub(super) enum Op {
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
-    departure: Option<Extension<Departure>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -58,15 +58,8 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let Object(request): Object<ApiRequest> = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
-    let answer = http.v1.observe(make(&http.service, op, &request, receipt));
-    let answer = match departure {
-        // A client that leaves a wait takes no units.
-        Some(Extension(departure)) if request.wait_ms.is_some() => tokio::select! {
-            answer = answer => answer,
-            () = departure.wait() => return Err(Refusal::bad("the client has left during the wait")),
-        },
-        _ => answer.await,
-    };
+    let answer = make(&http.service, op, &request, receipt);
+    let answer = http.v1.observe(answer).await;
     answer
         .map(Json)
         .map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
@@ -115,9 +108,77 @@ impl ApiRequest {
 
     /// Returns the idempotency key. Texts of any length have one.
     fn id(&self) -> Option<IdempotencyKey> {
-        let digest = Sha256::digest(self.id.as_ref()?);
-        Some(u128::from_be_bytes(*digest.first_chunk()?).into())
+        Some(digest(self.id.as_ref()?).into())
     }
+}
+
+fn digest(id: &str) -> u128 {
+    let digest: [u8; 32] = Sha256::digest(id).into();
+    digest
+        .first_chunk()
+        .map_or(0, |first| u128::from_be_bytes(*first))
+}
+
+/// The body of a request about several descriptors.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllRequest {
+    domain: String,
+    #[serde(deserialize_with = "objects")]
+    calls: Vec<AllCall>,
+    id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllCall {
+    descriptor: Vec<(String, String)>,
+    cost: Option<u64>,
+}
+
+/// Answers `POST /v1/acquire_all`: one decision on all descriptors.
+pub(super) async fn acquire_all(
+    State(http): State<Arc<Http>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Refusal> {
+    require_json(&headers)?;
+    let Object(request): Object<AllRequest> = read(body).await?;
+    let calls = request.calls.iter().map(|call| {
+        let entries = call.descriptor.iter();
+        let entries = entries.map(|(key, value)| (&**key, &**value)).collect();
+        (entries, call.cost.unwrap_or(1))
+    });
+    let calls: Vec<_> = calls.collect();
+    let id = request.id.as_deref().map(digest);
+    let answer = http.service.acquire_all(&request.domain, &calls, id);
+    let answer = http.v1.observe(answer).await;
+    let (allowed, acquired) =
+        answer.map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))?;
+    let shown = |call: Acquired| {
+        let mut out = empty(Op::Acquire);
+        out["cost"] = json!(call.cost);
+        if let Some(status) = call.status {
+            set(&mut out, json!(status));
+            let limits = status.limits();
+            let wait = limits.iter().filter_map(LimitStatus::retry_after).max();
+            out["retry_after_us"] = json!(wait.map(|wait| wait.as_micros() as u64));
+        }
+        if let Some(rule) = call.rule {
+            out["rule"] = json!(rule.path);
+            out["key"] = json!(String::from_utf8_lossy(call.key.as_ref()));
+        }
+        out["allowed"] = json!(call.allowed);
+        out["receipt"] = json!(call.receipt.map(receipt::to_text));
+        if call.never_fits {
+            out["error"] = json!(ErrorKind::CostExceedsLimit.as_str());
+        }
+        out
+    };
+    let calls: Vec<_> = acquired.into_iter().map(shown).collect();
+    Ok(Json(
+        json!({ "op": "acquire_all", "allowed": allowed, "calls": calls }),
+    ))
 }
 
 async fn make(
@@ -150,13 +211,7 @@ async fn make(
     out["rule"] = json!(found.rule.path);
     out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
     let answer = ask(service, op, request, receipt, &found).await;
-    set(
-        &mut out,
-        answer.map_err(|error| match error.kind() {
-            ErrorKind::NeedsExactLimit => Failure::Invalid(format!("id: {error}")),
-            _ => error.into(),
-        })?,
-    );
+    set(&mut out, answer?);
     Ok(out)
 }
 

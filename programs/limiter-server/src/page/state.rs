@@ -33,7 +33,7 @@ fn whole(service: &Service, about: About) -> Value {
         .with_overrides()
         .map(|rule| Arc::as_ptr(&rule.counts))
         .collect();
-    let denied = service.denied().latest(KEPT).into_iter();
+    let denied = service.denied().latest(KEPT.get()).into_iter();
     let denied = denied.filter(|denied| current.contains(&Arc::as_ptr(&denied.rule.counts)));
     json!({
         "version": env!("CARGO_PKG_VERSION"),

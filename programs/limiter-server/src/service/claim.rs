@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{Counting, KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::{Counting, IdempotencyKey, KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
-use crate::rules::{Effect, Rule, RuleSet, UNITS};
+use crate::rules::{Effect, Match, Rule, RuleSet, UNITS};
 
 /// The effect of a rule's denial on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub(super) struct Claim<'r> {
     pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
+    id: Option<IdempotencyKey>,
     demand: Demand,
     /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
@@ -93,10 +94,10 @@ impl<'r> Claim<'r> {
         }
         let mut claim = Self::of(rule, key);
         claim.detailed = detailed;
-        claim.hits = match &descriptor.hits_addend {
+        claim.hits = match descriptor.hits_addend {
             Some(hits) => {
-                claim.keeps_charge = hits.value > 0 && rule.is_some_and(|rule| rule.keeps_charges);
-                hits.value
+                claim.keeps_charge = hits > 0 && rule.is_some_and(|rule| rule.keeps_charges);
+                hits
             }
             None => request.hits_addend.max(1).into(),
         };
@@ -116,6 +117,22 @@ impl<'r> Claim<'r> {
         }
         claim.set_cost(claim.hits);
         Ok(claim)
+    }
+
+    /// Returns a claim that only counts if all others admit.
+    pub(super) fn acquire(found: Option<Match<'r>>, cost: u64, id: Option<IdempotencyKey>) -> Self {
+        let (rule, key, detailed) = match found {
+            Some(found) => (Some(found.rule), found.key, found.detailed),
+            None => (None, KeyBuf::default(), None),
+        };
+        let mut claim = Self {
+            detailed,
+            hits: cost,
+            id,
+            ..Self::of(rule, key)
+        };
+        claim.set_cost(cost);
+        claim
     }
 
     /// Returns a claim on one unit.
@@ -139,6 +156,7 @@ impl<'r> Claim<'r> {
             hits: 0,
             keeps_charge: false,
             over: false,
+            id: None,
             demand,
             limiter,
             policy: None,
@@ -190,7 +208,13 @@ impl<'r> Claim<'r> {
             Demand::Units(cost) if refused && !self.keeps_charge => {
                 limiter.peek(&self.key).cost(cost).into()
             }
-            Demand::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
+            Demand::Units(cost) => {
+                let acquire = limiter.acquire(&self.key).cost(cost);
+                match self.id {
+                    Some(id) => acquire.idempotency_key(id).into(),
+                    None => acquire.into(),
+                }
+            }
         };
         if let Some(policy) = &self.policy {
             part = part.policy(policy);

@@ -5,39 +5,66 @@ use std::time::Duration;
 
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::store::LogKey;
-use limiter_core::{Limit, LimitStatus, SharedStore, Status, Window};
+use limiter_core::{Decision, Limit, LimitStatus, SharedStore, Status, Window};
 use limiter_tower::{FieldNames, RateLimitHeaders};
 use pbjson_types::Struct;
 use pbjson_types::value::Kind as Json;
 use smallvec::SmallVec;
 
 use super::claim::{Claim, Class, Demand};
+use super::{Acquired, Verdict};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::rules::{Effect, Rule, UNITS, metadata};
 
-/// Returns the response to a request, which is `admitted`, or not because its quotas are `spent`.
+/// Returns the response to a request.
 pub(super) fn new(
     claims: &[Claim<'_>],
-    parts: &[Part<'_, SharedStore>],
-    (admitted, spent): (bool, bool),
+    verdict: &Verdict<'_>,
     fields: Option<&RateLimitHeaders>,
 ) -> RateLimitResponse {
-    let usages = usages(claims, parts, admitted);
+    let usages = usages(claims, verdict);
     let seen = || claims.iter().zip(&usages);
     RateLimitResponse {
-        overall_code: code(!admitted),
+        overall_code: code(!verdict.admitted),
         statuses: seen()
             .map(|(claim, usage)| status(claim, usage.as_ref()))
             .collect(),
         response_headers_to_add: fields.map_or_else(Vec::new, |fields| {
             let calls = seen().filter(|(claim, _)| claim.class != Class::Shadow);
             let calls = calls.filter_map(|(claim, usage)| {
-                Some((claim.rule?.names()?, claim.part(parts)?, usage.as_ref()?))
+                let part = claim.part(verdict.decision.parts());
+                Some((claim.rule?.names()?, part?, usage.as_ref()?))
             });
-            headers(calls, retry_after(seen(), spent), fields)
+            headers(calls, retry_after(seen(), verdict.spent), fields)
         }),
         dynamic_metadata: dynamic_metadata(claims),
     }
+}
+
+/// Returns the results of acquires, one for each.
+pub(super) fn acquired(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Vec<Acquired> {
+    let one = |(claim, status): (&Claim<'_>, Option<Status>)| {
+        let outcome = claim.part(verdict.decision.parts()).and_then(Part::outcome);
+        let charge = match outcome {
+            Some(PartOutcome::Charged(decision)) => Some(decision),
+            _ => None,
+        };
+        let never_fits = matches!(claim.demand(), Demand::AboveMaximum(_));
+        Acquired {
+            rule: claim.rule.cloned(),
+            key: claim.key.clone(),
+            cost: charge.and_then(Decision::cost).unwrap_or(claim.hits),
+            allowed: !claim.denies(verdict.spent),
+            never_fits,
+            receipt: charge.and_then(Decision::receipt),
+            status: status.filter(|_| !never_fits),
+        }
+    };
+    claims
+        .iter()
+        .zip(usages(claims, verdict))
+        .map(one)
+        .collect()
 }
 
 fn code(over: bool) -> i32 {
@@ -48,9 +75,10 @@ fn code(over: bool) -> i32 {
 type Usages = SmallVec<[Option<Status>; 4]>;
 
 /// Returns the usages once the charges of a denied request are refunded.
-fn usages<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>], admitted: bool) -> Usages {
+fn usages<'p>(claims: &'p [Claim<'_>], verdict: &Verdict<'_>) -> Usages {
+    let parts = verdict.decision.parts();
     let mut usages: Usages = claims.iter().map(|claim| usage(claim, parts)).collect();
-    if admitted {
+    if verdict.admitted {
         return usages;
     }
     let log = |claim: &'p Claim<'_>| {

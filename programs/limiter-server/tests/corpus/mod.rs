@@ -14,7 +14,7 @@ use limiter_server::config::Errors;
 use limiter_server::grpc::Grpc;
 use limiter_server::http::routes;
 use limiter_server::proto::{
-    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer,
+    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServer, SHOULD_RATE_LIMIT,
 };
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
@@ -149,12 +149,11 @@ pub(crate) fn messages(input: &[u8]) {
             (framed, Some(RateLimitRequest::decode(input).is_ok())),
             (input.to_vec(), None),
         ] {
-            let request =
-                Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-                    .header("content-type", "application/grpc")
-                    .body(Body::from(body))
-                    .unwrap();
-            let server = RateLimitServiceServer::new(Grpc::new(Arc::clone(&service)));
+            let request = Request::post(SHOULD_RATE_LIMIT)
+                .header("content-type", "application/grpc")
+                .body(Body::from(body))
+                .unwrap();
+            let server = RateLimitServer::new(Grpc::new(Arc::clone(&service)));
             let answer = server.oneshot(request).await.unwrap();
             // The status of a response with a message is in its trailers.
             let status = answer

@@ -13,7 +13,7 @@ use limiter_server::grpc::Grpc;
 use limiter_server::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
 };
-use limiter_server::proto::{RateLimitService, RateLimitUnit, Unit};
+use limiter_server::proto::{RateLimitService, Unit};
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
@@ -146,12 +146,12 @@ pub(super) fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRe
                 if word == "-" {
                     descriptor.is_negative_hits = true;
                 } else if let Some(hits) = word.strip_prefix('+') {
-                    descriptor.hits_addend = Some(hits.parse::<u64>().unwrap().into());
+                    descriptor.hits_addend = Some(hits.parse().unwrap());
                 } else {
                     let (max, unit) = word.strip_prefix('@').unwrap().split_once('/').unwrap();
                     let unit = unit
                         .parse()
-                        .unwrap_or_else(|_| RateLimitUnit::from_str_name(unit).unwrap().into());
+                        .unwrap_or_else(|_| Unit::from_str_name(unit).unwrap().into());
                     descriptor.limit = Some(RateLimitOverride {
                         requests_per_unit: max.parse().unwrap(),
                         unit,

@@ -20,11 +20,7 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
         let asked = (0..count).map(|_| server.ask("user", "ann"));
         asked.collect::<Vec<u16>>()
     };
-    let reloads = |result: &str| {
-        server.metric(&format!(
-            "limiter_server_config_reloads_total{{result=\"{result}\"}}"
-        ))
-    };
+    let reloads = |result| server.reloads(result);
     let valid = || server.metric("limiter_server_config_valid");
     assert_eq!(
         (statuses(4), valid()),
@@ -59,8 +55,7 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
         (vec![200, 429], Some(2.0))
     );
     // The counts of a rule survive its changes, as its log does.
-    let denied = r#"limiter_server_decisions_total{domain="d",rule="user",outcome="denied"}"#;
-    assert_eq!(server.metric(denied), Some(4.0));
+    assert_eq!(server.decisions("user", "denied"), Some(4.0));
 
     server.signal("HUP");
     until("SIGHUP reloads", || {
@@ -82,14 +77,10 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     let change = |config: &str, number: f64| {
         fs::write(server.config(), config).unwrap();
         until("the change applies", || {
-            let count = server.metric("limiter_server_config_reloads_total{result=\"success\"}");
-            count.filter(|count| *count == number)
+            server.reloads("success").filter(|count| *count == number)
         });
     };
-    let allowed = |rule: &str| {
-        let labels = format!(r#"{{domain="d",rule="{rule}",outcome="allowed"}}"#);
-        server.metric(&format!("limiter_server_decisions_total{labels}"))
-    };
+    let allowed = |rule| server.decisions(rule, "allowed");
     assert_eq!(
         (allowed("user"), allowed("=override")),
         (Some(2.0), Some(1.0))
@@ -167,7 +158,6 @@ fn a_full_disk_costs_log_lines_only() {
         folder,
         [grpc, http, admin],
     );
-    let reloaded = || server.metric("limiter_server_config_reloads_total{result=\"success\"}");
     until("the server serves", || {
         std::net::TcpStream::connect(admin).ok()
     });
@@ -179,7 +169,7 @@ fn a_full_disk_costs_log_lines_only() {
                 .filter(|found| *found == valid)
         });
     }
-    assert_eq!(reloaded(), Some(1.0));
+    assert_eq!(server.reloads("success"), Some(1.0));
 }
 
 #[test]
@@ -233,12 +223,13 @@ fn only_changed_files_of_the_configuration_are_read() {
         .set_len(1 << 30)
         .unwrap();
     let server = Server::start_with(&path, folder, &[]);
-    let reloads = || server.metric("limiter_server_config_reloads_total{result=\"success\"}");
     let before = server.proc("io", "rchar:");
     for reload in 1..4 {
         fs::write(&limits, CONFIG.replace("3 }", &format!("{reload} }}"))).unwrap();
         until("the change applies", || {
-            reloads().filter(|count| *count == f64::from(reload))
+            server
+                .reloads("success")
+                .filter(|count| *count == f64::from(reload))
         });
     }
     let read = server.proc("io", "rchar:") - before;

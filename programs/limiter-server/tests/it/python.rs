@@ -1,6 +1,7 @@
 //! Clients in Python: one for gRPC that shares no code with the server, and the one in `clients/python`.
 
 use std::process::Command;
+use std::thread;
 
 use testbed::server::Server as Redis;
 
@@ -30,7 +31,7 @@ fn a_grpc_client_in_python_is_answered() {
 #[test]
 fn the_client_in_python_survives_its_servers() {
     let redis = Redis::start().unwrap();
-    for store in ["memory", &redis.url()] {
+    let test = |store: &str| {
         let mut tests = Command::new(tools::python());
         tests
             .args(["-B", "-W", "ignore::ResourceWarning", "-m", "unittest"])
@@ -44,5 +45,9 @@ fn the_client_in_python_survives_its_servers() {
             out.status.success() && text.contains("Ran ") && !text.contains("Ran 0 tests"),
             "{store}: {text}"
         );
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| test("memory"));
+        scope.spawn(|| test(&redis.url()));
+    });
 }

@@ -11,6 +11,7 @@ use std::thread;
 use clap::CommandFactory;
 use limiter_server::migration;
 use limiter_server::options::Options;
+use serde_json::json;
 
 use crate::envoy::{Envoy, get};
 use crate::server::{self, Server, exchange, until};
@@ -284,16 +285,23 @@ fn a_gateway_limits_requests_and_tokens_in_one_call() {
         let body = format!(r#"{{"domain":"gateway","descriptor":[["{key}","7"]]}}"#);
         server.post("/v1/status", &body).1["used"].clone()
     };
-    // The tokens of each response, and the status of the request after it.
-    for (tokens, status, requests) in [(0, 200, 1), (600, 200, 2), (600, 429, 2)] {
-        let record =
-            format!(r#"{{"domain":"gateway","descriptor":[["tokens","7"]],"cost":{tokens}}}"#);
-        let (recorded, answer) = server.post("/v1/record", &record);
-        assert_eq!(recorded, 200, "{answer}");
-        assert_eq!(server.post("/json", body).0, status, "{tokens}");
-        assert_eq!(used("requests"), requests, "{tokens}");
+    // The tokens of each response, and what is used after the next request.
+    for (tokens, expected) in [(100, [1, 600]), (250, [2, 700]), (0, [3, 950])] {
+        let answer = server.post("/v1/acquire_all", body).1;
+        assert_eq!(answer["allowed"], true, "{answer}");
+        assert_eq!(
+            ["requests", "tokens"].map(used),
+            expected.map(|used| json!(used))
+        );
+        let receipt = &answer["calls"][1]["receipt"];
+        let settle = json!({ "domain": "gateway", "descriptor": [["tokens", "7"]], "cost": tokens, "receipt": receipt });
+        assert_eq!(
+            server.post("/v1/settle", &settle.to_string()).1["applied"],
+            true
+        );
     }
-    assert_eq!(used("tokens"), 1_000);
+    assert_eq!(server.post("/v1/acquire_all", body).1["allowed"], false);
+    assert_eq!(used("tokens"), json!(350));
 }
 
 #[test]

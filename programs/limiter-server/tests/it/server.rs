@@ -147,6 +147,29 @@ impl Server {
         .1
     }
 
+    /// Returns the status and the text of a health check.
+    pub(crate) fn health(&self) -> (u16, String) {
+        let request = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        http(self.http, request)
+    }
+
+    /// Returns how many requests a rule of the domain `d` has decided on like this.
+    pub(crate) fn decisions(&self, rule: &str, outcome: &str) -> Option<f64> {
+        let labels = format!(r#"{{domain="d",rule="{rule}",outcome="{outcome}"}}"#);
+        self.metric(&format!("limiter_server_decisions_total{labels}"))
+    }
+
+    /// Returns how many reloads had this result.
+    pub(crate) fn reloads(&self, result: &str) -> Option<f64> {
+        let name = "limiter_server_config_reloads_total";
+        self.metric(&format!("{name}{{result=\"{result}\"}}"))
+    }
+
+    /// Waits until a logged line contains `text`.
+    pub(crate) fn until_logged(&self, text: &str) {
+        until(text, || (self.logged(text) > 0).then_some(()));
+    }
+
     /// Returns the value of the first metric whose line begins like this.
     pub(crate) fn metric(&self, start: &str) -> Option<f64> {
         let text = self.admin("/metrics");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use limiter_server::store::{Location, OnOutage, Store, StoreTls};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Postgres, Server as Redis};
+use testbed::write_certificates;
 
 use crate::server::{PATIENCE, Server, until};
 use crate::table::rows;
@@ -64,6 +65,14 @@ fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
     [(); N].map(|()| ask(server, user))
 }
 
+/// Changes a user of Redis.
+fn acl(redis: &Redis, user: &str, rules: &str) {
+    let rules: Vec<_> = rules.split(' ').collect();
+    redis
+        .command::<()>(&[&["ACL", "SETUSER", user], &rules[..]].concat())
+        .unwrap();
+}
+
 fn keys(redis: &Redis) -> i64 {
     redis.command(&["DBSIZE"]).unwrap()
 }
@@ -76,11 +85,7 @@ fn until_away(server: &Server, away: bool) {
         ("OK\n", 1.0)
     };
     until("the store is down, or back", || {
-        let health = crate::server::http(
-            server.http,
-            "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-        );
-        let is_said = health == (200, text.to_owned())
+        let is_said = server.health() == (200, text.to_owned())
             && server.metric("limiter_server_store_up ") == Some(number);
         is_said.then_some(())
     });
@@ -211,18 +216,14 @@ fn a_redis_that_refuses_the_server_is_down() {
         let server = Server::start(CONFIG, &["--store", &redis.url(), "--on-outage", outage]);
         until_away(&server, false);
         assert_eq!(ask(&server, "before"), 200);
-        redis
-            .command::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"])
-            .unwrap();
+        acl(&redis, "default", "-evalsha -eval");
         until_away(&server, true);
         assert_eq!(asked(&server, outage), expected, "{outage}");
         assert!(
             server.metric("limiter_store_errors_total{").is_some(),
             "{outage}"
         );
-        redis
-            .command::<()>(&["ACL", "SETUSER", "default", "+evalsha", "+eval"])
-            .unwrap();
+        acl(&redis, "default", "+evalsha +eval");
         until_away(&server, false);
         redis.command::<()>(&["FLUSHALL"]).unwrap();
         assert_eq!(asked(&server, outage), [200, 200, 200, 429], "{outage}");
@@ -232,9 +233,7 @@ fn a_redis_that_refuses_the_server_is_down() {
 #[test]
 fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     let redis = Redis::start().unwrap();
-    redis
-        .command::<()>(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"])
-        .unwrap();
+    acl(&redis, "app", "on >right ~* +@all");
     let url = |login: &str, database: u8| {
         redis.url().replace("//", &format!("//{login}@")) + &format!("/{database}")
     };
@@ -252,17 +251,13 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     // The password is changed while the server runs, and later the server's again.
     let server = Server::start(CONFIG, &["--store", &url("app:right", 0)]);
     until_away(&server, false);
-    redis
-        .command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">other"])
-        .unwrap();
+    acl(&redis, "app", "resetpass >other");
     redis
         .command::<()>(&["CLIENT", "KILL", "USER", "app"])
         .unwrap();
     until_away(&server, true);
     assert_eq!(asked(&server, "bob"), [200, 200, 200, 429]);
-    redis
-        .command::<()>(&["ACL", "SETUSER", "app", ">right"])
-        .unwrap();
+    acl(&redis, "app", ">right");
     until_away(&server, false);
 }
 
@@ -281,14 +276,11 @@ fn a_refused_refund_is_no_outage() {
         server.post(&format!("/v1/{operation}"), &call.to_string())
     };
     let receipt = &call("acquire", &Value::Null).1["receipt"];
-    redis
-        .command::<()>(&["ACL", "SETUSER", "default", "-zrem"])
-        .unwrap();
+    acl(&redis, "default", "-zrem");
     assert_eq!(call("refund", receipt).0, 503);
     // The log is written after the response.
-    let refused = || server.logged("refused by the store, not an outage: ");
-    until("the refusal is logged", || (refused() > 0).then_some(()));
-    assert_eq!(refused(), 1);
+    server.until_logged("refused by the store, not an outage: ");
+    assert_eq!(server.logged("refused by the store, not an outage: "), 1);
     assert_eq!(server.logged("the store is down"), 0);
     assert_eq!(server.metric("limiter_server_store_up "), Some(1.0));
 }
@@ -314,6 +306,10 @@ fn wrong_options_end_the_program() {
     std::fs::write(&empty, "\n").unwrap();
     let config = config.to_str().unwrap();
     let empty = empty.to_str().unwrap();
+    write_certificates(folder.path());
+    let key = folder.path().join("server.key");
+    let key = key.to_str().unwrap();
+    const TLS: &str = "--tls-cert CONFIG --tls-key CONFIG --tls-client-ca CONFIG --tls-client-name";
     let any = "127.0.0.1:0";
     let listener = TcpListener::bind(any).unwrap();
     let taken = listener.local_addr().unwrap().to_string();
@@ -340,6 +336,11 @@ fn wrong_options_end_the_program() {
         1 --grpc 127.0.0.1:0 --http TAKEN => --http: cannot listen on
         2 --tls-cert CONFIG => --tls-key
         1 --tls-cert CONFIG --tls-key CONFIG => expected a private key
+        1 --tls-cert EMPTY --tls-key KEY => empty: expected certificates in PEM, found none
+        2 TLS *.example.com => expected a host name without wildcards, or an IP address
+        2 TLS spiffe://d/x => expected a host name without wildcards, or an IP address
+        2 TLS a+b => expected a host name without wildcards, or an IP address
+        2 TLS CN=x => expected a host name without wildcards, or an IP address
         1 --admin-token-file EMPTY => expected a token of visible ASCII
         1 --admin-token-file /nowhere => /nowhere: No such file
         1 --config /nowhere => /nowhere: No such file
@@ -354,7 +355,8 @@ fn wrong_options_end_the_program() {
         let (code, args) = given.split_once(' ').unwrap_or((given, ""));
         let config_too = !args.is_empty() && !args.contains("--config");
         let args = if config_too { "--config CONFIG " } else { "" }.to_owned() + args;
-        let args = args.replace("CONFIG", config).replace("EMPTY", empty);
+        let args = args.replace("TLS", TLS).replace("CONFIG", config);
+        let args = args.replace("EMPTY", empty).replace("KEY", key);
         let args = args.replace("TAKEN", &taken);
         let args = args.split_whitespace().map(|arg| arg.replace('+', " "));
         let args: Vec<_> = args.collect();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use testbed::server::Server as Redis;
 
 use crate::server::{Server, http, post, until};
+use crate::table;
 
 const DOC: &str = include_str!("../../docs/v1.md");
 
@@ -258,6 +259,102 @@ fn options_decide_as_their_rows_say() {
 }
 
 #[test]
+fn several_limits_are_one_decision() {
+    let config = "
+domain: d
+descriptors:
+- { key: a, rate_limit: { policy: 5/1h } }
+- { key: b, rate_limit: { policy: 3/1h } }
+- { key: merged, rate_limit: { policy: 9/1d~1h } }
+- { key: tried, shadow_mode: true, rate_limit: { policy: 1/1h } }
+- { key: q, quota_mode: true, rate_limit: { policy: 1/1h } }
+- { key: r, quota_mode: true, rate_limit: { policy: 2/1h } }
+- { key: free, rate_limit: { unlimited: true } }
+- { key: never, rate_limit: { unit: day, requests_per_unit: 0 } }
+";
+    let server = Server::start(config, &[]);
+    let call = |text: &str| {
+        let (key, cost) = text.split_once(' ').unwrap();
+        json!({ "descriptor": [[key, "x"]], "cost": cost.parse::<u64>().unwrap() })
+    };
+    let ask = |calls: &str, id: Value| {
+        let calls: Vec<_> = calls.split(", ").map(call).collect();
+        let body = json!({ "domain": "d", "calls": calls, "id": id });
+        server.post("/v1/acquire_all", &body.to_string())
+    };
+    // Of each call whether it is allowed, the units in use, and whether it has a receipt.
+    for (asked, expected) in table::rows(
+        "
+        a 2, b 1 => true: + 2 receipt, + 1 receipt
+        a 2, b 3 => false: + 2, - 1
+        b 0, a 1 => true: + 1, + 3 receipt
+        b 2, a 0 => true: + 3 receipt, + 3
+        b 0, a 1 => false: - 3, + 3
+        a 6, b 0 => false: - error, - 3
+        a 1, never 1, free 1 => false: + 3, - null, + null
+        a 1, free 1, nobody 1 => true: + 4 receipt, + null, + null
+        merged 2, a 1 => true: + 2, + 5 receipt
+        tried 1, merged 1 => true: + 1 receipt, + 3
+        tried 1, merged 1 => true: + 1, + 4
+        merged 1, a 1 => false: + 4, - 5
+        q 1, r 1 => true: + 1 receipt, + 1 receipt
+        q 1, r 1 => true: + 1, + 2 receipt
+        q 1, r 1, tried 0 => false: - 1, - 2, + 1
+    ",
+    ) {
+        let answer = ask(asked, Value::Null).1;
+        let shown = |call: &Value| {
+            assert_decision("acquire", call);
+            let sign = if call["allowed"] == true { '+' } else { '-' };
+            let receipt = if call["receipt"].is_string() {
+                " receipt"
+            } else {
+                ""
+            };
+            match &call["error"] {
+                Value::Null => format!("{sign} {}{receipt}", call["used"]),
+                _ => format!("{sign} error"),
+            }
+        };
+        let calls: Vec<_> = answer["calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(shown)
+            .collect();
+        assert_eq!(
+            format!("{}: {}", answer["allowed"], calls.join(", ")),
+            expected,
+            "{asked}"
+        );
+        assert_eq!(answer["op"], "acquire_all");
+    }
+    // A repetition counts once, also two calls on one log, and has the same receipts.
+    let body = |op: &str, receipt: &Value| {
+        let body = json!({ "domain": "d", "descriptor": [["a", "x"]], "receipt": receipt });
+        server.post(&format!("/v1/{op}"), &body.to_string()).1
+    };
+    let reset = json!({ "domain": "d", "path": "a", "key": "x" }).to_string();
+    post(server.admin, "/reset", &[("x-limiter-admin", "1")], &reset);
+    let [first, second] = [(); 2].map(|()| ask("a 2, a 2", json!("once")).1["calls"].take());
+    let receipts = |calls: &Value| [0, 1].map(|i| calls[i]["receipt"].clone());
+    assert_eq!(receipts(&first), receipts(&second));
+    assert_eq!(body("refund", &first[1]["receipt"])["used"], 2);
+    for (calls, id, text) in [
+        ("merged 1, a 1", json!("once"), "need an exact limit"),
+        (
+            &*vec!["a 1"; 1_001].join(", "),
+            Value::Null,
+            "1001 calls, expected at most 1000",
+        ),
+    ] {
+        let (status, answer) = ask(calls, id);
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer["error"].as_str().unwrap().contains(text), "{answer}");
+    }
+}
+
+#[test]
 fn an_acquire_waits_and_is_counted() {
     let config = "
 domain: d
@@ -296,10 +393,11 @@ descriptors:
         ("tried", "shadow_denied", 1.0),
         ("never", "denied", 1.0),
     ] {
-        let line = format!(
-            r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#
+        assert_eq!(
+            server.decisions(rule, outcome),
+            Some(count),
+            "{rule} {outcome}"
         );
-        assert_eq!(server.metric(&line), Some(count), "{line}");
     }
     // Hits are costs.
     assert_eq!(
@@ -367,8 +465,7 @@ fn a_client_that_leaves_a_wait_takes_no_unit_and_no_seat() {
     until("the window is over", || {
         (server.post("/v1/status", body).1["used"] == 0).then_some(())
     });
-    let allowed = r#"limiter_server_decisions_total{domain="d",rule="user",outcome="allowed"}"#;
-    assert_eq!(server.metric(allowed), Some(1.0));
+    assert_eq!(server.decisions("user", "allowed"), Some(1.0));
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use tonic::Status;
@@ -13,20 +12,39 @@ use tower::BoxError;
 use super::{BODY, InProgress};
 use crate::http::TOO_MANY;
 
-/// The body of a request. It fails if there is too little memory.
-#[derive(Debug)]
-pub(crate) struct Budgeted {
-    body: Incoming,
-    request: Arc<InProgress>,
+/// A body each part of which passes a function.
+pub(crate) struct Watched<B = Incoming> {
+    body: B,
+    each: Box<dyn FnMut(Bytes) -> Result<Bytes, BoxError> + Send>,
 }
 
-impl Budgeted {
-    pub(in crate::listener) fn new(body: Incoming, request: Arc<InProgress>) -> Self {
-        Self { body, request }
+impl<B> Watched<B> {
+    /// Returns the body of a request. It fails if there is too little memory.
+    pub(in crate::listener) fn request(body: B, request: Arc<InProgress>) -> Self {
+        let each = move |part: Bytes| match request.take(part.len().saturating_mul(BODY)) {
+            true => Ok(part),
+            false => Err(Status::resource_exhausted(TOO_MANY).into()),
+        };
+        let each = Box::new(each);
+        Self { body, each }
+    }
+
+    /// Returns the body of a response, which occupies memory until its client has read it.
+    pub(in crate::listener) fn response(body: B, request: Arc<InProgress>) -> Self {
+        // Until there is a part. A stream may be silent afterwards.
+        let mut unread = Some(request.unread());
+        let each = Box::new(move |data| {
+            Ok(Bytes::from_owner(Part {
+                data,
+                _unread: unread.take().unwrap_or_else(|| request.unread()),
+                _request: Arc::clone(&request),
+            }))
+        });
+        Self { body, each }
     }
 }
 
-impl Body for Budgeted {
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Watched<B> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -35,72 +53,12 @@ impl Body for Budgeted {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let data = frame
-            .as_ref()
-            .and_then(|frame| frame.as_ref().ok()?.data_ref());
-        let len = data.map_or(0, Bytes::len).saturating_mul(BODY);
-        Poll::Ready(match self.request.count(len) {
-            true => frame.map(|frame| frame.map_err(Into::into)),
-            false => Some(Err(Status::resource_exhausted(TOO_MANY).into())),
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of a response, which occupies memory until its client has read it.
-pub(in crate::listener) struct Sent<B> {
-    body: B,
-    request: Arc<InProgress>,
-    /// Until there is data. A stream may be silent afterwards.
-    unread: Option<Arc<()>>,
-}
-
-impl<B: Body> Sent<B> {
-    pub(in crate::listener) fn new(
-        response: Response<B>,
-        request: Arc<InProgress>,
-    ) -> Response<Self> {
-        let unread = Some(request.unread());
-        response.map(|body| Self {
-            body,
-            request,
-            unread,
-        })
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let Self {
-            body,
-            request,
-            unread,
-        } = &mut *self;
-        let part = |data| {
-            let unread = unread.take().unwrap_or_else(|| request.unread());
-            let request = Arc::clone(request);
-            Bytes::from_owner(Part {
-                data,
-                _request: request,
-                _unread: unread,
-            })
-        };
-        Pin::new(body)
-            .poll_frame(context)
-            .map_ok(|frame| frame.map_data(part))
+        Poll::Ready(
+            frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
+                Ok(part) => (self.each)(part).map(Frame::data),
+                Err(trailers) => Ok(trailers),
+            }),
+        )
     }
 
     fn is_end_stream(&self) -> bool {
@@ -115,8 +73,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
 /// A part of a response, which is dropped when the system has taken it.
 struct Part {
     data: Bytes,
-    _request: Arc<InProgress>,
     _unread: Arc<()>,
+    _request: Arc<InProgress>,
 }
 
 impl AsRef<[u8]> for Part {
