@@ -13,6 +13,8 @@ use crate::support::{Hooked, builder, size};
 fn comparable(reply: Result<Value, redis::RedisError>) -> Result<Value, String> {
     let text = |error: redis::RedisError| {
         let text = error.to_string();
+        // Valkey says less than Redis about a script that it does not know.
+        let text = text.replace(" Please use EVAL.", "");
         text.split(" script:").next().unwrap_or_default().to_owned()
     };
     reply.and_then(Value::extract_error).map_err(text)
