@@ -67,6 +67,11 @@ pub(crate) fn send(server: &Server, command: &str) {
     server.command::<()>(words).unwrap();
 }
 
+/// Returns `true` for Redis 6, whose scripts write regardless of `min-replicas-to-write`.
+pub(crate) fn is_redis_6(server: &Server) -> bool {
+    server.info("server").unwrap().contains("redis_version:6.")
+}
+
 /// Returns a port that nobody listens on.
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
