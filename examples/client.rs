@@ -138,13 +138,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use axum::{Router, body::Body, routing::get};
+    use axum::{Router, routing::get};
     use exact_limiter::time::{Clock, WithClock};
     use exact_limiter::{JointDenied, MemoryStore, RedisStore};
     use futures::future::join_all;
-    use http::Request;
-    use hyper_util::client::legacy::Client;
-    use hyper_util::rt::TokioExecutor;
     use limiter_testkit::MockClock;
     use limiter_tower::key::Constant;
     use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
@@ -175,13 +172,10 @@ mod tests {
             let store = Arc::new(WithClock::new(store, clock.clone()));
             processes.push(Outgoing::new(limit.clone(), store));
         }
-        let http = Client::builder(TokioExecutor::new()).build_http::<Body>();
+        let http = reqwest::Client::new();
         let [served, refused] = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let client = async |outgoing: &Outgoing| {
-            let send = || async {
-                let request = Request::get(&url).body(Body::empty())?;
-                Ok(http.request(request).await?)
-            };
+            let send = || async { Ok(http.get(&url).send().await?.into()) };
             match outgoing.call("api", Duration::ZERO, send).await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     served.fetch_add(1, Relaxed);
