@@ -106,7 +106,8 @@ impl Connections {
     ) -> Result<R::Reply, Error> {
         let mut is_repeated = false;
         loop {
-            let (backend, _permit) = self.backend(limit, deadline).await?;
+            // A connection that does not stay is closed before its permit is free.
+            let (_permit, backend) = self.backend(limit, deadline).await?;
             // The caller may be gone, but the next request needs the connection.
             if Instant::now() >= deadline {
                 self.idle().push(backend);
@@ -133,7 +134,7 @@ impl Connections {
         self: &Arc<Self>,
         limit: Duration,
         deadline: Instant,
-    ) -> Result<(Backend, OwnedSemaphorePermit), Error> {
+    ) -> Result<(OwnedSemaphorePermit, Backend), Error> {
         loop {
             let permit = Arc::clone(&self.permits).acquire_owned();
             let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
@@ -141,11 +142,11 @@ impl Connections {
             };
             while let Some(backend) = self.take_idle() {
                 if !backend.client.is_closed() {
-                    return Ok((backend, permit));
+                    return Ok((permit, backend));
                 }
             }
             match self.open(limit).await {
-                Ok(backend) => return Ok((backend, permit)),
+                Ok(backend) => return Ok((permit, backend)),
                 Err(failed) if failed.is_full() && self.others_exist() => {
                     // The server has no room for one more connection: wait for those that exist or are being made.
                     let connections = Arc::clone(self);
@@ -166,7 +167,7 @@ impl Connections {
 
     /// Counts the caller's permit as set aside if there are others that are not.
     fn others_exist(&self) -> bool {
-        let others = self.most - self.permits.available_permits() - 1;
+        let others = (self.most - 1).saturating_sub(self.permits.available_permits());
         let paused = self.paused.fetch_add(1, Ordering::SeqCst);
         let exist = paused < others || !self.idle().is_empty();
         if !exist {
