@@ -1,4 +1,4 @@
-//! The errors of Postgres and of the pool, in the kinds of the contract.
+//! The errors of Postgres, in the kinds of the contract.
 
 use std::error::Error as _;
 
