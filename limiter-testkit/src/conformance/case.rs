@@ -159,14 +159,20 @@ impl Case {
         let mut is_joined = false;
         for (number, mut step) in self.steps.iter().copied().enumerate() {
             after = after.saturating_add(step.after);
-            let mut stays = !is_dropped(number);
+            let mut place = Some(steps.len());
             if let Some(other) = step.refers_to() {
                 match numbers.get(*other).copied().flatten() {
                     Some(new) => *other = new,
-                    None => stays = false,
+                    None => place = None,
                 }
             }
-            numbers.push(stays.then_some(steps.len()));
+            let stays = place.is_some() && !is_dropped(number);
+            numbers.push(match step.verb {
+                _ if stays => place,
+                // What it renewed takes its place.
+                Verb::Renew(issuer) => place.map(|_| issuer),
+                _ => None,
+            });
             // The first step of a call may go, and the others stay.
             is_joined = step.joint.with_previous && is_joined;
             if stays {

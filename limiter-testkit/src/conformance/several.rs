@@ -32,6 +32,10 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     let scripts = run.scripts(script::SEVERAL_FORGETTING);
     run_scripts(run, &scripts, Pace::Millis, 0).await;
     repeat(run, is_joint).await;
+    // A script says more than a random sequence.
+    if !run.mismatches.is_empty() {
+        return;
+    }
     let mut made = |_, runner: &mut TestRunner| strategy::joint_cases(2..=24).new_tree(runner);
     sequences(run, run.suite.sizes.sequences.div_ceil(2), &mut made).await;
     if run.mismatches.is_empty() {

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
+use limiter_core::store::Mode;
 use limiter_core::{Counting, Limit, Policy};
 use proptest::strategy::ValueTree;
 
@@ -124,6 +125,19 @@ fn set_limits(of: &mut Policy, limits: &[Limit]) {
     *of = policy(limits, of.counting() == Counting::Attempts);
 }
 
+/// Returns the limit with another maximum.
+fn with_max(of: &Limit, max: u64) -> Limit {
+    let exact = limit(max, of.stated_window().as_micros());
+    let coarse = of
+        .resolution()
+        .map_or(Ok(exact), |resolution| exact.with_resolution(resolution));
+    let made = coarse.and_then(|limit| {
+        of.lease()
+            .map_or(Ok(limit), |lease| limit.with_lease(lease))
+    });
+    made.unwrap_or(*of)
+}
+
 impl Shrunk for Case {
     fn changes(&self) -> Vec<Change<Self>> {
         let mut changes: Vec<Change<Self>> = Vec::new();
@@ -136,6 +150,20 @@ impl Shrunk for Case {
                     case.policies.get_mut(number).into_iter().for_each(&change);
                 }));
             }
+        }
+        // Together, because a limit of two needs a cost of two, and policies that are alike can replace one another.
+        for most in 1..=3 {
+            changes.push(Box::new(move |case| {
+                for policy in &mut case.policies {
+                    let limits = policy.limits().iter();
+                    let limits = limits.map(|of| with_max(of, of.max().min(most)));
+                    let limits = limits.collect();
+                    set_limits(policy, limits);
+                }
+                for step in &mut case.steps {
+                    step.cost = step.cost.min(most);
+                }
+            }));
         }
         for block in blocks(self.steps.len()) {
             changes.push(Box::new(move |case| {
@@ -194,7 +222,13 @@ fn remove_policy(case: &mut Case, number: usize) {
     }
 }
 
-const STEP_CHANGES: [fn(&mut Step); 12] = [
+const STEP_CHANGES: [fn(&mut Step); 14] = [
+    |step| (step.verb, step.id) = (Verb::Run(Mode::Peek), None),
+    |step| {
+        step.refers_to()
+            .into_iter()
+            .for_each(|issuer| *issuer = issuer.saturating_sub(1))
+    },
     |step| step.cost = step.cost.min(1),
     |step| step.id = None,
     |step| step.after = 0,
