@@ -63,14 +63,9 @@ impl Decision {
         }
         // A denial never reports a wait of 0.
         let wait = self.status.binding().retry_after.max(1);
-        let id_ends = || {
-            Some(
-                Window::from_micros(self.valid_micros)
-                    .ok()?
-                    .micros_left(self.entry.at, self.status.clock),
-            )
-        };
-        let id_ends = self.is_repeated().then(id_ends).flatten();
+        let window = Window::from_micros(self.valid_micros).ok();
+        let id_ends = window.filter(|_| self.is_repeated());
+        let id_ends = id_ends.map(|window| window.micros_left(self.entry.at, self.status.clock));
         Some(Duration::from_micros(wait.max(id_ends.unwrap_or(0))))
     }
 
@@ -341,14 +336,10 @@ fn verdict(
             ..Verdict::default()
         };
     }
-    let blocks =
-        |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
-    let blocking = limits
-        .iter()
-        .zip(usage)
-        .enumerate()
-        .map(|(i, pair)| u8::from(blocks(pair)) << i)
-        .sum();
+    let blocks = |(i, (limit, usage)): (usize, (&Limit, &Usage))| {
+        u8::from(usage.used.saturating_add(op.cost) > limit.max()) << i
+    };
+    let blocking = limits.iter().zip(usage).enumerate().map(blocks).sum();
     Verdict {
         denied: true,
         blocking,

@@ -298,9 +298,9 @@ impl Log {
         let before = self.cost_of(i);
         let most = MAX_COST.saturating_sub(self.cost() - before);
         let change = cost.min(most.max(before)).wrapping_sub(before);
-        self.entries
-            .range_mut(i..)
-            .for_each(|entry| entry.total = entry.total.wrapping_add(change));
+        for entry in self.entries.range_mut(i..) {
+            entry.total = entry.total.wrapping_add(change);
+        }
         if cost == 0 {
             self.entries.remove(i);
         }
@@ -376,8 +376,8 @@ impl Log {
     /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.
     fn forget_ids(&mut self) {
         if self.ids.len() > 2 * self.entries.len() {
-            self.ids
-                .retain(|_, original| position(&self.entries, original.number).is_some());
+            let is_held = |original: &Original| position(&self.entries, original.number).is_some();
+            self.ids.retain(|_, original| is_held(original));
             self.ids.shrink_to(2 * self.entries.len());
         }
     }
@@ -494,11 +494,8 @@ impl Default for Log {
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self
-            .entries
-            .iter()
-            .enumerate()
-            .map(|(i, entry)| (entry.at.as_micros(), self.cost_of(i)));
+        let entries = self.entries.iter().enumerate();
+        let entries = entries.map(|(i, entry)| (entry.at.as_micros(), self.cost_of(i)));
         f.debug_struct("Log")
             .field("entries", &entries.collect::<Vec<_>>())
             .finish_non_exhaustive()

@@ -50,11 +50,8 @@ impl Log {
 
     /// The entries whose age reached `window` after `before`, and until `now`.
     fn crossed(&self, window: Window, before: Timestamp, now: Timestamp) -> Range<usize> {
-        let newer = |from, edge| {
-            gallop(from, self.len(), |i| {
-                self.entries[self.len() - 1 - i].at >= edge
-            })
-        };
+        let from_end = |i| self.entries[self.len() - 1 - i].at;
+        let newer = |from, edge| gallop(from, self.len(), |i| from_end(i) >= edge);
         let younger = newer(0, window.edge(now));
         self.len() - newer(younger, window.edge(before))..self.len() - younger
     }

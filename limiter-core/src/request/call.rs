@@ -33,8 +33,8 @@ impl<S, B> fmt::Debug for Call<'_, S, B> {
         out.field("limiter", &self.limiter.name())
             .field("mode", &self.mode)
             .field("cost", &self.cost)
-            .field("at", &self.at);
-        out.finish_non_exhaustive()
+            .field("at", &self.at)
+            .finish_non_exhaustive()
     }
 }
 

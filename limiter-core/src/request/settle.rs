@@ -1,7 +1,5 @@
 //! The builder for settlements, refunds and renewals.
 
-use std::fmt;
-
 use super::call::Call;
 use crate::error::Error;
 use crate::key::Key;
@@ -22,6 +20,7 @@ use crate::store::{SyncStore, WindowStore};
 /// # Errors
 /// If the store fails, which a synchronous store cannot. A renewal also fails with
 /// [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if every limit has a [resolution](crate::Limit::resolution).
+#[derive(Debug)]
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
     /// The record of the cost, which follows a settlement that comes too late.
@@ -167,14 +166,5 @@ impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Settl
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.settled())
-    }
-}
-
-impl<S, B> fmt::Debug for Settle<'_, S, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settle")
-            .field("call", &self.call)
-            .field("receipt", &self.receipt)
-            .finish_non_exhaustive()
     }
 }

@@ -112,17 +112,11 @@ impl Facts {
         let Some(what) = self.contradiction(op) else {
             return Ok(());
         };
-        let Self {
-            admitted,
-            refundable,
-            outcome,
-            log,
-        } = self;
         let result = format!(
-            "{what}; cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}",
-            op.cost
+            "{what}; cost {}, admitted {}, refundable {}, {:?}",
+            op.cost, self.admitted, self.refundable, self.outcome
         );
-        Err(log.contradiction(op.log, op.policy, &result))
+        Err(self.log.contradiction(op.log, op.policy, &result))
     }
 
     /// Returns what contradicts what.

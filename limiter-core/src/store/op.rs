@@ -148,17 +148,14 @@ impl<'a> Op<'a> {
     #[inline]
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
-        let log = LogKey::new(Name::default(), key);
-        let at = At::StoreClock;
-        let id = None;
         Self {
-            log,
+            log: LogKey::new(Name::default(), key),
             policy,
             limiter_policy: None,
             cost: 1,
             mode,
-            at,
-            id,
+            at: At::StoreClock,
+            id: None,
             hints: Hints::default(),
         }
     }
@@ -286,13 +283,11 @@ impl<'a> Op<'a> {
 
     /// Returns an error if entries have no receipts, because no limit is exact.
     pub(crate) fn check_receipts(&self) -> Result<(), Error> {
-        match self.receipt_window() {
-            Some(_) => Ok(()),
-            None => self
-                .policy
-                .check_receipts()
-                .map_err(|error| error.with_log(self.log)),
+        if self.receipt_window().is_some() {
+            return Ok(());
         }
+        let checked = self.policy.check_receipts();
+        checked.map_err(|error| error.with_log(self.log))
     }
 
     /// Returns `true` if [`checked`](Self::checked) would return the operation unchanged.
@@ -331,13 +326,10 @@ impl<'a> Op<'a> {
         let own = Retention::of(self.policy);
         match self.limiter_policy {
             None => own,
-            Some(policy) => {
-                let other = Retention::of(policy);
-                Retention {
-                    window: own.window.max(other.window),
-                    max: own.max.max(other.max),
-                }
-            }
+            Some(policy) => Retention {
+                window: own.window.max(policy.longest_window()),
+                max: own.max.max(policy.largest_max()),
+            },
         }
     }
 

@@ -250,16 +250,10 @@ impl<S: WindowStore> Part<'_, S> {
     /// Returns when the call is made. A record never denies; it can only fail. One above the maximum cannot be undone.
     pub(super) fn turn(&self) -> impl Ord + use<S> {
         let is_record = self.mode == Mode::Record;
-        let is_acquire = self.mode == Mode::Acquire;
         let call = self.call(false, false);
-        let is_final = call.op().receipt_window().is_none();
+        let is_final = self.mode == Mode::Acquire && call.op().receipt_window().is_none();
         let identity = self.store().identity();
-        (
-            self.is_advisory,
-            is_record,
-            is_acquire && is_final,
-            identity,
-        )
+        (self.is_advisory, is_record, is_final, identity)
     }
 
     /// Returns `true` if a store may make both calls as one.
