@@ -58,13 +58,9 @@ pub(crate) struct Vacancy<'a> {
 
 impl Placement {
     pub(crate) fn new(max_keys: usize) -> Self {
+        let threads = thread::available_parallelism().map_or(4, usize::from);
         let shards = match max_keys {
-            usize::MAX => {
-                thread::available_parallelism()
-                    .map_or(4, usize::from)
-                    .next_power_of_two()
-                    * SHARDS_PER_THREAD
-            }
+            usize::MAX => threads.next_power_of_two() * SHARDS_PER_THREAD,
             _ => (max_keys / KEYS_PER_SHARD + 1).min(MOST_SHARDS),
         };
         let shards = LockArray::new(shards);
@@ -170,13 +166,8 @@ impl Placement {
                 return;
             }
         }
-        eviction::insert(
-            &mut shard,
-            self.rehash(),
-            keyed,
-            &now,
-            self.max_keys_per_shard,
-        );
+        let max_keys = self.max_keys_per_shard;
+        eviction::insert(&mut shard, self.rehash(), keyed, &now, max_keys);
         let close = shard.len() >= self.close_at;
         // A direct slot must not be locked while a shard is.
         drop(shard);
@@ -192,13 +183,8 @@ impl Placement {
             let mut slot = slot.lock();
             if let DirectSlot::Taken(keyed) = mem::replace(&mut *slot, DirectSlot::Closed) {
                 let mut shard = self.shards.of(self.rehash()(&keyed.key)).lock();
-                eviction::insert(
-                    &mut shard,
-                    self.rehash(),
-                    keyed,
-                    || now,
-                    self.max_keys_per_shard,
-                );
+                let max_keys = self.max_keys_per_shard;
+                eviction::insert(&mut shard, self.rehash(), keyed, || now, max_keys);
             }
         }
         self.direct_closed.store(true, Ordering::Release);

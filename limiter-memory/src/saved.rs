@@ -63,10 +63,9 @@ mod tests {
         let now = |i: u64| Timestamp::from_micros_saturating((1 << 50) + i);
         for i in 0..20 {
             let _: Facts = evaluate::apply(&mut log, &Op::record("", &policy), now(i));
-            if let LogForm::Ring(ring) = &mut log
-                && i == 5
-            {
-                ring.header.set_range(u32::MAX - 3, 0);
+            match &mut log {
+                LogForm::Ring(ring) if i == 5 => ring.header.set_range(u32::MAX - 3, 0),
+                _ => {}
             }
         }
         let form = |log: &mut LogForm| {
