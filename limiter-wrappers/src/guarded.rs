@@ -369,7 +369,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
 
     /// Spends blocks and repeats cached denials. A store that decides without waiting is not asked here, so its denials are also cached.
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let spent = self.0.blocks.spend(&op);
+        let spent = self.0.blocks.spend(&op).map(|(facts, _)| facts);
         let facts = spent.or_else(|| self.0.denials.find(&op))?;
         Some(op.checked().map(|op| decide(&op, facts)))
     }

@@ -13,7 +13,6 @@
 //! not taken.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -228,16 +227,11 @@ impl Blocks {
         self.hasher.hash_one((op.log, op.policy.limits()))
     }
 
-    /// Spends an acquire from a block that covers it.
-    pub(super) fn spend(&self, op: &Op<'_>) -> Option<Facts> {
-        Some(self.spend_from(op)?.0)
-    }
-
     /// Spends several acquires, if blocks cover all of them.
     pub(super) fn spend_all(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
         let mut spent = Vec::with_capacity(ops.len());
         for joint in ops {
-            let Some(next) = self.spend_from(&joint.op) else {
+            let Some(next) = self.spend(&joint.op) else {
                 for (joint, (_, request)) in ops.iter().zip(spent) {
                     self.give_back(&joint.op, request);
                 }
@@ -248,8 +242,8 @@ impl Blocks {
         Some(spent.into_iter().map(|(facts, _)| Ok(facts)).collect())
     }
 
-    /// Returns the facts, and the number of the request that brought the block.
-    fn spend_from(&self, op: &Op<'_>) -> Option<(Facts, u64)> {
+    /// Spends an acquire from a block that covers it. Returns the facts, and the number of the request that brought the block.
+    pub(super) fn spend(&self, op: &Op<'_>) -> Option<(Facts, u64)> {
         let lease = lease_of(op).filter(|_| op.is_checked())?;
         let mut slot = self.slot(op.log)?;
         let block = slot.block.as_deref_mut().filter(|block| block.covers(op))?;
@@ -333,10 +327,8 @@ impl Blocks {
 
     /// Returns how many plain acquires with a lease were decided from blocks, and how many by calls.
     pub(super) fn counts(&self) -> (u64, u64) {
-        (
-            self.spent.load(Ordering::Relaxed),
-            self.calls.load(Ordering::Relaxed),
-        )
+        let [spent, calls] = [&self.spent, &self.calls].map(|count| count.load(Ordering::Relaxed));
+        (spent, calls)
     }
 
     /// Returns the units in blocks that can be spent, by the name of the limiter.
@@ -479,14 +471,5 @@ impl ForgetOnDrop<'_> {
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.now();
-    }
-}
-
-impl fmt::Debug for Blocks {
-    /// Neither locks the map nor prints keys.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Blocks")
-            .field("max_keys", &self.max_keys)
-            .finish_non_exhaustive()
     }
 }

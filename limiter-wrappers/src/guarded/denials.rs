@@ -11,7 +11,6 @@
 //! An append by another process releases no unit: usage grows, and an entry that merges counts for longer. So a cached denial
 //! stays right. Its retry-after does not count the append, like any decision's.
 
-use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,15 +47,6 @@ struct Denial {
     log: LogFacts,
     received: Instant,
     until: Instant,
-}
-
-impl fmt::Debug for Denials {
-    /// Neither locks the map nor prints keys.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials")
-            .field("max_keys", &self.max_keys)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Denial {
