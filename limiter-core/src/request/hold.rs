@@ -58,7 +58,8 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
     ///   successful renewal was sent, by the monotonic clock or by the system's. The work has been dropped. Threads and tasks that it has
     ///   started run on.
     /// - [`Configuration`](ErrorKind::Configuration) if the acquire had a caller-supplied time.
-    /// - The error of the first renewal, if the permit is from [`AllOf`](crate::AllOf): its work begins after that renewal.
+    /// - The error of the first renewal, if the permit is from [`AllOf`](crate::AllOf) or its acquire repeated another one: its work begins
+    ///   after that renewal.
     ///
     /// Other renewals that fail are repeated. A refund that fails is not: the slot then stays taken for a window.
     ///

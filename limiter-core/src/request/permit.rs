@@ -156,6 +156,8 @@ impl<'a, S> PermitDecision<'a, S> {
         if decision.is_denied() {
             return Ok(Self(Err(Denied::new(decision))));
         }
+        // An entry that this acquire repeats may have counted for long.
+        let sent = sent.filter(|_| !decision.is_repeated());
         Permit::of_entry(Target::of(call), decision, call.id)
             .map(|permit| Self(Ok(Permit { sent, ..permit })))
             .ok_or_else(|| {
