@@ -98,16 +98,11 @@ impl<S> Limiter<S> {
     where
         S: WindowStore,
     {
-        let Self {
-            store,
-            name,
-            policy,
-        } = self;
-        let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
+        let shared = (&self.store as &dyn Any).downcast_ref::<SharedStore>();
         Limiter {
-            store: shared.unwrap_or_else(|| Arc::new(store)),
-            name,
-            policy,
+            store: shared.cloned().unwrap_or_else(|| Arc::new(self.store)),
+            name: self.name,
+            policy: self.policy,
         }
     }
 

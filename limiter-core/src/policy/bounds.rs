@@ -59,6 +59,15 @@ impl LengthOf {
     }
 }
 
+/// Returns the number, or the largest of 64 bits.
+pub(crate) const fn saturated(number: u128) -> u64 {
+    if number >> 64 > 0 {
+        u64::MAX
+    } else {
+        number as u64
+    }
+}
+
 impl OutOfRange {
     pub(crate) const fn new(quantity: Quantity, found: u64) -> Self {
         Self { quantity, found }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::policy::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity};
+use crate::policy::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity, saturated};
 use crate::policy::resolution::{self, RESOLUTIONS, code_of};
 use crate::policy::time::Window;
 
@@ -120,12 +120,7 @@ impl Limit {
     const fn code(self, of: LengthOf, length: Duration) -> Result<u64, OutOfRange> {
         let nanos = length.as_nanos();
         let Some(code) = code_of(nanos) else {
-            let nanos = if nanos >> 64 > 0 {
-                u64::MAX
-            } else {
-                nanos as u64
-            };
-            return Err(OutOfRange::new(Quantity::Unsupported(of), nanos));
+            return Err(OutOfRange::new(Quantity::Unsupported(of), saturated(nanos)));
         };
         let stated = self.stated_window().as_micros();
         if RESOLUTIONS[code].0 > stated {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, ErrorKind};
-use crate::policy::bounds::{MAX_MICROS, OutOfRange, Quantity};
+use crate::policy::bounds::{MAX_MICROS, OutOfRange, Quantity, saturated};
 
 /// A point in time, in whole microseconds since the Unix epoch.
 ///
@@ -102,20 +102,9 @@ impl Window {
         let micros = length.as_micros();
         let nanos = length.as_nanos();
         if !nanos.is_multiple_of(1000) {
-            return Err(OutOfRange::new(
-                Quantity::WindowNanos,
-                if nanos >> 64 > 0 {
-                    u64::MAX
-                } else {
-                    nanos as u64
-                },
-            ));
+            return Err(OutOfRange::new(Quantity::WindowNanos, saturated(nanos)));
         }
-        Self::from_micros(if micros >> 64 > 0 {
-            u64::MAX
-        } else {
-            micros as u64
-        })
+        Self::from_micros(saturated(micros))
     }
 
     /// Returns a window of `micros` microseconds, or [`OutOfRange`] if that is 0, or 2^53 or more.

@@ -25,10 +25,9 @@ pub(crate) struct SlowStore {
 
 impl Default for SlowStore {
     fn default() -> Self {
-        let (reference, calls) = Default::default();
         Self {
-            reference,
-            calls,
+            reference: Arc::default(),
+            calls: AtomicU64::default(),
             tries: false,
             waits: [1, 1],
             fails: false,

@@ -99,10 +99,9 @@ fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
         refundable: false,
         outcome,
         log: LogFacts {
-            now,
-            clock: now,
             newest,
             usage,
+            ..empty.log
         },
     })
 }
