@@ -157,8 +157,8 @@ impl Shrunk for Case {
                 for policy in &mut case.policies {
                     let limits = policy.limits().iter();
                     let limits = limits.map(|of| with_max(of, of.max().min(most)));
-                    let limits = limits.collect();
-                    set_limits(policy, limits);
+                    let limits: Vec<_> = limits.collect();
+                    set_limits(policy, &limits);
                 }
                 for step in &mut case.steps {
                     step.cost = step.cost.min(most);
@@ -227,7 +227,7 @@ const STEP_CHANGES: [fn(&mut Step); 14] = [
     |step| {
         step.refers_to()
             .into_iter()
-            .for_each(|issuer| *issuer = issuer.saturating_sub(1))
+            .for_each(|issuer| *issuer = issuer.saturating_sub(1));
     },
     |step| step.cost = step.cost.min(1),
     |step| step.id = None,
