@@ -21,7 +21,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
             // A failure in the first round identifies the step that went wrong.
             session.peeks = round == 0;
             let result = session.replay(&script.case).await;
-            run.count_script(result.map_err(|mismatch| script.cited(mismatch)));
+            run.check(result.map_err(|mismatch| script.cited(mismatch)));
         }
         if !run.mismatches.is_empty() {
             return;
@@ -131,7 +131,7 @@ async fn similar_keys(run: &mut Run<'_>) {
     let names = names(&run.new_name(), &run.new_key());
     for logs in keys.into_iter().map(named).chain(names) {
         let result = replay(run, &script, &logs).await;
-        run.count_script(result);
+        run.check(result);
     }
 }
 

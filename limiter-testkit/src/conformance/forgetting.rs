@@ -34,7 +34,7 @@ async fn swept(run: &mut Run<'_>) {
     for script in run.scripts(script::GIVEN_TIMES) {
         let mut session = Session::new(run, &script.case, 1);
         session.sweep = run.suite.sweep.clone();
-        run.count_script(session.replay(&script.case).await.map_err(|mismatch| {
+        run.check(session.replay(&script.case).await.map_err(|mismatch| {
             let mismatch = script.cited(mismatch);
             mismatch.under(", with a sweep before every call", &[F2])
         }));
@@ -76,6 +76,6 @@ async fn among_other_keys(run: &mut Run<'_>) {
         if result.is_ok() {
             result = session.script(&script, 2..4, 0).await;
         }
-        run.count_script(session.ended(&script, result).await);
+        run.check(session.ended(&script, result).await);
     }
 }

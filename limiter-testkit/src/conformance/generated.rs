@@ -1,13 +1,13 @@
 //! Generated sequences: every short one, and random ones.
 
-use limiter_core::store::Mode;
 use limiter_core::{Name, Policy};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, Reason, RngAlgorithm, TestRng, TestRunner};
 
-use super::case::{Case, CaseId, Step, Verb};
+use super::case::{Case, Step, Verb};
 use super::mismatch::Mismatch;
-use super::policies::{START, limit, policy, resolved};
+use super::policies::START;
+use super::script;
 use super::session::Session;
 use super::suite::regressions;
 use super::suite::run::Run;
@@ -20,7 +20,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
     let depth = run.suite.sizes.depth;
     let one_in = run.suite.sizes.one_in;
     let mut number = run.suite.seed % one_in;
-    for policy in short_policies() {
+    for policy in SHORT_POLICIES.into_iter().filter_map(script::policy) {
         for case in short_sequences(&policy, depth) {
             number += 1;
             if number.is_multiple_of(one_in) {
@@ -32,7 +32,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
 }
 
 /// Runs a case on new keys, with new ids.
-pub(super) async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Mismatch> {
+async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<u64, Mismatch> {
     let turn = run.report.checks_of(run.phase) as usize;
     let mut session = Session::new(run, case, turn);
     let store_keys = &mut session.caller.store_keys;
@@ -49,11 +49,7 @@ pub(super) async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Misma
         _ => {}
     }
     let result = session.replay(case).await;
-    run.count(session.calls());
-    run.joined += session.together.values().filter(|was| **was).count();
-    result
-        .map(drop)
-        .map_err(|mismatch| mismatch.titled("a sequence"))
+    result.map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>) {
@@ -108,13 +104,11 @@ pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_
             }
         };
         let mut result = sequence(run, &tree.current()).await;
-        if let Err(mismatch) = result {
+        if let Err(mismatch) = &mut result {
             failed += 1;
-            result = Err(if failed <= MAX_SHRUNK {
-                shrunk(run, &mut tree, mismatch).await
-            } else {
-                mismatch
-            });
+            if failed <= MAX_SHRUNK {
+                shrink(run, &mut tree, mismatch).await;
+            }
         }
         run.check(result.map_err(|mut mismatch| {
             mismatch.title = format!("random sequence {number}, {}", mismatch.title);
@@ -124,7 +118,7 @@ pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_
 }
 
 /// Shrinks a failing case, and keeps it.
-async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch) -> Mismatch {
+async fn shrink(run: &mut Run<'_>, tree: &mut Tree<Case>, mismatch: &mut Mismatch) {
     let mut smallest = tree.current();
     let mut runs = 0;
     let mut is_next = tree.simplify();
@@ -133,10 +127,10 @@ async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch
         let case = tree.current();
         is_next = match sequence(run, &case).await {
             Err(smaller) => {
-                (smallest, mismatch) = (case, smaller);
+                (smallest, *mismatch) = (case, smaller);
                 tree.simplify()
             }
-            Ok(()) => tree.complicate(),
+            Ok(_) => tree.complicate(),
         };
     }
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
@@ -145,53 +139,36 @@ async fn shrunk(run: &mut Run<'_>, tree: &mut Tree<Case>, mut mismatch: Mismatch
     if let Some(file) = &run.suite.regressions {
         mismatch.text += &regressions::keep(file, &text);
     }
-    mismatch
 }
 
 /// The policies that every short sequence runs under.
-fn short_policies() -> Vec<Policy> {
-    let one = limit(1, 1);
-    let two = limit(2, 10);
-    let three = limit(3, 10);
-    vec![
-        policy(&[one], false),
-        policy(&[three], false),
-        policy(&[three], true),
-        policy(&[two, limit(3, 11)], false),
-        policy(&[limit(4, 10), limit(3, 9)], true),
-        policy(&[resolved(three, 10)], false),
-        policy(&[limit(3, 9), resolved(limit(4, 20), 10)], false),
-    ]
-}
+const SHORT_POLICIES: [&str; 7] = [
+    "1/1us",
+    "3/10us",
+    "3/10us attempts",
+    "2/10us, 3/11us",
+    "4/10us, 3/9us attempts",
+    "3/10us~10us",
+    "3/9us, 4/20us~10us",
+];
 
 /// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log, so its time is
 /// irrelevant and it never settles.
 fn short_sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
     let max = policy.smallest_max();
+    let above = max + 1;
     let window = policy.longest_window().as_micros() as i64;
-    let acquire = Verb::Run(Mode::Acquire);
-    let record = Verb::Run(Mode::Record);
-    let mut firsts = vec![
-        Step::new(acquire, 1),
-        Step::new(acquire, 2),
-        Step::new(acquire, max),
-        Step::new(acquire, max + 1),
-        Step {
-            id: Some(CaseId::Fresh(7)),
-            ..Step::new(acquire, 1)
-        },
-        Step::new(record, 1),
-        Step::new(record, max + 1),
-        Step::new(Verb::Run(Mode::Peek), max),
-        Step::new(Verb::Reset, 0),
-    ];
-    // The maximum may be 1 or 2.
-    let mut seen = Vec::new();
-    firsts.retain(|step| {
-        let is_new = !seen.contains(step);
-        seen.push(*step);
-        is_new
-    });
+    let steps = format!(
+        "acquire 1, acquire 2, acquire {max}, acquire {above}, acquire 1 id 7, record 1, record {above}, peek {max}, reset"
+    );
+    let case = format!("first steps | | 1/1us\n    {steps}").parse::<Case>();
+    let mut firsts: Vec<Step> = Vec::new();
+    for step in case.unwrap_or_default().steps {
+        // The maximum may be 1 or 2.
+        if !firsts.contains(&step) {
+            firsts.push(step);
+        }
+    }
     let mut others = firsts.clone();
     others.extend([(0, 0), (0, 2)].map(|(step, cost)| Step::new(Verb::Settle(step), cost)));
     // From the third step on, the receipt of the second step can be settled.

@@ -8,7 +8,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     for (number, trace) in golden::traces().iter().enumerate() {
         let case = &trace.script.case;
         let result = Session::new(run, case, number).replay(case).await;
-        run.count_script(result.map_err(|mismatch| {
+        run.check(result.map_err(|mismatch| {
             let title = format!("golden trace \"{}\"", trace.name);
             trace.script.cited(mismatch).titled(title)
         }));

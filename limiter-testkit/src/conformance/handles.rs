@@ -40,7 +40,7 @@ async fn opened_late(run: &mut Run<'_>) {
     if result.is_ok() {
         result = session.finish(script.when(0, None)).await;
     }
-    run.count_script(session.ended(&script, result).await);
+    run.check(session.ended(&script, result).await);
 }
 
 /// Runs the scripts, each call through the next handle. Each handle must notice the others' changes.
@@ -50,10 +50,10 @@ async fn in_turn(run: &mut Run<'_>) {
             let result = Session::new(run, &script.case, number + first)
                 .replay(&script.case)
                 .await;
-            run.count_script(result.map_err(|mismatch| through_handles(script.cited(mismatch))));
+            run.check(result.map_err(|mismatch| through_handles(script.cited(mismatch))));
         }
         let result = run_script(run, script, Pace::Standstill, number).await;
-        run.count_script(result.map_err(through_handles));
+        run.check(result.map_err(through_handles));
     }
 }
 

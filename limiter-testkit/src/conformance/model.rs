@@ -386,21 +386,22 @@ impl Model {
         }
     }
 
-    /// Returns the calls of some steps that can be made as one, each with its step.
-    pub(crate) fn joint_calls(
+    /// Returns the calls of some steps that are one call, each with its step. Those that do not suit others are left out.
+    pub(crate) fn calls_of(
         &self,
         case: &Case,
         steps: std::ops::Range<usize>,
         at: At,
     ) -> Vec<(usize, Call)> {
+        let is_alone = steps.len() == 1;
         let mut calls: Vec<(usize, Call)> = Vec::new();
         for number in steps {
             let Some(call) = self.call(case.steps[number], at) else {
                 continue;
             };
             let op = self.caller.op(&self.policies, &call);
-            let is_valid = op.is_some_and(|op| op.checked().is_ok());
-            if is_valid && calls.iter().all(|(_, other)| other.log != call.log) {
+            let is_new = calls.iter().all(|(_, other)| other.log != call.log);
+            if is_alone || is_new && op.is_some_and(|op| op.checked().is_ok()) {
                 calls.push((number, call));
             }
         }

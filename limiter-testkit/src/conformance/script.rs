@@ -173,7 +173,7 @@ fn limiters(text: &str) -> Option<Vec<CaseLimiter>> {
     text.split_whitespace().map(limiter).collect()
 }
 
-fn policy(text: &str) -> Option<Policy> {
+pub(crate) fn policy(text: &str) -> Option<Policy> {
     let (limits, counting) = match text.strip_suffix(" attempts") {
         Some(limits) => (limits, Counting::Attempts),
         None => (text, Counting::Admitted),

@@ -31,28 +31,15 @@ impl Moment {
 pub(crate) struct ClockCheck {
     /// The maximum difference from the system clock. `None` if the store's clock has a different epoch.
     tolerance: Option<Duration>,
-    /// Whether the store has a clock in front. If so, its time need not advance like real time.
-    own_timer: bool,
-    last: Option<Reading>,
-    /// How long the store's clock has slept since the last reading.
-    pub(crate) slept: Duration,
-}
-
-/// A time that the store stated during a call.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    time: Timestamp,
-    before: Instant,
-    after: Instant,
+    /// The last time that the store stated, and when.
+    last: Option<(Timestamp, Moment, Moment)>,
 }
 
 impl ClockCheck {
-    pub(crate) fn new(tolerance: Option<Duration>, own_timer: bool) -> Self {
+    pub(crate) fn new(tolerance: Option<Duration>) -> Self {
         Self {
             tolerance,
-            own_timer,
             last: None,
-            slept: Duration::ZERO,
         }
     }
 
@@ -68,59 +55,48 @@ impl ClockCheck {
     ) -> Result<(), (Vec<Sentence>, String)> {
         // The newest entry's time clamps the operation, not the clock.
         let is_clamped = newest == Some(time);
+        let stated = time.as_micros();
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
-            let low =
-                Timestamp::from_micros_saturating(before.system.as_micros().saturating_sub(micros));
-            let high = after.system.saturating_add(tolerance);
-            if time < low || time > high {
+            let [low, high] = [before, after].map(|moment| moment.system.as_micros());
+            if !(low.saturating_sub(micros)..=high + micros).contains(&stated) {
                 let text = format!(
-                    "the store's clock said {} \u{b5}s, while the system's time was between {} and {}; {tolerance:?} apart are \
-                     allowed. A store with a different epoch needs `Suite::own_epoch`; `Suite::shared` tolerates a minute.",
-                    time.as_micros(),
-                    before.system.as_micros(),
-                    after.system.as_micros()
+                    "the store's clock said {stated} \u{b5}s, while the system's time was between {low} and {high}; {tolerance:?} \
+                     apart are allowed. A store with a different epoch needs `Suite::own_epoch`; `Suite::shared` tolerates a minute."
                 );
                 return Err((vec![if is_clamped { T3 } else { T4 }], text));
             }
         }
-        let reading = Reading {
-            time,
-            before: before.instant,
-            after: after.instant,
+        let last = self.last.replace((time, before, after));
+        if let (Some(low), Some(high)) = (before.store, after.store) {
+            // A clock that follows the system's may step back with it.
+            if low <= high && !(low..=high).contains(&time) {
+                let [low, high] = [low, high].map(Timestamp::as_micros);
+                let text = format!(
+                    "the operation happened at {stated} \u{b5}s, while `WindowStore::clock` went from {low} to {high}"
+                );
+                return Err((vec![T2, T4], text));
+            }
+            return Ok(());
+        }
+        let Some((last, sent, returned)) = last else {
+            return Ok(());
         };
-        let result = self.last.map_or(Ok(()), |last| {
-            let text = self.progress(last, reading);
-            let citations = if is_clamped { vec![T3] } else { vec![T2, T4] };
-            text.map_err(|text| (citations, text))
-        });
-        (self.last, self.slept) = (Some(reading), Duration::ZERO);
-        result
-    }
-
-    /// Checks that about as much time passed for the store as for this machine.
-    fn progress(&self, last: Reading, now: Reading) -> Result<(), String> {
+        // About as much time passed for the store as for this machine.
         let slack = Duration::from_millis(5);
-        let (least, most) = if self.own_timer {
-            (self.slept, Duration::MAX)
-        } else {
-            let least = now.before.saturating_duration_since(last.after);
-            let most = now.after.saturating_duration_since(last.before);
-            (
-                least.mul_f64(0.95).saturating_sub(slack),
-                most.mul_f64(1.05) + slack,
-            )
-        };
-        let passed = Duration::from_micros(now.time.micros_since(last.time));
+        let least = before.instant.saturating_duration_since(returned.instant);
+        let least = least.mul_f64(0.95).saturating_sub(slack);
+        let most = after.instant.saturating_duration_since(sent.instant);
+        let most = most.mul_f64(1.05) + slack;
+        let passed = Duration::from_micros(time.micros_since(last));
         if (least..=most).contains(&passed) {
             return Ok(());
         }
+        let last = last.as_micros();
         let text = format!(
-            "between two calls the store's clock, from which waits count, went from {} to {} \u{b5}s, by {passed:?}, while at least {least:?} and at most \
-             {most:?} passed",
-            last.time.as_micros(),
-            now.time.as_micros()
+            "between two calls the store's clock, from which waits count, went from {last} to {stated} \u{b5}s, by {passed:?}, while \
+             at least {least:?} and at most {most:?} passed"
         );
-        Err(text)
+        Err((if is_clamped { vec![T3] } else { vec![T2, T4] }, text))
     }
 }

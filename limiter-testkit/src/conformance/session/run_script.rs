@@ -69,7 +69,7 @@ pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pac
         let runs = scripts.iter().zip(turns);
         let runs = runs.map(|(script, turn)| run_script(run, script, pace, turn));
         for result in join_all(runs).await {
-            run.count_script(result);
+            run.check(result);
         }
     }
 }

@@ -56,24 +56,8 @@ pub fn check(
 /// ```
 ///
 /// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in `proptest-regressions` of the
-/// package. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite:
-///
-/// ```no_run
-/// # use std::sync::Arc;
-/// # use limiter_testkit::ReferenceStore;
-/// # use limiter_testkit::conformance::{Failure, Report, Suite};
-/// # use limiter_testkit::conformance_tests;
-/// # struct Server;
-/// # impl Server { fn start() -> Self { Self } }
-/// # async fn connect(_: &Server) -> Arc<ReferenceStore> { Arc::default() }
-/// async fn on_a_server(suite: Suite) -> Result<Report, Failure> {
-///     let server = Server::start();
-///     let handles = vec![connect(&server).await, connect(&server).await];
-///     suite.run_handles(handles, connect(&server)).await
-/// }
-///
-/// conformance_tests!(my_store, Suite::slow(), on_a_server, handles);
-/// ```
+/// package. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite; the crate's
+/// README has an example.
 #[macro_export]
 macro_rules! conformance_tests {
     ($name:ident, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {

@@ -24,8 +24,6 @@ pub(crate) struct Run<'a> {
     prefix: String,
     keys: AtomicU64,
     pub(crate) report: Report,
-    /// How many different calls of several operations the store made as one.
-    pub(crate) joined: usize,
     /// The errors so far in this phase.
     pub(crate) mismatches: Vec<Mismatch>,
 }
@@ -40,7 +38,6 @@ impl<'a> Run<'a> {
             prefix: format!("{:016x}", salt() as u64),
             keys: AtomicU64::new(0),
             report: Report::default(),
-            joined: 0,
             mismatches: Vec::new(),
         }
     }
@@ -82,14 +79,6 @@ impl<'a> Run<'a> {
         self.report.count(self.phase, (0, calls));
     }
 
-    /// Counts a check that passed, or reports its error.
-    pub(crate) fn check(&mut self, result: Result<(), Mismatch>) {
-        match result {
-            Ok(()) => self.passed(1),
-            Err(mismatch) => self.fail(mismatch),
-        }
-    }
-
     /// Counts checks that passed.
     pub(crate) fn passed(&mut self, checks: u64) {
         self.report.count(self.phase, (checks, 0));
@@ -119,8 +108,8 @@ impl<'a> Run<'a> {
             .unwrap_or_default()
     }
 
-    /// Counts a script's calls, or reports its errors. A script without calls did not run.
-    pub(crate) fn count_script(&mut self, result: Result<u64, Mismatch>) {
+    /// Counts the calls of a script or a sequence, or reports its error. Without calls, it did not run.
+    pub(crate) fn check(&mut self, result: Result<u64, Mismatch>) {
         match result {
             Ok(calls) => self.report.count(self.phase, (u64::from(calls > 0), calls)),
             Err(mismatch) => {
