@@ -12,13 +12,22 @@ use limiter_memory::MemoryStore;
 use limiter_postgres::{PostgresStore, PostgresUrl};
 use limiter_redis::RedisStore;
 use limiter_wrappers::Guarded;
-use testbed::RedisFault::Network as Net;
-use testbed::server::Cluster;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use testbed::Network::*;
+use testbed::PostgresFault::{LockedRows, LockedTable, Network as Pg, NoStandby, Terminated};
+use testbed::RedisFault::{
+    Busy, Failover, KillAndForget, Loading, Network as Net, NoReplicas, OutOfMemory, Pause,
+};
 use testbed::{
     ClusterFault, Network, Observed, PostgresFault, PostgresScene, RedisFault, RedisScene, Subject,
-    alone, observe, test_all,
+    alone, observe, server, test_all,
 };
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
+
+use Fault::{Cluster, Postgres, Redis};
 
 const RESPONSE: Duration = Duration::from_millis(200);
 /// Two attempts, with the pauses between them and some time to notice.
@@ -131,165 +140,115 @@ const EITHER: &str = "Ok or Slow";
 const RECONNECTS: &str = "Err unavailable | Err unavailable | Err unavailable | Ok or Slow | Ok or Slow, denied | Ok or Slow | Ok";
 const NONE: &str = "Ok | Ok | Ok | Ok | Ok | Ok | Ok";
 
-const LATENCY: Network = Network::Latency(Duration::from_millis(30));
-const FAULTS: [(&str, RedisFault, &str); 18] = [
+/// A fault of any server.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Redis(RedisFault),
+    Cluster(ClusterFault),
+    Postgres(PostgresFault),
+}
+
+const LATENCY: Network = Latency(Duration::from_millis(30));
+const FAR_AWAY: Network = Latency(Duration::from_millis(40));
+const OF_REDIS: [(&str, RedisFault, &str); 18] = [
     ("latency of 30 ms each way", Net(LATENCY), LATE),
-    (
-        "bandwidth of 10000 bytes/s",
-        Net(Network::Bandwidth(10_000)),
-        LATE,
-    ),
-    ("connections refused", Net(Network::Refuse), REFUSED),
-    ("connections reset", Net(Network::Reset), REFUSED),
-    (
-        "half open: accepts, never answers",
-        Net(Network::HalfOpen),
-        SILENT,
-    ),
+    ("bandwidth of 10000 bytes/s", Net(Bandwidth(10_000)), LATE),
+    ("connections refused", Net(Refuse), REFUSED),
+    ("connections reset", Net(Reset), REFUSED),
+    ("half open: accepts, never answers", Net(HalfOpen), SILENT),
     (
         "half open: requests do not arrive",
-        Net(Network::HoldRequests),
+        Net(HoldRequests),
         SILENT,
     ),
-    (
-        "half open: replies do not arrive",
-        Net(Network::HoldReplies),
-        SILENT,
-    ),
-    ("cut in mid-request", Net(Network::CutRequest(50)), REFUSED),
-    ("cut in mid-reply", Net(Network::CutReply(8)), REFUSED),
+    ("half open: replies do not arrive", Net(HoldReplies), SILENT),
+    ("cut in mid-request", Net(CutRequest(50)), REFUSED),
+    ("cut in mid-reply", Net(CutReply(8)), REFUSED),
     ("kill -9, restart with data", RedisFault::Kill, REFUSED),
-    (
-        "kill -9, restart without data",
-        RedisFault::KillAndForget,
-        REFUSED,
-    ),
-    ("failover to a replica", RedisFault::Failover, REFUSED),
-    ("SIGSTOP, SIGCONT", RedisFault::Pause, SILENT),
-    ("LOADING", RedisFault::Loading, REFUSED),
-    ("BUSY", RedisFault::Busy, REFUSED),
-    ("OOM", RedisFault::OutOfMemory, REFUSED),
+    ("kill -9, restart without data", KillAndForget, REFUSED),
+    ("failover to a replica", Failover, REFUSED),
+    ("SIGSTOP, SIGCONT", Pause, SILENT),
+    ("LOADING", Loading, REFUSED),
+    ("BUSY", Busy, REFUSED),
+    ("OOM", OutOfMemory, REFUSED),
     ("READONLY", RedisFault::ReadOnly, REFUSED),
-    ("NOREPLICAS", RedisFault::NoReplicas, REFUSED),
+    ("NOREPLICAS", NoReplicas, REFUSED),
 ];
-const FAULTS_OF_CLUSTER: [(&str, ClusterFault, &str); 2] = [
+const OF_CLUSTER: [(&str, ClusterFault, &str); 2] = [
     ("CLUSTERDOWN", ClusterFault::Down, REFUSED),
     ("slot migration", ClusterFault::Migration, NONE),
 ];
-
-const FAULTS_OF_POSTGRES: [(&str, PostgresFault, &str); 13] = [
-    (
-        "a round trip of 80 ms",
-        PostgresFault::Network(Network::Latency(Duration::from_millis(40))),
-        FAR,
-    ),
-    (
-        "connections refused",
-        PostgresFault::Network(Network::Refuse),
-        REFUSED,
-    ),
-    (
-        "connections reset",
-        PostgresFault::Network(Network::Reset),
-        REFUSED,
-    ),
-    (
-        "half open: accepts, never answers",
-        PostgresFault::Network(Network::HalfOpen),
-        SILENT,
-    ),
-    (
-        "half open: replies do not arrive",
-        PostgresFault::Network(Network::HoldReplies),
-        SILENT,
-    ),
-    (
-        "cut in mid-request",
-        PostgresFault::Network(Network::CutRequest(50)),
-        REFUSED,
-    ),
-    (
-        "cut in mid-reply",
-        PostgresFault::Network(Network::CutReply(8)),
-        RECONNECTS,
-    ),
+const OF_POSTGRES: [(&str, PostgresFault, &str); 13] = [
+    ("a round trip of 80 ms", Pg(FAR_AWAY), FAR),
+    ("connections refused", Pg(Refuse), REFUSED),
+    ("connections reset", Pg(Reset), REFUSED),
+    ("half open: accepts, never answers", Pg(HalfOpen), SILENT),
+    ("half open: replies do not arrive", Pg(HoldReplies), SILENT),
+    ("cut in mid-request", Pg(CutRequest(50)), REFUSED),
+    ("cut in mid-reply", Pg(CutReply(8)), RECONNECTS),
     ("kill -9, restart", PostgresFault::Kill, REFUSED),
-    ("all rows locked", PostgresFault::LockedRows, SILENT),
-    ("the table locked", PostgresFault::LockedTable, SILENT),
-    (
-        "the synchronous standby is gone",
-        PostgresFault::NoStandby,
-        SILENT,
-    ),
+    ("all rows locked", LockedRows, SILENT),
+    ("the table locked", LockedTable, SILENT),
+    ("the synchronous standby is gone", NoStandby, SILENT),
     ("read-only", PostgresFault::ReadOnly, RECONNECTS),
-    ("all sessions terminated", PostgresFault::Terminated, NONE),
+    ("all sessions terminated", Terminated, NONE),
 ];
 
 /// How a violation begins that a busy machine may cause.
 const LATE_CALLS: &str = "calls usually take";
 
-const REDIS_ROWS: usize = FAULTS.len() + FAULTS_OF_CLUSTER.len();
-
 /// What a fault did: its row of the table, and what is wrong.
 type Row = (String, String);
 
-/// Runs new stacks through a fault of Redis.
-async fn seen_of_redis(fault: RedisFault) -> Vec<Observed> {
-    let mut scene = RedisScene::start().unwrap();
-    let subjects = stacks(&scene.url()).await;
-    let inject = |during: &mut dyn FnMut()| {
-        fault
-            .inject(&mut scene, during)
-            .map(|()| scene.server.url())
+/// Runs new stacks through a fault.
+async fn seen(fault: Fault) -> Vec<Observed> {
+    let seen = match fault {
+        Redis(fault) => {
+            let mut scene = RedisScene::start().unwrap();
+            let subjects = stacks(&scene.url()).await;
+            let inject = |during: &mut dyn FnMut()| {
+                let injected = fault.inject(&mut scene, during);
+                injected.map(|()| scene.server.url())
+            };
+            observe(&subjects, fault.loses_data(), inject, direct).await
+        }
+        Postgres(fault) => {
+            let mut scene = PostgresScene::start().unwrap();
+            let subjects = stacks(&scene.url()).await;
+            let inject = |during: &mut dyn FnMut()| {
+                let injected = fault.inject(&mut scene, during);
+                injected.map(|()| scene.server.url())
+            };
+            observe(&subjects, false, inject, direct).await
+        }
+        Cluster(fault) => {
+            let cluster = server::Cluster::start().unwrap();
+            let subjects = stacks(&cluster.url()).await;
+            let inject =
+                |during: &mut dyn FnMut()| fault.inject(&cluster, during).map(|()| cluster.url());
+            let seen = observe(&subjects, false, inject, direct).await;
+            let stats = cluster
+                .nodes()
+                .iter()
+                .map(|node| node.info("errorstats").unwrap());
+            let stats: String = stats.collect();
+            let redirects = ["errorstat_ASK:", "errorstat_MOVED:"];
+            assert!(
+                fault != ClusterFault::Migration || redirects.iter().all(|it| stats.contains(it))
+            );
+            seen
+        }
     };
-    observe(&subjects, fault.loses_data(), inject, direct)
-        .await
-        .unwrap()
-}
-
-/// Runs new stacks through a fault of Postgres.
-async fn seen_of_postgres(fault: PostgresFault) -> Vec<Observed> {
-    let mut scene = PostgresScene::start().unwrap();
-    let subjects = stacks(&scene.url()).await;
-    let inject = |during: &mut dyn FnMut()| {
-        fault
-            .inject(&mut scene, during)
-            .map(|()| scene.server.url())
-    };
-    observe(&subjects, false, inject, direct).await.unwrap()
-}
-
-/// Runs new stacks through a fault of a Cluster.
-async fn seen_of_cluster(fault: ClusterFault) -> Vec<Observed> {
-    let cluster = Cluster::start().unwrap();
-    let subjects = stacks(&cluster.url()).await;
-    let inject = |during: &mut dyn FnMut()| fault.inject(&cluster, during).map(|()| cluster.url());
-    let seen = observe(&subjects, false, inject, direct).await.unwrap();
-    let redirected = |text| {
-        cluster
-            .nodes()
-            .iter()
-            .any(|node| node.info("errorstats").unwrap().contains(text))
-    };
-    assert!(
-        fault != ClusterFault::Migration
-            || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:")
-    );
-    seen
+    seen.unwrap()
 }
 
 /// Runs one fault.
 ///
 /// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
-async fn row(
-    name: &str,
-    expected: &str,
-    loses_data: bool,
-    run: impl AsyncFn() -> Vec<Observed>,
-) -> Row {
+async fn row((name, fault, expected): (&str, Fault, &str)) -> Row {
     let mut tries_left = 5;
     loop {
-        let seen = run().await;
+        let seen = seen(fault).await;
         let during = seen.iter().map(|observed| observed.during.to_string());
         let found = during.collect::<Vec<_>>().join(" | ");
         let unhurried = |text: &str| text.replace(EITHER, "Ok").replace("Slow", "Ok");
@@ -313,10 +272,9 @@ async fn row(
             true => format!("{name}: expected {expected}, found {seen:?}\n"),
             false => String::new(),
         };
-        let afterwards = if loses_data {
-            "lost units can be admitted again"
-        } else {
-            "nothing is lost"
+        let afterwards = match fault {
+            Redis(fault) if fault.loses_data() => "lost units can be admitted again",
+            _ => "nothing is lost",
         };
         return (format!("| {name} | {expected} | {afterwards} |\n"), wrong);
     }
@@ -326,40 +284,19 @@ async fn row(
 fn rows() -> Vec<Row> {
     // They wait more than they compute.
     const THREADS: usize = 3;
-    let run = |number: usize| {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            if let Some((name, fault, expected)) = FAULTS.get(number) {
-                row(name, expected, fault.loses_data(), async || {
-                    seen_of_redis(*fault).await
-                })
-                .await
-            } else if let Some((name, fault, expected)) =
-                FAULTS_OF_CLUSTER.get(number - FAULTS.len())
-            {
-                row(name, expected, false, async || {
-                    seen_of_cluster(*fault).await
-                })
-                .await
-            } else {
-                let (name, fault, expected) = FAULTS_OF_POSTGRES[number - REDIS_ROWS];
-                row(name, expected, false, async || {
-                    seen_of_postgres(fault).await
-                })
-                .await
-            }
-        })
+    let run = |fault| {
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(row(fault))
     };
-    let count = REDIS_ROWS + FAULTS_OF_POSTGRES.len();
+    let of_redis = OF_REDIS.map(|(name, fault, seen)| (name, Redis(fault), seen));
+    let of_cluster = OF_CLUSTER.map(|(name, fault, seen)| (name, Cluster(fault), seen));
+    let of_postgres = OF_POSTGRES.map(|(name, fault, seen)| (name, Postgres(fault), seen));
+    let faults = [&of_redis[..], &of_cluster, &of_postgres].concat();
     let part = |first| {
-        (first..count)
-            .step_by(THREADS)
-            .map(|number| (number, run(number)))
-            .collect::<Vec<_>>()
+        let faults = faults.iter().enumerate().skip(first).step_by(THREADS);
+        let rows = faults.map(|(number, fault)| (number, run(*fault)));
+        rows.collect::<Vec<_>>()
     };
     let rows: BTreeMap<usize, Row> = std::thread::scope(|scope| {
         let parts: Vec<_> = (0..THREADS)
@@ -379,7 +316,7 @@ fn every_fault_against_every_stack() {
     let (rows, wrong): (Vec<String>, String) = rows().into_iter().unzip();
     assert!(wrong.is_empty(), "{wrong}");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
-    let (redis, postgres) = rows.split_at(REDIS_ROWS);
+    let (redis, postgres) = rows.split_at(OF_REDIS.len() + OF_CLUSTER.len());
     let text = include_str!("faults.md").replace("{rows}\n", &redis.concat());
     let text = text.replace("{postgres}\n", &postgres.concat());
     if std::env::var_os("LIMITER_RENDER").is_some() {
@@ -393,35 +330,38 @@ fn every_fault_against_every_stack() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_faults_in_turn() {
-    let _alone = alone();
-    let seed = std::env::var("LIMITER_SEED")
-        .map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
-    let mut random = fastrand::Rng::with_seed(seed);
-    // Loading takes too long for many of them.
-    let lossless = |fault: &RedisFault| !fault.loses_data() && *fault != RedisFault::Loading;
-    let faults: Vec<_> = FAULTS
-        .into_iter()
-        .map(|(_, fault, _)| fault)
-        .filter(lossless)
-        .collect();
+/// Runs new stacks through some faults of Redis, one after the other.
+async fn seen_in_turn(faults: &[RedisFault]) -> Vec<Observed> {
     let mut scene = RedisScene::start().unwrap();
     let subjects = stacks(&scene.url()).await;
     let inject = |during: &mut dyn FnMut()| {
-        for _ in 0..if test_all() { 30 } else { 3 } {
-            let fault = faults[random.usize(..faults.len())];
-            println!("LIMITER_SEED={seed}: {fault:?}");
+        for fault in faults {
             fault.inject(&mut scene, during)?;
             during();
         }
         Ok(scene.server.url())
     };
-    for observed in observe(&subjects, false, inject, direct).await.unwrap() {
-        let wrong = observed
-            .violations
-            .iter()
-            .any(|violation| !violation.starts_with(LATE_CALLS));
-        assert!(!wrong, "LIMITER_SEED={seed}: {observed:?}");
+    observe(&subjects, false, inject, direct).await.unwrap()
+}
+
+/// Returns the faults of Redis that lose nothing. Loading takes too long for many of them.
+fn lossless() -> Vec<RedisFault> {
+    let faults = OF_REDIS.into_iter().map(|(_, fault, _)| fault);
+    faults
+        .filter(|fault| !fault.loses_data() && *fault != Loading)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1, max_shrink_iters: 0, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_faults_in_turn(faults in vec(select(lossless()), if test_all() { 8 } else { 3 })) {
+        let _alone = alone();
+        for observed in Runtime::new().unwrap().block_on(seen_in_turn(&faults)) {
+            let mut violations = observed.violations.iter();
+            let is_right = violations.all(|violation| violation.starts_with(LATE_CALLS));
+            prop_assert!(is_right, "{observed:?}");
+        }
     }
 }

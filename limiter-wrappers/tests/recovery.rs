@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// How long a store may take to recover. A machine that is busy elsewhere needs some of it.
-const WATCHED: Duration = Duration::from_secs(8);
+const WATCHED: Duration = Duration::from_secs(4);
 /// Recovered is what succeeds for so long.
 const STEADY: Duration = Duration::from_millis(300);
 
@@ -85,11 +85,7 @@ fn recovery(resumed: Instant, calls: &[Sample]) -> Option<Duration> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_key_recovers_from_a_stop() {
     let _alone = alone();
-    let stops: &[u64] = if test_all() {
-        &[300, 600, 1_500]
-    } else {
-        &[600]
-    };
+    let stops: &[u64] = if test_all() { &[300, 1_500] } else { &[600] };
     println!("store | stop | calls | failed after the stop | recovered after");
     for (name, stop) in ["bare", "stack"]
         .iter()
@@ -109,7 +105,7 @@ async fn a_busy_key_recovers_from_a_stop() {
             sleep(Duration::from_millis(stop)).await;
             server.resume().unwrap();
             let resumed = Instant::now();
-            sleep(if test_all() { WATCHED } else { WATCHED / 2 }).await;
+            sleep(WATCHED).await;
             resumed
         };
         let (resumed, calls) = load(&limiter, &["key".to_owned()], 3, stops).await;

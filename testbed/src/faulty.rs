@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use limiter_core::store::{
     Change, Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts,
 };
-use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timestamp, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 use tokio::time::sleep;
 
 /// The behaviour of a [`Faulty`] store on a call.
@@ -36,6 +36,8 @@ pub enum Does {
     Hold,
     /// Answer with facts that contradict themselves.
     Contradict,
+    /// Apply nothing as one, as a Cluster does with logs of several slots.
+    Separate,
 }
 
 /// From a verb and a log.
@@ -123,22 +125,15 @@ impl<S> Faulty<S> {
         &self.0.store
     }
 
-    fn note(&self, verb: &'static str) {
-        *lock(&self.0.calls).entry(verb).or_default() += 1;
-    }
-
     fn does(&self, verb: &str, log: LogKey<'_>) -> Does {
         lock(&self.0.rule)
             .as_mut()
             .map_or(Does::Answer, |rule| rule(verb, log))
     }
 
-    async fn call<T>(
-        &self,
-        (verb, log, cost): (&'static str, LogKey<'_>, u64),
-        apply: impl Future<Output = Result<T, Error>> + Send,
-    ) -> Result<(T, Does), Error> {
-        self.note(verb);
+    /// Notes a call, and fails instead of applying it if the rule says so.
+    async fn begin(&self, verb: &'static str, log: LogKey<'_>) -> Result<Does, Error> {
+        *lock(&self.0.calls).entry(verb).or_default() += 1;
         tokio::task::yield_now().await;
         let mut does = self.does(verb, log);
         while does == Does::Hold {
@@ -146,23 +141,24 @@ impl<S> Faulty<S> {
             does = self.does(verb, log);
         }
         match does {
-            Does::Refuse => return Err(Error::new(ErrorKind::Unavailable, "refused")),
-            Does::Corrupt => return Err(Error::new(ErrorKind::Corrupt, "corrupt")),
-            Does::Misconfigure => return Err(Error::new(ErrorKind::Configuration, "wrong")),
-            Does::Hang => return std::future::pending().await,
+            Does::Refuse => Err(Error::new(ErrorKind::Unavailable, "refused")),
+            Does::Corrupt => Err(Error::new(ErrorKind::Corrupt, "corrupt")),
+            Does::Misconfigure => Err(Error::new(ErrorKind::Configuration, "wrong")),
+            Does::Hang => std::future::pending().await,
+            does => Ok(does),
+        }
+    }
+
+    /// Notes that a call was applied, and answers it.
+    async fn end<T>(&self, does: Does, applied: String, answer: T) -> Result<T, Error> {
+        lock(&self.0.applied).push(applied);
+        match does {
+            Does::LoseAnswer => return Err(Error::new(ErrorKind::Timeout, "the answer is lost")),
+            Does::ApplyAndHang => std::future::pending().await,
+            Does::AnswerLate => sleep(Duration::from_secs(1)).await,
             _ => {}
         }
-        let answer = apply.await?;
-        lock(&self.0.applied).push(format!("{verb} {cost}"));
-        match does {
-            Does::LoseAnswer => Err(Error::new(ErrorKind::Timeout, "the answer is lost")),
-            Does::ApplyAndHang => std::future::pending().await,
-            Does::AnswerLate => {
-                sleep(Duration::from_secs(1)).await;
-                Ok((answer, does))
-            }
-            _ => Ok((answer, does)),
-        }
+        Ok(answer)
     }
 }
 
@@ -174,34 +170,38 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
             Mode::Peek => "peek",
             Mode::Record => "record",
         };
-        let (mut facts, does) = self
-            .call((verb, op.log, op.cost), self.store().apply(op))
-            .await?;
+        let does = self.begin(verb, op.log).await?;
+        let mut facts = self.store().apply(op).await?;
         facts.admitted ^= does == Does::Contradict;
-        Ok(facts)
+        self.end(does, format!("{verb} {}", op.cost), facts).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let call = match settlement.change {
-            Change::Cost(cost) => ("settle", settlement.log, cost),
-            Change::Renew { .. } => ("renew", settlement.log, 0),
+        let (verb, cost) = match settlement.change {
+            Change::Cost(cost) => ("settle", cost),
+            Change::Renew { .. } => ("renew", 0),
         };
-        Ok(self.call(call, self.store().settle(settlement)).await?.0)
+        let does = self.begin(verb, settlement.log).await?;
+        let facts = self.store().settle(settlement).await?;
+        self.end(does, format!("{verb} {cost}"), facts).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        Ok(self
-            .call(("reset", log, 0), self.store().reset(log))
-            .await?
-            .0)
+        let does = self.begin("reset", log).await?;
+        let there_was_a_log = self.store().reset(log).await?;
+        self.end(does, "reset 0".to_owned(), there_was_a_log).await
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let apply = self.store().apply_all(ops);
-        match ops.first() {
-            Some(first) => Ok(self.call(("apply_all", first.op.log, 0), apply).await?.0),
-            None => apply.await,
+        let Some(first) = ops.first() else {
+            return self.store().apply_all(ops).await;
+        };
+        let does = self.begin("apply_all", first.op.log).await?;
+        if does == Does::Separate {
+            return Ok(None);
         }
+        let facts = self.store().apply_all(ops).await?;
+        self.end(does, "apply_all 0".to_owned(), facts).await
     }
 
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
@@ -229,33 +229,5 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
             .position(|byte| *byte == b'@')
             .map(|at| &log.key[at + 1..]);
         node.map(|node| String::from_utf8_lossy(node).into())
-    }
-}
-
-/// Follows no rule, and notes only the calls of `decide_now`.
-impl<S: SyncStore> SyncStore for Faulty<S> {
-    fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.store().apply_now(op)
-    }
-
-    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.note("decide_now");
-        self.store().decide_now(op)
-    }
-
-    fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
-        self.store().apply_all_now(ops)
-    }
-
-    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        self.store().settle_now(settlement)
-    }
-
-    fn reset_now(&self, log: LogKey<'_>) -> bool {
-        self.store().reset_now(log)
-    }
-
-    fn read_clock(&self) -> Timestamp {
-        self.store().read_clock()
     }
 }

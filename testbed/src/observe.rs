@@ -1,7 +1,6 @@
 //! Faults, seen by the callers of several stores.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
@@ -67,23 +66,15 @@ pub async fn observe(
 }
 
 /// Waits until the store admits concurrent requests that the server then counts.
-async fn recovered(subject: &Subject, direct: &SharedStore) -> Result<(), String> {
+async fn recovered(subject: &Subject, server: &Limiter) -> Result<(), String> {
     let limiter = Limiter::new(subject.name, PLENTY, subject.store.clone());
-    let server = Limiter::new(subject.name, PLENTY, direct.clone());
-    let counted = async || {
-        server
-            .peek("fresh")
-            .await
-            .map_or(0, |decision| decision.used())
-    };
+    let counted = async || server.peek("fresh").await.map_or(0, |it| it.used());
     eventually(async || {
         let before = counted().await;
-        let calls =
-            join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh")))))
-                .await;
-        let decides =
-            calls.iter().all(Attempt::is_allowed) && counted().await >= before + CONCURRENT;
-        decides
+        let calls = (0..CONCURRENT).map(|_| subject.call(limiter.acquire("fresh")));
+        let calls = join_all(calls).await;
+        let is_counted = counted().await >= before + CONCURRENT;
+        (is_counted && calls.iter().all(Attempt::is_allowed))
             .then_some(())
             .ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
     })
@@ -124,17 +115,10 @@ impl<'a> Run<'a> {
         let limited = limiter(policy!("10/10m"));
         let plenty = limiter(PLENTY);
         for _ in 0..BEFORE {
-            let admitted = eventually(async || {
-                subject
-                    .call(Box::pin(limited.acquire("limited")))
-                    .await
-                    .admitted()
-            })
-            .await;
+            let call = async || subject.call(limited.acquire("limited")).await.admitted();
+            let admitted = eventually(call).await;
             admitted.map_err(|outcome| format!("{} before the fault: {outcome}", subject.name))?;
         }
-        let during = Vec::new();
-        let violations = Vec::new();
         Ok(Self {
             subject,
             limited,
@@ -142,40 +126,36 @@ impl<'a> Run<'a> {
             admitted: BEFORE,
             calls: 0,
             counted: 0,
-            during,
-            violations,
+            during: Vec::new(),
+            violations: Vec::new(),
         })
     }
 
     async fn during(&mut self, until: Instant) {
         while Instant::now() < until {
             let polls = 1 + self.calls as usize % 8;
+            let subject = self.subject;
+            let with_id = self.plenty.acquire("ids");
+            let with_id = with_id.idempotency_key(u128::from(self.calls));
             let (limited, with_id, without, _) = tokio::join!(
-                self.subject.call(Box::pin(self.limited.acquire("limited"))),
-                self.subject.call(Box::pin(
-                    self.plenty
-                        .acquire("ids")
-                        .idempotency_key(u128::from(self.calls))
-                )),
-                self.subject.call(Box::pin(self.plenty.acquire("calls"))),
-                poll_times(
-                    polls,
-                    self.subject.call(Box::pin(self.plenty.acquire("dropped")))
-                ),
+                subject.call(self.limited.acquire("limited")),
+                subject.call(with_id),
+                subject.call(self.plenty.acquire("calls")),
+                poll_times(polls, subject.call(self.plenty.acquire("dropped"))),
             );
             self.admitted += u64::from(limited.is_allowed());
             self.calls += 1;
             self.counted += u64::from(without.is_allowed());
             self.during.extend([with_id, without]);
-            let ends = [limited, with_id, without].into_iter();
-            self.violations
-                .extend(ends.filter_map(|call| match call.outcome {
+            for call in [limited, with_id, without] {
+                self.violations.extend(match call.outcome {
                     Seen::Never => Some(format!("a call did not end within {:?}", call.took)),
                     Seen::Err(kind) if !Error::new(kind, "").is_retryable() => {
                         Some(format!("a call failed as {kind:?}"))
                     }
                     _ => None,
-                }));
+                });
+            }
             sleep(PAUSE).await;
         }
     }
@@ -185,10 +165,11 @@ impl<'a> Run<'a> {
         if took > self.subject.bound {
             self.violations.push(format!("calls usually take {took:?}"));
         }
-        let checked = match recovered(self.subject, direct).await {
-            Ok(()) => self.check_logs(direct, loses_data).await,
-            Err(violation) => Err(violation),
-        };
+        let server = Limiter::new(self.subject.name, PLENTY, direct.clone());
+        let mut checked = recovered(self.subject, &server).await;
+        if checked.is_ok() {
+            checked = self.check_logs(&server, loses_data).await;
+        }
         self.violations.extend(checked.err());
         Observed {
             during,
@@ -197,29 +178,20 @@ impl<'a> Run<'a> {
     }
 
     /// Checks the counts after the fault. Returns a violation that makes further checks pointless.
-    async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
+    async fn check_logs(&mut self, server: &Limiter, loses_data: bool) -> Result<(), String> {
         let subject = self.subject;
         let calls = self.calls;
-        let server = Limiter::new(subject.name, PLENTY, direct.clone());
         for id in 0..calls {
             let repeat = async || {
-                subject
-                    .call(Box::pin(
-                        self.plenty.acquire("ids").idempotency_key(u128::from(id)),
-                    ))
-                    .await
-                    .admitted()
+                let acquire = self.plenty.acquire("ids").idempotency_key(u128::from(id));
+                subject.call(acquire).await.admitted()
             };
-            eventually(repeat)
-                .await
-                .map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
+            let repeated = eventually(repeat).await;
+            repeated.map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
         }
         for _ in 0..10 * MAX {
-            match subject
-                .call(Box::pin(self.limited.acquire("limited")))
-                .await
-                .outcome
-            {
+            let call = subject.call(self.limited.acquire("limited")).await;
+            match call.outcome {
                 Seen::Ok(true) => self.admitted += 1,
                 Seen::Ok(false) => break,
                 _ => sleep(PAUSE).await,
@@ -229,45 +201,38 @@ impl<'a> Run<'a> {
             .most
             .map(|times| (times + u64::from(loses_data)) * MAX);
         if most.is_some_and(|most| self.admitted > most) {
-            self.violations
-                .push(format!("a window of {MAX} admitted {}", self.admitted));
+            let violation = format!("a window of {MAX} admitted {}", self.admitted);
+            self.violations.push(violation);
         }
         // Without a promise, admitted calls need not count; a fallback's decision may also count in the server.
+        let counted = self.counted;
         let least = if loses_data || subject.most.is_none() {
             0
         } else {
-            self.counted
+            counted
         };
         let most = calls * subject.most.unwrap_or(1);
-        let counts = [
+        let about = format!("{calls} calls, {counted} of them admitted,");
+        for (key, range, what) in [
             ("ids", calls..=most, format!("{calls} idempotency keys")),
-            (
-                "calls",
-                least..=most,
-                format!("{calls} calls, {} of them admitted,", self.counted),
-            ),
+            ("calls", least..=most, about),
             ("dropped", 0..=most, format!("{calls} dropped calls")),
             (
                 "limited",
                 MAX..=u64::MAX,
                 format!("after a denial, {MAX} units"),
             ),
-        ];
-        for (key, range, what) in counts {
-            let used = used(&server, key, range).await;
+        ] {
+            // A store may still merge.
+            let used = eventually(async || match server.peek(key).await {
+                Ok(decision) if range.contains(&decision.used()) => Ok(()),
+                Ok(decision) => Err(decision.used().to_string()),
+                Err(error) => Err(error.to_string()),
+            });
+            let wrong = used.await.err();
             self.violations
-                .extend(used.err().map(|used| format!("{what} count {used} times")));
+                .extend(wrong.map(|used| format!("{what} count {used} times")));
         }
         Ok(())
     }
-}
-
-/// Waits until the usage is within the range, because a store may still merge. Returns the usage as the error if it never is.
-async fn used(server: &Limiter, key: &str, range: RangeInclusive<u64>) -> Result<(), String> {
-    eventually(async || match server.peek(key).await {
-        Ok(decision) if range.contains(&decision.used()) => Ok(()),
-        Ok(decision) => Err(decision.used().to_string()),
-        Err(error) => Err(error.to_string()),
-    })
-    .await
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
+use limiter_core::{Decision, Error, ErrorKind, SharedStore};
 use tokio::time::{Instant, timeout};
 
 /// A decision that takes longer is slow.
@@ -65,19 +65,18 @@ impl Attempt {
 
     /// Returns the outcome as the error unless the call was admitted.
     pub(crate) fn admitted(&self) -> Result<(), Seen> {
-        if self.is_allowed() {
-            Ok(())
-        } else {
-            Err(self.outcome)
-        }
+        self.is_allowed().then_some(()).ok_or(self.outcome)
     }
 }
 
 impl Subject {
     /// Makes a call, unless it takes longer than the bound.
-    pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Attempt {
+    pub(crate) async fn call(
+        &self,
+        call: impl IntoFuture<Output = Result<Decision, Error>>,
+    ) -> Attempt {
         let begun = Instant::now();
-        let outcome = match timeout(self.bound + SLACK, call).await {
+        let outcome = match timeout(self.bound + SLACK, call.into_future()).await {
             Ok(Ok(decision)) => Seen::Ok(decision.fits()),
             Ok(Err(error)) => Seen::Err(error.kind()),
             Err(_) => Seen::Never,
@@ -91,18 +90,10 @@ impl Subject {
 
 /// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
 pub(crate) fn usual(calls: &[Attempt]) -> Option<(Seen, Duration)> {
-    let same = |call: &Attempt| {
-        calls
-            .iter()
-            .filter(|other| other.outcome == call.outcome)
-            .count()
-    };
-    let usual = calls.iter().max_by_key(|call| same(call))?.outcome;
-    let mut times: Vec<Duration> = calls
-        .iter()
-        .filter(|call| call.outcome == usual)
-        .map(|call| call.took)
-        .collect();
+    let same = |outcome: Seen| calls.iter().filter(move |call| call.outcome == outcome);
+    let usual = calls.iter().max_by_key(|call| same(call.outcome).count())?;
+    let usual = usual.outcome;
+    let mut times: Vec<Duration> = same(usual).map(|call| call.took).collect();
     times.sort_unstable();
     let median = times[times.len() / 2];
     Some(match usual {

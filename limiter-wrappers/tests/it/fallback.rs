@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
 use limiter_core::store::Op;
 use limiter_core::{Clock, Limiter, SyncStore, WindowStore, WithClock, policy};
 use limiter_memory::MemoryStore;
@@ -10,6 +9,7 @@ use limiter_wrappers::Guarded;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 
@@ -340,7 +340,8 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
 
 /// Returns the units that three processes over one store admit above their quotas in an outage, and those missing in the store.
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
-    let mut random = Rng::with_seed(1);
+    let mut runner = TestRunner::deterministic();
+    let random = runner.rng();
     let scene = scene("20/1h", 0);
     let local = || WithClock::new(MemoryStore::new(), scene.clock);
     let process = || {
@@ -365,13 +366,13 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
         });
         sleep(Duration::from_millis(2)).await;
         for (process, receipts) in processes.iter().zip(&mut receipts) {
-            let key = random.usize(..keys).min(random.usize(..keys));
+            let key = random.random_range(..keys).min(random.random_range(..keys));
             if let Some(receipt) = process.acquire(key.to_string()).await.unwrap().receipt() {
                 admitted[key] += 1;
                 receipts.push((key, receipt));
             }
-            if random.u8(..10) == 0 && !receipts.is_empty() {
-                let (key, receipt) = receipts.swap_remove(random.usize(..receipts.len()));
+            if random.random_ratio(1, 10) && !receipts.is_empty() {
+                let (key, receipt) = receipts.swap_remove(random.random_range(..receipts.len()));
                 let refund = process.refund(key.to_string(), receipt).await;
                 admitted[key] -= u64::from(refund.is_ok_and(|refund| refund.applied()));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Clock, SyncStore, WindowStore, WithClock, policy};
+use limiter_core::{Clock, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::Guarded;
 use limiter_wrappers::observe::ObservedStore;
@@ -57,26 +57,4 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_clock_and_the_node() {
     );
     assert_eq!(with_clock.clock().unwrap().now(), clock.now());
     assert_eq!(with_clock.node(op.log).as_deref(), Some("here"));
-}
-
-#[test]
-fn every_synchronous_wrapper_forwards_decide_now() {
-    let store = store();
-    let wrappers: [(&str, Box<dyn SyncStore>); 2] = [
-        ("Arc", Box::new(Arc::new(store.clone()))),
-        (
-            "WithClock",
-            Box::new(WithClock::new(store.clone(), MockClock::new())),
-        ),
-    ];
-    let policy = policy!("9/1h");
-    for (calls, (name, wrapper)) in (1..).zip(wrappers) {
-        assert!(
-            wrapper
-                .decide_now(Op::acquire(name, &policy))
-                .unwrap()
-                .is_allowed()
-        );
-        assert_eq!(store.calls_to("decide_now"), calls, "{name}");
-    }
 }

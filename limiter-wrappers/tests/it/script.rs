@@ -1,14 +1,17 @@
 //! Scripts of calls and faults, in virtual time: tokio's clock is paused, and every store reads it.
+//!
+//! Their results are written beside the steps. The testkit's scripts contain only operations, and the reference store decides them.
 
 use std::cell::Cell;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use futures_util::poll;
 
-use limiter_core::store::Op;
+use limiter_core::store::{Mode, Op};
 use limiter_core::{
     BoxFuture, Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
 };
@@ -111,34 +114,33 @@ impl Scene {
         }
     }
 
+    /// Returns the peek of a log in the server.
+    fn peek<'a>(&'a self, key: &'a str) -> Op<'a> {
+        Op::peek(key, self.limiter.policy()).with_name("t".into())
+    }
+
     /// Returns the units that the server counts, including above the maximum.
     pub(crate) fn used(&self, key: &str, at: Timestamp) -> u64 {
-        let peek = Op::peek(key, self.limiter.policy())
-            .with_name("t".into())
-            .at(at);
-        self.server.store().apply_now(&peek).log.usage[0].used
+        let facts = self.server.store().apply_now(&self.peek(key).at(at));
+        facts.log.usage[0].used
     }
 
     /// Makes acquires of a cost, each after a pause, which must be admitted without a receipt. Returns how many were not decided at
     /// once. As nobody else changes the log, a unit less remains after each.
-    async fn burst(&self, key: &str, count: u64, cost: u64, pause: u64) -> usize {
+    async fn burst(&self, key: &str, count: u64, [cost, pause]: [u64; 2]) -> usize {
         let mut waited = 0;
         let mut remaining = None;
         for _ in 0..count {
             sleep(Duration::from_millis(pause)).await;
             let mut acquire = pin!(self.limiter.acquire(key).cost(cost).into_future());
-            let decision = match poll!(acquire.as_mut()) {
-                std::task::Poll::Ready(decision) => decision,
-                std::task::Poll::Pending => {
-                    waited += 1;
-                    acquire.await
-                }
+            let at_once = poll!(acquire.as_mut());
+            waited += usize::from(at_once.is_pending());
+            let decision = match at_once {
+                Poll::Ready(decision) => decision.unwrap(),
+                Poll::Pending => acquire.await.unwrap(),
             };
-            let decision = decision.unwrap();
-            assert!(
-                decision.is_allowed() && decision.receipt().is_none(),
-                "{decision:?}"
-            );
+            let is_plain = decision.is_allowed() && decision.receipt().is_none();
+            assert!(is_plain, "{decision:?}");
             // With longer pauses, entries may expire.
             if let Some(before) = remaining.filter(|_| pause == 1) {
                 assert_eq!(decision.remaining() + cost, before, "{decision:?}");
@@ -162,6 +164,7 @@ impl Scene {
     /// one goes on. `-` is a node without a name.
     pub(crate) async fn play(&self, script: &str) {
         let store = self.limiter.store();
+        let server = &self.server;
         let mut permits = Vec::new();
         let mut calls = 0;
         for step in script.split(", ") {
@@ -172,6 +175,7 @@ impl Scene {
             let time = |index| Timestamp::from_micros_saturating(n(index) * 1_000_000);
             let verdict =
                 |decision: Decision| if decision.fits() { "" } else { "denied" }.to_owned();
+            let before = server.calls();
             let found: Result<String, Error> = match words[..] {
                 ["acquire", key, _, ref options @ ..] => {
                     sleep(Duration::from_millis(1)).await;
@@ -179,10 +183,8 @@ impl Scene {
                     let decided = match options {
                         ["at", _] => acquire.at(time(4)).await,
                         ["permit"] => {
-                            let decided = acquire
-                                .permit()
-                                .await
-                                .map(|permit| permit.decision().clone());
+                            let permit = acquire.permit().await;
+                            let decided = permit.map(|permit| permit.decision().clone());
                             assert!(decided.iter().all(|decision| decision.receipt().is_some()));
                             decided
                         }
@@ -190,32 +192,22 @@ impl Scene {
                         ["by", policy] => acquire.policy(&policy.parse().unwrap()).await,
                         _ => acquire.await,
                     };
-                    permits.extend(
-                        decided
-                            .iter()
-                            .filter_map(Decision::receipt)
-                            .map(|receipt| (key, receipt)),
-                    );
+                    let receipts = decided.iter().filter_map(Decision::receipt);
+                    permits.extend(receipts.map(|receipt| (key, receipt)));
                     decided.map(verdict)
                 }
                 ["burst", key, _, ref options @ ..] => {
                     let option = |i: usize| options.get(i).map_or(1, |text| text.parse().unwrap());
-                    let before = self.server.calls();
-                    let waited = self.burst(key, n(2), option(0), option(1)).await;
-                    let asked = self.server.calls() - before;
-                    assert!(asked >= waited, "{step}: {asked} calls");
+                    let waited = self.burst(key, n(2), [0, 1].map(option)).await;
+                    assert!(server.calls() - before >= waited, "{step}");
                     Ok(waited.to_string())
                 }
                 ["crowd", key, _] => {
-                    let before = self.server.calls();
                     let crowd = (0..n(2)).map(|_| self.limiter.acquire(key).into_future());
-                    let decided = join_all(crowd).await;
-                    assert!(
-                        decided
-                            .iter()
-                            .all(|decided| decided.as_ref().unwrap().is_allowed())
-                    );
-                    Ok((self.server.calls() - before).to_string())
+                    for decided in join_all(crowd).await {
+                        assert!(decided.unwrap().is_allowed(), "{step}");
+                    }
+                    Ok((server.calls() - before).to_string())
                 }
                 ["drop", key] => {
                     let acquire = pin!(self.limiter.acquire(key).into_future());
@@ -223,91 +215,67 @@ impl Scene {
                     Ok(String::new())
                 }
                 ["take", key, _] => {
-                    let acquire = Op::acquire(key, self.limiter.policy())
-                        .with_name("t".into())
-                        .with_cost(n(2));
-                    Ok(self.server.store().apply_now(&acquire).admitted.to_string())
+                    let mut acquire = self.peek(key).with_cost(n(2));
+                    acquire.mode = Mode::Acquire;
+                    Ok(server.store().apply_now(&acquire).admitted.to_string())
                 }
-                ["clock", _] => {
-                    step_system_clock(words[1].parse().unwrap());
+                ["clock", off] => {
+                    step_system_clock(off.parse().unwrap());
                     Ok(String::new())
                 }
                 ["peek", key] => self.limiter.peek(key).await.map(verdict),
                 ["record", key] => self.limiter.record(key).await.map(verdict),
                 ["settle", ..] => {
                     let (key, receipt) = permits[n(1) as usize];
-                    self.limiter
-                        .settle(key, receipt, n(2))
-                        .await
-                        .map(|settled| settled.applied().to_string())
+                    let settled = self.limiter.settle(key, receipt, n(2)).await;
+                    settled.map(|settled| settled.applied().to_string())
                 }
-                ["reset", key] => self
-                    .limiter
-                    .reset(key)
-                    .await
-                    .map(|existed| existed.to_string()),
+                ["reset", key] => {
+                    let existed = self.limiter.reset(key).await;
+                    existed.map(|existed| existed.to_string())
+                }
                 ["shown", key] => self.limiter.peek(key).await.map(|decision| {
-                    format!(
-                        "{} {:?}",
-                        decision.used(),
-                        decision.retry_after().unwrap_or_default()
-                    )
+                    let wait = decision.retry_after().unwrap_or_default();
+                    format!("{} {wait:?}", decision.used())
                 }),
                 ["used", key] => Ok(self.used(key, self.clock.now()).to_string()),
                 ["used", key, "at", _] => Ok(self.used(key, time(3)).to_string()),
                 ["sent"] => {
-                    let mut records = self.server.replayed();
+                    let mut records = server.replayed();
                     records.dedup();
                     Ok(records.join(" ").replace("record ", ""))
                 }
-                ["calls"] => Ok((self.server.calls()
-                    - std::mem::replace(&mut calls, self.server.calls()))
-                .to_string()),
+                ["calls"] => Ok((before - std::mem::replace(&mut calls, before)).to_string()),
                 ["now"] => Ok(self.clock.0.elapsed().as_millis().to_string()),
-                ["wait", _] => (sleep(Duration::from_millis(n(1))).await, Ok(String::new())).1,
+                ["wait", _] => {
+                    sleep(Duration::from_millis(n(1))).await;
+                    Ok(String::new())
+                }
                 ["unblock", key] => {
-                    let key = Op::peek(key, self.limiter.policy())
-                        .with_name("t".into())
-                        .log;
-                    Ok(self.server.store().reset_now(key).to_string())
+                    let log = self.peek(key).log;
+                    Ok(server.store().reset_now(log).to_string())
                 }
                 ["down", node] => {
                     let node = format!("@{node}");
-                    let fails = move |key: &[u8]| key.ends_with(node.as_bytes());
-                    self.server.rule(move |_, log| {
-                        if fails(log.key) {
-                            Does::Refuse
-                        } else {
-                            Does::Answer
-                        }
+                    server.rule(move |_, log| match log.key.ends_with(node.as_bytes()) {
+                        true => Does::Refuse,
+                        false => Does::Answer,
                     });
                     Ok(String::new())
                 }
                 [rule] if rule.len() == 3 && rule.bytes().all(|byte| byte.is_ascii_uppercase()) => {
-                    let does = |n: usize| match rule.as_bytes()[n] {
-                        b'C' => Does::Corrupt,
-                        b'H' => Does::Hang,
-                        b'L' => Does::AnswerLate,
-                        b'M' => Does::Misconfigure,
-                        b'R' => Does::Refuse,
-                        b'X' => Does::LoseAnswer,
-                        _ => Does::Answer,
-                    };
-                    let peek = does(0);
-                    let record = does(1);
-                    let other = does(2);
-                    self.server.rule(move |verb, _| match verb {
-                        "peek" => peek,
-                        "record" => record,
-                        _ => other,
+                    let does: Vec<Does> = rule.bytes().map(does).collect();
+                    server.rule(move |verb, _| match verb {
+                        "peek" => does[0],
+                        "record" => does[1],
+                        _ => does[2],
                     });
                     Ok(String::new())
                 }
                 ["open"] => {
                     let open = store.breakers().into_iter().filter(|(_, is_open)| *is_open);
-                    let mut open: Vec<_> = open
-                        .map(|(node, _)| node.as_deref().unwrap_or("-").to_owned())
-                        .collect();
+                    let open = open.map(|(node, _)| node.as_deref().unwrap_or("-").to_owned());
+                    let mut open: Vec<_> = open.collect();
                     open.sort();
                     Ok(open.join(" "))
                 }
@@ -326,5 +294,18 @@ impl Scene {
             };
             assert!(is_expected, "{step}: found {found:?}, in {script}");
         }
+    }
+}
+
+/// Returns the behaviour that a letter of a script means.
+fn does(letter: u8) -> Does {
+    match letter {
+        b'C' => Does::Corrupt,
+        b'H' => Does::Hang,
+        b'L' => Does::AnswerLate,
+        b'M' => Does::Misconfigure,
+        b'R' => Does::Refuse,
+        b'X' => Does::LoseAnswer,
+        _ => Does::Answer,
     }
 }

@@ -4,13 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use limiter_core::request::AllOf;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, Op, Outcome, Settlement, SettlementFacts,
-};
+use limiter_core::store::{Facts, JointOp, Op, Outcome};
 use limiter_core::{
-    BoxFuture, Clock, Counting, Error, Limit, Limiter, Policy, SharedStore, Timestamp, WindowStore,
+    BoxFuture, Clock, Counting, Limit, Limiter, Policy, SharedStore, Timestamp, WindowStore,
     WithClock, policy,
 };
 use limiter_memory::MemoryStore;
@@ -153,44 +150,15 @@ async fn a_denial_cache_responds_if_it_knows_all_denials() {
     assert_eq!(used(&third).await, 1);
 }
 
-/// A store that applies nothing as one, as a Cluster does with logs of several slots.
-#[derive(Debug)]
-struct Slots(Remote);
-
-#[async_trait]
-impl WindowStore for Slots {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.0.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-
-    async fn apply_all(&self, _: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        Ok(None)
-    }
-
-    fn inner(&self) -> Option<&dyn WindowStore> {
-        Some(&self.0)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_node_that_fails_decides_no_other_log_and_recovers_by_joint_calls_alone() {
     let remote = Remote::default();
-    remote.rule(|_, log| {
-        if log.key.ends_with(b"@down") {
-            Does::Refuse
-        } else {
-            Does::Answer
-        }
+    remote.rule(|verb, log| match verb {
+        "apply_all" => Does::Separate,
+        _ if log.key.ends_with(b"@down") => Does::Refuse,
+        _ => Does::Answer,
     });
-    let stack = Guarded::builder(Slots(remote.clone())).failure_threshold(1);
+    let stack = Guarded::builder(remote.clone()).failure_threshold(1);
     let stack = stack.fail_open();
     let limiter = Limiter::new("n", policy!("1/1h"), Arc::new(stack.clone()));
     let both = async |first, second| {
@@ -204,7 +172,7 @@ async fn a_node_that_fails_decides_no_other_log_and_recovers_by_joint_calls_alon
         !both("1@down", "2@up").await,
         "the healthy node has decided"
     );
-    remote.set(Does::Answer);
+    remote.set(Does::Separate);
     for keys in [["3@down", "4@down"], ["5@down", "6@down"]] {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(stack.in_outage() && both(keys[0], keys[1]).await);
