@@ -359,7 +359,7 @@ impl Model {
             }
             _ => return,
         };
-        if decided.answer.appended {
+        if decided.answer.appended && !decided.is_repeated() {
             let policies = [Some(call.policy), call.limiter_policy];
             let windows = policies.into_iter().flatten();
             let window = windows.map(|policy| self.policies[policy].longest_window());

@@ -63,10 +63,14 @@ impl Decided {
         self.raw_facts.is_some_and(|facts| facts.outcome == outcome)
     }
 
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.is(RawFacts::REPEATED)
+    }
+
     /// Takes over what is unspecified for one of several operations.
     fn relax(&mut self, joint: Option<Verb>, got: &Self) {
         // A store need not know whether a repeated entry has a receipt.
-        if self.is(RawFacts::REPEATED) && got.answer.receipt.is_none() {
+        if self.is_repeated() && got.answer.receipt.is_none() {
             (self.answer.receipt, self.repeats) = (None, None);
         }
         // A record that another one denied may be above the maximum, so that no wait helps: which limit binds is unspecified.
