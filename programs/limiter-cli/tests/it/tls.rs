@@ -3,6 +3,8 @@
 use std::fs;
 use std::net::TcpListener;
 
+use limiter_cli::store::runtime;
+use limiter_postgres::PostgresUrl;
 use testbed::server::{Postgres, Server, until};
 use testbed::write_certificates;
 
@@ -41,12 +43,10 @@ fn only_a_trusted_certificate_is_accepted() {
         .map(|name| fs::read_to_string(path(name)).unwrap());
     let postgres = Postgres::start_with_tls(&cert, &key, None).unwrap();
     let tls = postgres.url() + "?sslmode=verify-full";
-    let load = ["load", "--limit", "1/1h", "--seconds", "1", "--store", &tls];
-    let load = command(&load)
-        .env("SSL_CERT_FILE", path("trusted/ca.pem"))
-        .output()
-        .unwrap();
-    assert!(load.status.success(), "{}", text(&load.stderr));
+    let url: PostgresUrl = tls.parse().unwrap();
+    let authority = fs::read(path("trusted/ca.pem")).unwrap();
+    let table = url.certificates(Some(authority), None).open().unwrap();
+    runtime().unwrap().block_on(table.create()).unwrap();
     for url in [
         format!("rediss://127.0.0.1:{port}"),
         format!("rediss+cluster://127.0.0.1:{port}"),
