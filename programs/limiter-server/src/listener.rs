@@ -230,17 +230,21 @@ where
             let answer = fits.then(|| self.routes.clone().call(request));
             let refuse = self.refuse;
             async move {
-                // Over HTTP/2, a client could leave the reasons of many refusals unread.
-                let refuse = || refuse(is_http1);
-                let response = match answer {
-                    Some(answer) => answer.await?,
-                    None => refuse(),
+                let sent = |response: Response<B>| {
+                    let request = Arc::clone(&in_progress);
+                    Ok::<_, Infallible>(response.map(|body| Watched::response(body, request)))
                 };
+                // Over HTTP/2, a client could leave the reasons of many refusals unread.
+                let Some(answer) = answer else {
+                    return sent(refuse(is_http1));
+                };
+                let response = answer.await?;
                 // A stream's size is unknown, but its messages are small.
                 let size = response.body().size_hint().exact().unwrap_or(0);
-                let fits = in_progress.take(usize::try_from(size).unwrap_or(usize::MAX));
-                let response = if fits { response } else { refuse() };
-                Ok::<_, Infallible>(response.map(|body| Watched::response(body, in_progress)))
+                match in_progress.take(usize::try_from(size).unwrap_or(usize::MAX)) {
+                    true => sent(response),
+                    false => sent(refuse(is_http1)),
+                }
             }
         });
         let connection = self.http.serve_connection(TokioIo::new(stream), service);
