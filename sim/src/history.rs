@@ -4,116 +4,53 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// A limiter's policy, the policy that some of its operations bring, and what its logs allow.
-pub(crate) struct Kind {
-    pub(crate) policy: &'static str,
-    pub(crate) own: &'static str,
-    pub(crate) counts_attempts: bool,
-    /// Records and refunds exclude each other: a record displaces older entries, which a refund does not bring back.
-    pub(crate) verbs: &'static [Verb],
-}
-
-use Verb::{Acquire, All, Burst, Peek, Permit, Record, Reset, Within};
-
-pub(crate) const KINDS: [Kind; 6] = [
-    Kind {
-        policy: "4/500ms",
-        own: "7/400ms",
-        counts_attempts: false,
-        verbs: &[Acquire, Permit, Within, Peek, Reset, All],
-    },
-    Kind {
-        policy: "3/200ms, 8/1s",
-        own: "2/100ms",
-        counts_attempts: false,
-        verbs: &[Acquire, Permit, Within, Peek, Reset, All],
-    },
-    Kind {
-        policy: "5/300ms",
-        own: "5/300ms",
-        counts_attempts: true,
-        verbs: &[Acquire, Record, Peek, Reset],
-    },
-    Kind {
-        policy: "20/600ms",
-        own: "9/600ms",
-        counts_attempts: false,
-        verbs: &[Acquire, Record, Peek, All],
-    },
-    Kind {
-        policy: "90/400ms+100ms",
-        own: "90/500ms",
-        counts_attempts: false,
-        verbs: &[Acquire, Burst, Burst, Burst, Permit, Reset, All],
-    },
-    Kind {
-        policy: "5/200ms, 12/1s~100ms",
-        own: "4/200ms, 12/1s~100ms",
-        counts_attempts: false,
-        verbs: &[Acquire, Permit, Peek, All],
-    },
+/// A limiter's policy, the policy that some of its operations bring, and its calls, of which the first is the most frequent:
+///
+/// `a`: acquire, `b`: a burst of them, a millisecond apart, `w`: acquire within a time, `p`: acquire with a permit and settle later,
+/// `s`: hold a slot, `r`: record, `k`: peek, `x`: reset, `l`: one decision over both limiters.
+///
+/// Records and refunds exclude each other: a record displaces older entries, which a refund does not bring back.
+pub(crate) const KINDS: [[&str; 3]; 7] = [
+    ["4/500ms", "7/400ms", "apwkxl"],
+    ["3/200ms, 8/1s", "2/100ms", "apwkxl"],
+    ["5/300ms attempts", "5/300ms attempts", "arkx"],
+    ["20/600ms", "9/600ms", "arkl"],
+    ["90/400ms+100ms", "90/500ms", "abbbpxl"],
+    ["5/200ms, 12/1s~100ms", "4/200ms, 12/1s~100ms", "apkl"],
+    ["2/1s", "2/1s", "s"],
 ];
-
-/// What a process asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Verb {
-    Acquire,
-    /// Many acquires, a millisecond apart.
-    Burst,
-    /// An acquire whose cost is settled or refunded later.
-    Permit,
-    /// An acquire that waits.
-    Within,
-    Record,
-    Peek,
-    Reset,
-    /// One decision over several limiters.
-    All,
-}
 
 /// What goes wrong, until the end of the fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
-    /// Connections break: requests and replies are lost or late.
+pub(crate) enum Fault {
     Loss,
-    /// Messages take up to half a second.
     Delay,
-    /// The server is killed, and starts with its data.
     Crash,
-    /// The server is killed, and starts without the last writes.
     Forget,
-    /// A replica with an older copy and a different clock takes over.
     Failover,
-    /// The server stops, and continues with the requests that it received.
     Stop,
-    /// The server forgets its scripts.
     Flush,
-    /// The server's memory is full.
     Memory,
-    /// The server is a replica.
     Replica,
-    /// The server's clock steps.
     ServerClock,
-    /// A process's system clock steps.
     ProcessClock,
-    /// A process is killed, and starts again.
     Restart,
 }
 
-/// The weights of the faults.
-pub(crate) const FAULTS: [(u32, Fault); 12] = [
-    (6, Fault::Loss),
-    (3, Fault::Delay),
-    (2, Fault::Crash),
-    (1, Fault::Forget),
-    (1, Fault::Failover),
-    (2, Fault::Stop),
-    (1, Fault::Flush),
-    (1, Fault::Memory),
-    (1, Fault::Replica),
-    (2, Fault::ServerClock),
-    (1, Fault::ProcessClock),
-    (2, Fault::Restart),
+/// The weights of the faults, and what happens.
+pub(crate) const FAULTS: [(u32, Fault, &str); 12] = [
+    (6, Fault::Loss, "messages are lost or late"),
+    (3, Fault::Delay, "the network is slow"),
+    (2, Fault::Crash, "the server crashes"),
+    (1, Fault::Forget, "a crash loses the last writes"),
+    (1, Fault::Failover, "an older copy takes over"),
+    (2, Fault::Stop, "the server stands still"),
+    (1, Fault::Flush, "scripts are flushed"),
+    (1, Fault::Memory, "memory is full"),
+    (1, Fault::Replica, "the server is read-only"),
+    (2, Fault::ServerClock, "the server's clock steps"),
+    (1, Fault::ProcessClock, "a process's clock steps"),
+    (2, Fault::Restart, "a process restarts"),
 ];
 
 /// What decides while the store is down.
@@ -156,7 +93,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Does {
     /// Of a limiter and a key.
-    Call(Verb, usize, u8),
+    Call(u8, usize, u8),
     /// For this many milliseconds.
     Fault(Fault, u64),
 }
@@ -180,57 +117,56 @@ impl History {
         let mut random = Rng::with_seed(seed);
         let mut pick = |choices: &[u64]| choices[random.usize(..choices.len())];
         let millis = Duration::from_millis;
-        let first = pick(&[0, 1, 2, 3, 4, 4, 4, 5]) as usize;
+        let choices = [Choice::Error, Choice::Open, Choice::Closed, Choice::Local];
         let setting = Setting {
             processes: pick(&[1, 2, 2, 3, 4]) as usize,
-            limiters: [first, pick(&[0, 1, 3, 4, 5]) as usize],
-            choice: [
-                Choice::Error,
-                Choice::Open,
-                Choice::Closed,
-                Choice::Local,
-                Choice::Local,
-            ][pick(&[0, 1, 2, 3, 4]) as usize],
+            limiters: [
+                pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6]) as usize,
+                pick(&[0, 1, 3, 4, 5, 6]) as usize,
+            ],
+            choice: choices[pick(&[0, 1, 2, 3, 3]) as usize],
             response: millis(pick(&[60, 250])),
             retries: pick(&[0, 1, 1, 2]) as u32,
-            timeout: [Duration::MAX, millis(120), millis(300)][pick(&[0, 1, 2]) as usize],
+            timeout: millis(pick(&[120, 300, u64::MAX])),
             threshold: pick(&[3, 5, u64::from(u32::MAX)]) as u32,
             cache: pick(&[0, 1, 100, 100]) as usize,
             denial_ttl: millis(pick(&[100, 1_000])),
-            // A lease allows for a 64th.
-            speed: 1.0
-                + [0, 0, 1, -1][pick(&[0, 1, 2, 3]) as usize] as f64 * pick(&[5, 15]) as f64
-                    / 1_000.0,
+            // Leases and slots allow for a 64th.
+            speed: pick(&[987, 995, 1_000, 1_000, 1_005, 1_013]) as f64 / 1_000.0,
         };
         let mut steps = Vec::new();
-        let calls = random.usize(60..160);
-        for _ in 0..calls {
+        for _ in 0..random.usize(60..160) {
             let limiter = random.usize(..2);
-            let verbs = KINDS[setting.limiters[limiter]].verbs;
-            // Acquires are most frequent.
+            let verbs = KINDS[setting.limiters[limiter]][2].as_bytes();
             let verb = if random.bool() {
                 verbs[0]
             } else {
                 verbs[random.usize(..verbs.len())]
             };
             let key = u8::from(random.u8(..4) == 0);
-            let does = Does::Call(verb, limiter, key);
-            steps.push(Step::draw(&mut random, setting.processes, does));
+            let (count, verb) = match verb {
+                b'b' => (random.u64(4..30), b'a'),
+                verb => (1, verb),
+            };
+            let step = Step::draw(&mut random, &setting, Does::Call(verb, limiter, key));
+            for part in 0..count {
+                let mut step = step.clone();
+                step.at += part;
+                step.salt ^= part;
+                steps.push(step);
+            }
         }
-        let total: u32 = FAULTS.iter().map(|(weight, _)| weight).sum();
+        let total: u32 = FAULTS.iter().map(|(weight, ..)| weight).sum();
         for _ in 0..random.usize(..6) {
             let mut drawn = random.u32(..total);
-            let is_it = |(weight, _): &&(u32, Fault)| {
+            let mut faults = FAULTS.iter();
+            let fault = faults.find_map(|(weight, fault, _)| {
                 let is_it = drawn < *weight;
                 drawn = drawn.wrapping_sub(*weight);
-                is_it
-            };
-            let fault = FAULTS
-                .iter()
-                .find(is_it)
-                .map_or(Fault::Loss, |(_, fault)| *fault);
-            let does = Does::Fault(fault, random.u64(20..900));
-            steps.push(Step::draw(&mut random, setting.processes, does));
+                is_it.then_some(*fault)
+            });
+            let does = Does::Fault(fault.unwrap_or(Fault::Loss), random.u64(20..900));
+            steps.push(Step::draw(&mut random, &setting, does));
         }
         Self {
             seed,
@@ -239,10 +175,10 @@ impl History {
         }
     }
 
-    /// Changes the speed of the server's clock, relative to the processes'.
+    /// Makes the server's clock faster by this factor.
     #[must_use]
-    pub fn with_server_speed(mut self, speed: f64) -> Self {
-        self.setting.speed = speed;
+    pub fn with_server_speed(mut self, factor: f64) -> Self {
+        self.setting.speed *= factor;
         self
     }
 
@@ -276,10 +212,12 @@ impl History {
 }
 
 impl Step {
-    fn draw(random: &mut Rng, processes: usize, does: Does) -> Self {
+    fn draw(random: &mut Rng, setting: &Setting, does: Does) -> Self {
+        let at = random.u64(..LENGTH);
+        let process = random.usize(..setting.processes);
         Self {
-            at: random.u64(..LENGTH),
-            process: random.usize(..processes),
+            at,
+            process,
             salt: random.u64(..),
             does,
         }
@@ -288,24 +226,5 @@ impl Step {
     /// Returns the random numbers of a part of the step.
     pub(crate) fn random(&self, part: u64) -> Rng {
         Rng::with_seed(self.salt ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-}
-
-impl Fault {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Loss => "broken connections",
-            Self::Delay => "slow network",
-            Self::Crash => "crash",
-            Self::Forget => "crash that loses writes",
-            Self::Failover => "failover to an older copy",
-            Self::Stop => "stopped server",
-            Self::Flush => "scripts flushed",
-            Self::Memory => "OOM",
-            Self::Replica => "READONLY",
-            Self::ServerClock => "server's clock steps",
-            Self::ProcessClock => "process's clock steps",
-            Self::Restart => "process restarts",
-        }
     }
 }

@@ -1,361 +1,350 @@
-//! The checker's books: what each log of the server holds, and what was admitted, as seen from outside.
+//! The checker's books: what each log of the server must hold, and what was admitted, as seen from outside.
 //!
 //! A copy of the server's data has a copy of its books, so that they are restored together.
 
-use limiter_core::{Limit, Policy};
+use std::collections::HashMap;
 
-/// The kinds and flags of the scripts' format that the checker reads.
+use limiter_core::store::{
+    At, Change, Entry, EntryId, Facts, JointOp, Log, Mode, Op, Outcome, Settlement,
+};
+use limiter_core::{Limit, Policy, Receipt, Timestamp, Window};
+
+/// The kind of an operation, and the flags of replies, that the checker reads in the scripts' format.
 const RECORD: u8 = 3;
 const ADMITTED: u8 = 1;
 const APPENDED: u8 = 2;
 const REPEATED: u8 = 4;
 
-/// A moment by the server's clock, and by that clock without its steps.
+/// A moment by the server's clock, and by that clock without its steps, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) clock: u64,
     pub(crate) line: u64,
 }
 
-/// What a caller asked for about one log.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) call: usize,
-    pub(crate) process: usize,
-    pub(crate) log: usize,
-    pub(crate) cost: u64,
-    pub(crate) id: Option<u128>,
-    pub(crate) is_own: bool,
-    /// Whether the call waits: after a denial, such as that of a stack in an outage, it makes a new attempt.
-    pub(crate) waits: bool,
+impl Moment {
+    fn time(self) -> Timestamp {
+        Timestamp::from_micros_saturating(self.clock)
+    }
 }
 
-/// An operation as the server saw it: it may include a block, or come from a sweep.
+/// An operation on a log, or the record to which a settlement belongs.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) log: usize,
+    pub(crate) mode: Mode,
+    pub(crate) cost: u64,
+    pub(crate) at: At,
+    pub(crate) policy: Policy,
+    pub(crate) limiter_policy: Option<Policy>,
+}
+
+impl Asked {
+    pub(crate) fn of(log: usize, op: &Op<'_>) -> Self {
+        Self {
+            log,
+            mode: op.mode,
+            cost: op.cost,
+            at: op.at,
+            policy: op.policy.clone(),
+            limiter_policy: op.limiter_policy.cloned(),
+        }
+    }
+
+    fn op(&self) -> Op<'_> {
+        let mut op = Op::new(self.mode, "", &self.policy).with_cost(self.cost);
+        (op.limiter_policy, op.at) = (self.limiter_policy.as_ref(), self.at);
+        op
+    }
+}
+
+/// What the server received and replied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
-    pub(crate) process: usize,
-    pub(crate) kind: u8,
+    /// The caller's id, or the store's id of the attempt, which a retry repeats.
+    pub(crate) id: EntryId,
+    /// It may include a block.
     pub(crate) cost: u64,
-    pub(crate) given: Option<u64>,
     pub(crate) flags: u8,
-    /// The store's id of the attempt, which a retry repeats.
-    pub(crate) attempt: [u8; 16],
+}
+
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn id(bytes: &[u8]) -> EntryId {
+    bytes
+        .iter()
+        .fold(0_u128, |number, byte| number << 8 | u128::from(*byte))
+        .into()
 }
 
 impl Wire {
+    pub(crate) fn new(request: &[u8], reply: &[u8]) -> Self {
+        let has_callers_id = request[1] >= 2;
+        Self {
+            id: id(if has_callers_id {
+                &request[19..35]
+            } else {
+                &request[17..23]
+            }),
+            cost: number(&request[10..17]),
+            flags: reply.last().copied().unwrap_or(0),
+        }
+    }
+
     fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Returns `true` if it was admitted and appended now.
-    pub(crate) fn is_granted(&self) -> bool {
-        self.kind < RECORD && self.flags & (ADMITTED | APPENDED) == ADMITTED | APPENDED
+    pub(crate) fn is_appended(&self) -> bool {
+        self.has(APPENDED)
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.has(ADMITTED)
     }
 }
 
-#[derive(Clone, Debug)]
-struct Entry {
-    at: u64,
-    cost: u64,
-    /// The call that appended it, and those that repeated that.
-    calls: Vec<usize>,
-    id: Option<u128>,
-    attempt: [u8; 16],
-    /// The process whose sweep appended it.
-    swept_by: Option<usize>,
-    /// Whether the server may have dropped it, and with it its id.
-    is_dropped: bool,
-}
-
-/// An admission: when, how much, and by which call.
-type Admission = (u64, u64, usize);
-
-/// The policies of a log: of its limiter, and of operations that bring their own.
-#[derive(Clone, Debug)]
-pub(crate) struct Policies {
-    pub(crate) default: Policy,
-    pub(crate) own: Policy,
-}
-
 /// The books of one log.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Log {
-    entries: Vec<Entry>,
-    /// By the line of the server's clock, with the limiter's policy.
-    admitted: Vec<Admission>,
-    /// Until when exceptions excuse admissions.
+#[derive(Clone, Default)]
+pub(crate) struct Book {
+    /// What the server must hold.
+    log: Log,
+    /// The entries of that log by the ids that the server gave them.
+    entries: HashMap<EntryId, Entry>,
+    /// When, how much, and as which entry, with the limiter's policy: by the line of the server's clock.
+    admitted: Vec<(u64, u64, EntryId)>,
+    /// Until when exceptions excuse admissions, and slots whose entries are lost may be held.
     excused: u64,
+    lost: u64,
     /// Whether an entry without room displaced others, or the newest may have been refunded.
     is_displaced: bool,
     is_refunded: bool,
-    /// Whether the server's clock was set back, which lets late requests count.
-    is_set_back: bool,
+    /// Whether the server's clock was set back, so that late requests count, and retries do not find their entries.
+    pub(crate) is_set_back: bool,
     /// What each process carried over.
-    carried: [u64; 4],
+    carried: HashMap<EntryId, (usize, u64)>,
     /// When others last released units, for each process.
     released: [u64; 4],
+    /// The slots that are held.
+    pub(crate) held: u64,
     /// The fullest window, relative to its maximum.
     pub(crate) worst: f64,
 }
 
 fn longest(policy: &Policy) -> u64 {
-    policy
-        .limits()
-        .iter()
-        .map(|limit| limit.window().as_micros())
-        .max()
-        .unwrap_or(0)
+    policy.longest_window().as_micros()
 }
 
-/// How much longer than its window an entry may count, because it merged with newer ones.
-fn slack(limit: &Limit) -> u64 {
-    limit
-        .resolution()
-        .map_or(0, |resolution| resolution.as_micros() as u64)
+/// Applies operations that the server executed as one, and checks its verdicts. Returns the facts that it must have found, except for
+/// repetitions.
+pub(crate) fn apply(
+    books: &mut [Book],
+    ops: &[(Asked, Wire)],
+    now: Moment,
+) -> Result<Vec<Option<Facts>>, String> {
+    // A repeated denial denies the others.
+    let repeats_denial = |(_, wire): &(_, Wire)| wire.has(REPEATED) && !wire.has(ADMITTED);
+    let is_denied = ops.iter().any(repeats_denial);
+    let joint = ops.iter().map(|(asked, wire)| match wire.has(REPEATED) {
+        true => JointOp {
+            is_advisory: true,
+            ..asked.op().to_peek().into()
+        },
+        false if is_denied => asked.op().to_peek().into(),
+        false => asked.op().into(),
+    });
+    let logs = ops.iter().map(|(asked, _)| books[asked.log].log.clone());
+    let mut logs: Vec<Log> = logs.collect();
+    let facts = Log::apply_all(&mut logs, &joint.collect::<Vec<_>>(), now.time());
+    let mut results = Vec::new();
+    for ((asked, wire), (log, facts)) in ops.iter().zip(logs.into_iter().zip(facts)) {
+        books[asked.log].note(asked, wire, &facts, log, now)?;
+        results.push((!wire.has(REPEATED)).then_some(facts));
+    }
+    Ok(results)
 }
 
-/// Returns how long ids are known: as long as exact limits see their entries.
-fn receipt_window<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
-    let exact = limits.filter(|limit| limit.resolution().is_none());
-    exact
-        .map(|limit| limit.window().as_micros())
-        .max()
-        .unwrap_or(0)
-}
-
-impl Log {
-    fn used(&self, window: u64, now: u64) -> u64 {
-        let counts = |entry: &&Entry| now.saturating_sub(entry.at) < window;
-        self.entries
-            .iter()
-            .filter(counts)
-            .map(|entry| entry.cost)
-            .sum()
+impl Book {
+    /// Checks that the server holds a log until it may expire.
+    pub(crate) fn expire(&mut self, is_held: bool, now: Moment) -> Result<(), String> {
+        let expires_at = self.log.expires_at();
+        if is_held {
+            return Ok(());
+        }
+        self.log = Log::new();
+        match expires_at.is_some_and(|expires_at| now.time() < expires_at) {
+            true => Err("is gone before its entries have expired".to_owned()),
+            false => Ok(()),
+        }
     }
 
-    fn newest(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.at).max().unwrap_or(0)
-    }
-
-    /// Returns times at which something expires.
-    pub(crate) fn edges(&self, policy: &Policy) -> Vec<u64> {
-        let edge = |entry: &Entry| {
-            let windows = policy
-                .limits()
-                .iter()
-                .map(|limit| limit.window().as_micros());
-            windows.map(|window| entry.at + window).collect::<Vec<_>>()
+    fn holds(&self, id: EntryId, window: Option<Window>, asked: &Asked, now: Moment) -> bool {
+        let (Some(entry), Some(window)) = (self.entries.get(&id), window) else {
+            return false;
         };
-        self.entries.iter().flat_map(edge).collect()
+        let receipt = Receipt::new(entry.id, entry.at, window);
+        let settlement = Settlement::new(asked.op().log, &asked.policy, receipt, 1);
+        self.log.clone().settle(&settlement, now.time()).applied()
     }
 
-    /// Notes an operation, and checks its verdict. Returns the wait of a denial, if that is exact.
-    pub(crate) fn apply(
+    fn note(
         &mut self,
-        policies: &Policies,
-        asked: Option<&Asked>,
+        asked: &Asked,
         wire: &Wire,
+        facts: &Facts,
+        log: Log,
         now: Moment,
-    ) -> Result<Option<u64>, String> {
-        let is_own = asked.is_some_and(|asked| asked.is_own);
-        let policy = if is_own {
-            &policies.own
-        } else {
-            &policies.default
-        };
-        let at = wire.given.unwrap_or(now.clock).max(self.newest());
-        let room = |log: &Self, limit: &Limit, more: u64| {
-            log.used(limit.window().as_micros() + more, at) + wire.cost <= limit.max()
-        };
-        let fits = |log: &Self| {
-            policies
-                .default
-                .limits()
-                .iter()
-                .all(|limit| room(log, limit, 0))
-        };
-        if asked.is_some() && wire.kind != RECORD && !wire.has(REPEATED) {
-            if wire.has(ADMITTED) && !is_own && !fits(self) && now.line >= self.excused {
-                return Err(format!("admits {} at {at} without room", wire.cost));
-            }
-            let fits_late = policy
-                .limits()
-                .iter()
-                .all(|limit| room(self, limit, slack(limit)));
-            if !wire.has(ADMITTED) && fits_late && !self.is_displaced {
-                return Err(format!("denies {} at {at} without a reason", wire.cost));
-            }
+    ) -> Result<(), String> {
+        if wire.has(REPEATED) {
+            let is_known = self.entries.contains_key(&wire.id);
+            return is_known
+                .then_some(())
+                .ok_or_else(|| "repeats what nobody did".to_owned());
         }
-        let wait = (!wire.has(ADMITTED))
-            .then(|| self.wait(policy, wire, at, now.clock))
-            .flatten();
-        if wire.has(APPENDED) {
-            self.drop_old(&policies.default, at);
-            let limits = policies.default.limits().iter();
-            let own = if is_own { policies.own.limits() } else { &[] };
-            let known = receipt_window(limits.clone().chain(own));
-            // A repetition does not find an entry that has merged.
-            let is_exact = limits.into_iter().all(|limit| slack(limit) == 0);
-            let twice = |entry: &Entry| match asked {
-                Some(asked) => {
-                    let is_known = is_exact || at - entry.at < known;
-                    let is_same =
-                        asked.id.is_some() && entry.id == asked.id && at - entry.at < known;
-                    let is_retry = !asked.waits || entry.attempt == wire.attempt;
-                    is_same || is_known && is_retry && entry.calls.contains(&asked.call)
-                }
-                None => false,
+        let window = asked.op().receipt_window();
+        if wire.has(APPENDED) && !self.is_set_back && self.holds(wire.id, window, asked, now) {
+            return Err("counts twice".to_owned());
+        }
+        if wire.has(ADMITTED) != facts.admitted {
+            let verdict = if wire.has(ADMITTED) {
+                "admits"
+            } else {
+                "denies"
             };
-            if self
-                .entries
-                .iter()
-                .filter(|entry| !entry.is_dropped)
-                .any(twice)
-                && !self.is_set_back
-            {
-                return Err("counts twice".to_owned());
-            }
-            self.is_displaced |= !fits(self);
-            self.entries.push(Entry {
-                at,
-                cost: wire.cost,
-                calls: asked.iter().map(|asked| asked.call).collect(),
-                id: asked.and_then(|asked| asked.id),
-                attempt: wire.attempt,
-                swept_by: asked.is_none().then_some(wire.process),
-                is_dropped: false,
-            });
-            self.drop_old(&policies.default, at);
-            match asked {
-                Some(asked) if wire.is_granted() && !is_own => {
-                    self.admit(&policies.default, (now.line, asked.cost, asked.call))?;
-                }
-                None => self.carried[wire.process] += wire.cost,
-                _ => {}
-            }
+            return Err(format!(
+                "{verdict} {} unlike the contract: {asked:?} after {} entries, {facts:?}",
+                wire.cost,
+                self.log.len()
+            ));
         }
-        if let Some(asked) = asked.filter(|asked| asked.id.is_some() && wire.has(REPEATED)) {
-            let same = self.entries.iter_mut().rfind(|entry| entry.id == asked.id);
-            same.into_iter()
-                .for_each(|entry| entry.calls.push(asked.call));
-        }
-        Ok(wait)
-    }
-
-    /// Returns `true` if an operation counts although its deadline has passed.
-    pub(crate) fn counts_late(&self, wire: &Wire) -> bool {
-        wire.has(APPENDED) && !self.is_set_back
-    }
-
-    /// Notes that the key is gone. It may be before its entries have expired, if the clock was set back since.
-    pub(crate) fn forget(&mut self) {
-        if self.is_set_back {
-            self.entries.clear();
-        }
-    }
-
-    /// Notes what the server drops with an append, at the latest: what no limit of the limiter sees.
-    fn drop_old(&mut self, policy: &Policy, at: u64) {
-        let most = policy.limits().iter().map(Limit::max).max().unwrap_or(0);
-        let window = longest(policy);
-        let mut newer = 0;
-        for entry in self.entries.iter_mut().rev() {
-            if (newer >= most || at - entry.at >= window) && !entry.is_dropped {
-                entry.is_dropped = true;
-                if let Some(process) = entry.swept_by {
-                    self.carried[process] -= entry.cost;
-                }
-            }
-            newer += entry.cost;
-        }
-    }
-
-    /// Returns how long a denied acquire has to wait, unless entries merge or were displaced.
-    fn wait(&self, policy: &Policy, wire: &Wire, at: u64, clock: u64) -> Option<u64> {
-        if wire.kind != 1
-            || self.is_displaced
-            || policy.limits().iter().any(|limit| slack(limit) > 0)
-        {
-            return None;
-        }
-        let expiry = |limit: &Limit| {
-            let window = limit.window().as_micros();
-            let mut used = self.used(window, at);
-            let counting = self.entries.iter().filter(|entry| at - entry.at < window);
-            let first = counting.skip_while(|entry| {
-                used -= entry.cost;
-                used + wire.cost > limit.max()
-            });
-            first.map(|entry| entry.at + window).next().unwrap_or(at)
+        let appended = match facts.outcome {
+            Outcome::Appended(entry) => Some(entry),
+            _ => None,
         };
-        let denies =
-            |limit: &&Limit| self.used(limit.window().as_micros(), at) + wire.cost > limit.max();
-        policy
-            .limits()
-            .iter()
-            .filter(denies)
-            .map(expiry)
-            .max()
-            .map(|expiry| expiry - clock)
+        if wire.has(APPENDED) != appended.is_some() {
+            return Err(format!(
+                "appended: {}, unlike the contract",
+                wire.has(APPENDED)
+            ));
+        }
+        self.log = log;
+        if let Some(entry) = appended {
+            self.entries.insert(wire.id, entry);
+            self.is_displaced |= !facts.refundable;
+        }
+        Ok(())
     }
 
     /// Notes an admission, and checks every window that it ends.
-    fn admit(&mut self, policy: &Policy, admission: Admission) -> Result<(), String> {
-        self.admitted.push(admission);
-        for limit in policy.limits() {
+    pub(crate) fn admit(
+        &mut self,
+        policy: &Policy,
+        id: EntryId,
+        cost: u64,
+        now: Moment,
+    ) -> Result<(), String> {
+        self.admitted.push((now.line, cost, id));
+        let is_excused = now.line < self.excused;
+        for limit in policy.limits().iter().filter(|_| !is_excused) {
             let window = limit.stated_window().as_micros();
-            let admitted = sum_within(&self.admitted, window, admission.0);
-            if admission.0 >= self.excused {
-                self.worst = self.worst.max(admitted as f64 / limit.max() as f64);
-                if admitted > limit.max() {
-                    return Err(format!("a window of {limit} admits {admitted}"));
-                }
+            let admitted = sum_within(&self.admitted, window, now.line);
+            self.worst = self.worst.max(admitted as f64 / limit.max() as f64);
+            if admitted > limit.max() {
+                return Err(format!("a window of {limit} admits {admitted}"));
             }
         }
         Ok(())
     }
 
-    /// Notes an acquire that a process decided from a block.
-    pub(crate) fn spend(&mut self, policy: &Policy, admission: Admission) -> Result<(), String> {
-        if admission.0 < self.excused {
+    /// Notes an acquire that a process decided from a block, unless the server may have lost that.
+    pub(crate) fn spend(&mut self, policy: &Policy, cost: u64, now: Moment) -> Result<(), String> {
+        if now.line < self.excused {
             return Ok(());
         }
-        self.admit(policy, admission)
+        self.admit(policy, 0.into(), cost, now)
     }
 
-    /// Notes a settlement that took effect.
+    /// Notes what a process carried over.
+    pub(crate) fn carry(&mut self, id: EntryId, process: usize, cost: u64) {
+        self.carried.insert(id, (process, cost));
+    }
+
+    /// Checks that a process carried over no more than it charged.
+    pub(crate) fn check_carried(&self, process: usize, charged: u64) -> Result<(), String> {
+        let own = self.carried.values().filter(|(by, _)| *by == process);
+        let carried: u64 = own.map(|(_, cost)| cost).sum();
+        match carried > charged {
+            true => Err(format!("carried over {carried} of {charged}")),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes a settlement that the server executed, and checks whether it took effect. Returns `true` if it did.
     pub(crate) fn settle(
         &mut self,
-        policy: &Policy,
-        call: usize,
-        cost: u64,
+        asked: &Asked,
+        change: Change,
+        request: &[u8],
+        reply: &[u8],
         now: Moment,
-    ) -> Result<(), String> {
-        let Some(entry) = self
-            .entries
-            .iter_mut()
-            .rfind(|entry| entry.calls.contains(&call))
-        else {
-            return Err(format!("settles call {call}, of which nothing counts"));
+    ) -> Result<bool, String> {
+        let is_applied = reply.last().is_some_and(|flags| flags & 1 != 0);
+        let named = id(&request[..16]);
+        let Some(entry) = self.entries.get(&named) else {
+            return if is_applied {
+                Err("settles what nobody did".to_owned())
+            } else {
+                Ok(false)
+            };
         };
-        entry.cost = cost;
-        let calls = entry.calls.clone();
-        self.entries.retain(|entry| entry.cost > 0);
-        let of_entry = |(.., call): &&mut Admission| calls.contains(call);
-        for admission in self.admitted.iter_mut().filter(of_entry) {
-            admission.1 = admission.1.min(cost);
+        let named_at = Timestamp::from_micros_saturating(number(&request[16..23]));
+        let at = match change {
+            Change::Cost(_) => named_at,
+            // A renewal may find the entry where an earlier attempt moved it.
+            Change::Renew { .. } => named_at.max(entry.at),
+        };
+        let Ok(window) = Window::from_micros(number(&request[23..30])) else {
+            return Err("settles without a window".to_owned());
+        };
+        let receipt = Receipt::new(entry.id, at, window);
+        let mut settlement = Settlement::new(asked.op().log, &asked.policy, receipt, 0);
+        (settlement.change, settlement.limiter_policy) = (change, asked.limiter_policy.as_ref());
+        let facts = self.log.settle(&settlement, now.time());
+        if is_applied != facts.applied() {
+            return Err(format!("settles: {is_applied}, unlike the contract"));
         }
-        self.is_refunded = true;
-        if self.is_displaced {
-            self.excuse(policy, now.line);
+        match (facts.changed, change) {
+            (Some(_), Change::Cost(cost)) => {
+                for admission in self.admitted.iter_mut().filter(|(.., of)| *of == named) {
+                    admission.1 = admission.1.min(cost);
+                }
+                self.is_refunded = true;
+                if self.is_displaced {
+                    self.excuse(
+                        asked.limiter_policy.as_ref().unwrap_or(&asked.policy),
+                        now.line,
+                    );
+                }
+            }
+            (Some(changed), Change::Renew { .. }) => {
+                let end = reply.len() - 29;
+                self.entries
+                    .insert(id(&reply[end - 16..end]), changed.entry);
+            }
+            (None, _) => {}
         }
-        Ok(())
+        Ok(is_applied)
     }
 
     /// Excuses what admissions after this moment may exceed, because entries that the server no longer counts may still count.
-    pub(crate) fn excuse(&mut self, policy: &Policy, line: u64) {
+    fn excuse(&mut self, policy: &Policy, line: u64) {
         self.admitted.clear();
         self.excused = self.excused.max(line + longest(policy));
+        self.lost = self.lost.max(self.excused);
     }
 
     /// Notes that the server's clock stepped.
@@ -368,19 +357,26 @@ impl Log {
 
     /// Notes that all entries are gone.
     pub(crate) fn reset(&mut self, policy: &Policy, line: u64) {
-        self.entries.clear();
+        self.log = Log::new();
         self.is_displaced = false;
-        self.carried = [0; 4];
         self.admitted.clear();
         self.lose(policy, line);
     }
 
-    /// Notes that this is an older copy, of which later entries are lost.
+    /// Notes that this is an older copy, of which later entries are lost, and with them blocks that processes hold.
     pub(crate) fn lose(&mut self, policy: &Policy, line: u64) {
-        let lease = policy.limits().iter().filter_map(Limit::lease).max();
-        self.excused = self
-            .excused
-            .max(line + lease.map_or(0, |lease| lease.as_micros() as u64 * 65 / 64));
+        let lease = policy.lease().unwrap_or_default().as_micros() as u64;
+        self.excused = self.excused.max(line + lease * 65 / 64);
+        self.lost = self.lost.max(line + longest(policy));
+    }
+
+    /// Keeps what does not depend on the server's data, and replaces the rest by that of an older copy.
+    pub(crate) fn keep(&mut self, newer: &Self) {
+        self.held = newer.held;
+        self.excused = self.excused.max(newer.excused);
+        self.lost = self.lost.max(newer.lost);
+        self.is_set_back |= newer.is_set_back;
+        self.worst = self.worst.max(newer.worst);
     }
 
     /// Notes that units were released. The process that knows may be one that no longer repeats its denial.
@@ -395,49 +391,54 @@ impl Log {
     /// Checks a denial that a process repeated, which the server decided at most `ttl` before.
     pub(crate) fn repeat(
         &self,
-        policies: &Policies,
-        asked: &Asked,
+        op: &Op<'_>,
+        process: usize,
         now: Moment,
         ttl: u64,
     ) -> Result<(), String> {
-        let policy = if asked.is_own {
-            &policies.own
-        } else {
-            &policies.default
-        };
-        let clock = now.clock.max(self.newest());
-        let fits = |limit: &Limit| {
-            self.used(limit.window().as_micros() + slack(limit), clock) + asked.cost <= limit.max()
-        };
-        let is_excused = self.is_displaced || now.line < self.released[asked.process] + ttl;
-        if policy.limits().iter().all(fits) && !is_excused {
-            return Err(format!(
+        let peek = op.to_peek();
+        let fits = self.log.clone().apply(&peek, now.time()).admitted;
+        match fits && now.line >= self.released[process] + ttl {
+            true => Err(format!(
                 "repeats a denial of {} that no longer holds",
-                asked.cost
-            ));
+                op.cost
+            )),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Checks that a process carried over no more than it charged. Ids of entries that merge are forgotten.
-    pub(crate) fn carry(
-        &self,
-        policy: &Policy,
-        process: usize,
-        charged: u64,
-    ) -> Result<(), String> {
-        let carried = self.carried[process];
-        let is_exact = policy.limits().iter().all(|limit| slack(limit) == 0);
-        match is_exact && !self.is_set_back && carried > charged {
-            true => Err(format!("carried over {carried} of {charged}")),
+    /// Returns `true` if the server appended an entry with this id.
+    pub(crate) fn knows(&self, id: EntryId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    /// Notes that a process holds a slot.
+    pub(crate) fn hold(&mut self, policy: &Policy, now: Moment) -> Result<(), String> {
+        self.held += 1;
+        let max = policy.smallest_max();
+        match now.line >= self.lost && self.held > max {
+            true => Err(format!("{} slots of {max} are held", self.held)),
             false => Ok(()),
         }
     }
 }
 
+/// Returns the record of a sweep, whose policy is one exact limit. `None` for the peek that reads the clock.
+pub(crate) fn swept(log: usize, request: &[u8], cost: u64, at: At) -> Option<Asked> {
+    if request[2] != RECORD {
+        return None;
+    }
+    let window = Window::from_micros(number(&request[35..42])).ok()?;
+    let limit = Limit::with_window(number(&request[42..49]), window).ok()?;
+    let policy = Policy::from(limit);
+    let mut op = Op::record("", &policy).with_cost(cost);
+    op.at = at;
+    Some(Asked::of(log, &op))
+}
+
 /// Returns the sum of what was admitted in the window that ends now.
-pub(crate) fn sum_within(admitted: &[Admission], window: u64, now: u64) -> u64 {
-    let is_within = |(at, ..): &&Admission| *at <= now && now - at < window;
+pub(crate) fn sum_within(admitted: &[(u64, u64, EntryId)], window: u64, now: u64) -> u64 {
+    let is_within = |(at, ..): &&(u64, u64, EntryId)| *at <= now && now - at < window;
     admitted
         .iter()
         .filter(is_within)

@@ -3,7 +3,9 @@
 //! ```text
 //!   history   what happens: a setting, and steps that are drawn from tables; shrunk by leaving steps out
 //!      │
-//!    play     processes with the shipped stack, in virtual time ──► ledger   the checker's books
+//!    play     the calls, in virtual time
+//!      │
+//!   process   the shipped stack; each of its decisions is checked ──► ledger   the checker's books: what each log must hold
 //!      │                                                              ▲
 //!   network   each message: its delay, its loss                       │
 //!      ▼                                                              │
@@ -21,11 +23,12 @@ mod history;
 mod ledger;
 mod network;
 mod play;
+mod process;
 mod redis;
 mod world;
 
 pub use self::direct::Direct;
-pub use self::history::{Fault, History, Step};
+pub use self::history::{History, Step};
 pub use self::play::{Mistake, Outcome};
 pub use self::redis::{Copy, Redis, Refusal};
 pub use self::world::Tally;

@@ -7,7 +7,7 @@ use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::play::CALL;
+use crate::process::CALL;
 use crate::world::{Fate, Shared};
 
 /// A process's connection. When it breaks, the next message opens another one.
@@ -63,8 +63,10 @@ impl Link {
             && executed.result.is_ok()
         {
             let mut world = self.world.lock();
-            world.has_heard[process] |= !executed.wires.is_empty();
-            world.calls[call].replied = Some(executed.wires);
+            // Settlements do not show the clock.
+            let is_decision = executed.replied.as_ref().is_some_and(|all| !all.is_empty());
+            world.processes[process].has_heard |= is_decision;
+            world.calls[call].replied = executed.replied;
         }
         executed.result
     }

@@ -4,7 +4,7 @@ mod commands;
 mod pack;
 mod sorted_set;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue, Variadic};
@@ -35,8 +35,6 @@ pub struct Redis {
     lua: Lua,
     run: Function,
     scripts: HashMap<Vec<u8>, Function>,
-    /// The hashes of those that settle or renew an entry.
-    changes: HashSet<Vec<u8>>,
     /// A part of the scripts, and what replaces it.
     mistake: Option<(&'static str, &'static str)>,
 }
@@ -46,12 +44,12 @@ pub struct Redis {
 pub struct Copy(DataSet);
 
 impl Redis {
-    /// Returns an empty server.
+    /// Returns an empty server, which may make a mistake: it replaces a part of the scripts.
     ///
     /// # Panics
     /// If Lua has no memory.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(mistake: Option<(&'static str, &'static str)>) -> Self {
         let lua = Lua::new();
         lua.set_app_data(DataSet::default());
         let run = prepare(&lua).expect("the prelude is correct");
@@ -59,8 +57,7 @@ impl Redis {
             lua,
             run,
             scripts: HashMap::new(),
-            changes: HashSet::new(),
-            mistake: None,
+            mistake,
         }
     }
 
@@ -82,9 +79,6 @@ impl Redis {
                 let text = self.mistake.map_or(text.clone(), |(part, other)| {
                     text.replace(part, other).into()
                 });
-                if is_change(&text) {
-                    self.changes.insert(sha.clone());
-                }
                 let load = || {
                     self.lua
                         .load(&*text)
@@ -150,20 +144,6 @@ impl Redis {
         from_lua(&reply).map_err(|text| text + &place())
     }
 
-    /// Returns `true` if a command runs a script that settles or renews an entry.
-    pub fn changes_entry(&self, args: &[&[u8]]) -> bool {
-        match args {
-            [b"EVAL", text, ..] => is_change(&String::from_utf8_lossy(text)),
-            [b"EVALSHA", sha, ..] => self.changes.contains(*sha),
-            _ => false,
-        }
-    }
-
-    /// Makes a mistake: replaces a part of the scripts that are loaded from now on.
-    pub fn make(&mut self, mistake: Option<(&'static str, &'static str)>) {
-        self.mistake = mistake;
-    }
-
     /// Forgets the scripts, as `SCRIPT FLUSH` does.
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
@@ -174,7 +154,7 @@ impl Redis {
         self.with_data(|data| data.refusal = refusal);
     }
 
-    /// Returns `true` if a key exists at a time.
+    /// Removes a key that has expired at a time. Returns `true` if it exists.
     #[must_use]
     pub fn holds(&self, now: u64, key: &[u8]) -> bool {
         self.with_data(|data| {
@@ -201,7 +181,7 @@ impl Redis {
 
 impl Default for Redis {
     fn default() -> Self {
-        Self::new()
+        Self::new(None)
     }
 }
 
@@ -218,11 +198,6 @@ pub(crate) fn error(text: &str) -> RedisError {
     reply
         .and_then(Value::extract_error)
         .expect_err("an error reply")
-}
-
-/// Returns `true` if a script's text finds the entry of a receipt.
-fn is_change(text: &str) -> bool {
-    text.contains("find_receipt(")
 }
 
 /// Defines `redis` and `struct`. Returns the function that runs a script.

@@ -1,31 +1,33 @@
 //! The state of a history that is being played: the server with its clock and faults, the checker's books, and the trace.
 
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use limiter_core::store::{At, Change, EntryId, Facts, Mode};
+use limiter_core::{Policy, Timestamp};
 use redis::{Arg, Cmd, RedisError, Value};
 use tokio::time::Instant;
 
-use crate::history::{Fault, Setting};
-use crate::ledger::{Asked, Log, Moment, Policies, Wire};
+use crate::history::{FAULTS, Fault, Setting};
+use crate::ledger::{self, Asked, Book, Moment, Wire};
 use crate::redis::{Copy, Redis, Refusal};
 
 /// The server's clock at the beginning, in microseconds.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
-/// A call of a process, as the network and the checker see it.
+/// A decision or a change that a process asks its stack for.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) salt: u64,
     pub(crate) asked: Vec<Asked>,
-    /// The call whose entry this one settles, and its new cost.
-    pub(crate) settles: Option<(usize, u64)>,
+    pub(crate) change: Option<Change>,
     /// How many messages it has sent.
     pub(crate) sent: u64,
-    /// What the last reply that arrived said about each log.
-    pub(crate) replied: Option<Vec<(Wire, Option<u64>)>>,
+    /// What the last reply that arrived said: for each operation what the server received, and the facts that it must have found.
+    pub(crate) replied: Option<Vec<(Wire, Option<Facts>)>>,
     /// When it ended, and whether its process knew the server's clock, and so had a deadline.
     pub(crate) ended: Option<Instant>,
     pub(crate) has_deadline: bool,
@@ -34,10 +36,30 @@ pub(crate) struct Call {
 /// By how much a deadline may be late: the time of the slowest reply.
 const SLOWEST: Duration = Duration::from_secs(1);
 
-impl Call {
-    fn is_late(&self) -> bool {
-        let is_past = |ended: Instant| ended.elapsed() > SLOWEST;
-        self.has_deadline && self.ended.is_some_and(is_past)
+/// What the checker knows of a process.
+#[derive(Default)]
+pub(crate) struct Process {
+    /// What it admitted locally, by log, and what it charged locally in all its lives.
+    pub(crate) admitted: [Vec<(u64, u64, EntryId)>; 4],
+    pub(crate) charged: [u64; 4],
+    /// The units of its blocks that it was granted and has spent, by log.
+    pub(crate) granted: [u64; 4],
+    pub(crate) spent: [u64; 4],
+    /// Whether it has had a reply.
+    pub(crate) has_heard: bool,
+    /// When its last message arrives.
+    lane: Option<Instant>,
+}
+
+impl Process {
+    /// Forgets what the process knew.
+    pub(crate) fn restart(&mut self) {
+        let charged = self.charged;
+        *self = Self {
+            charged,
+            lane: self.lane,
+            ..Self::default()
+        };
     }
 }
 
@@ -60,46 +82,73 @@ pub(crate) enum Fate {
     RequestLate,
 }
 
-/// What a run found.
+/// What runs did. Printed as a table in Markdown, which depends on the histories alone.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How many calls ended.
-    pub calls: u64,
-    /// How many commands the server executed.
-    pub commands: u64,
-    /// How often each fault began.
-    pub faults: std::collections::BTreeMap<&'static str, u64>,
-    /// How often each exception of the guarantee applied.
-    pub exceptions: std::collections::BTreeMap<&'static str, u64>,
+    /// How often something was done, and how often each fault began.
+    counts: BTreeMap<(bool, &'static str), u64>,
+    /// The exceptions of the guarantee that applied.
+    pub(crate) exceptions: BTreeSet<&'static str>,
     /// The fullest window of the server, relative to its maximum.
-    pub worst: f64,
+    pub(crate) worst: f64,
+}
+
+impl Tally {
+    /// Adds what another run did.
+    pub fn add(&mut self, other: &Self) {
+        for (name, count) in &other.counts {
+            *self.counts.entry(*name).or_default() += count;
+        }
+        self.exceptions.extend(&other.exceptions);
+        self.worst = self.worst.max(other.worst);
+    }
+
+    pub(crate) fn count(&mut self, is_fault: bool, name: &'static str) {
+        *self.counts.entry((is_fault, name)).or_default() += 1;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| | |\n|---|---:|")?;
+        for ((_, name), count) in &self.counts {
+            writeln!(f, "| {name} | {count} |")?;
+        }
+        for name in &self.exceptions {
+            writeln!(f, "| exception: {name} | met |")?;
+        }
+        writeln!(
+            f,
+            "| the fullest window, of its maximum | {:.3} |",
+            self.worst
+        )
+    }
 }
 
 pub(crate) struct World {
     pub(crate) start: Instant,
     pub(crate) setting: Setting,
-    pub(crate) policies: Vec<Policies>,
+    /// Of each log.
+    pub(crate) policies: Vec<Policy>,
     /// The Redis keys of the logs, two of each limiter.
-    pub(crate) keys: Vec<Vec<u8>>,
-    pub(crate) books: Vec<Log>,
+    keys: Vec<Vec<u8>>,
+    pub(crate) books: Vec<Book>,
     pub(crate) calls: Vec<Call>,
-    pub(crate) redis: Redis,
+    pub(crate) processes: [Process; 4],
+    redis: Redis,
     /// Microseconds by which the server's clock has stepped, and its last reading without steps.
-    pub(crate) offset: i64,
+    offset: i64,
     last: u64,
     /// Until when the server is stopped or dead, when the last message of those that waited goes, and how often it died.
-    pub(crate) stopped: Instant,
+    stopped: Instant,
     pub(crate) dead: Instant,
     queue: Instant,
     pub(crate) lives: u64,
     /// Copies for servers that lose their last writes.
-    pub(crate) copies: Vec<(usize, Copy, Vec<Log>)>,
-    /// Until when the network fails, and when each process's last message arrives.
-    pub(crate) lossy: Instant,
-    pub(crate) slow: Instant,
-    pub(crate) lanes: [Instant; 4],
-    /// Whether each process has had a reply.
-    pub(crate) has_heard: [bool; 4],
+    copies: Vec<(usize, Copy, Vec<Book>)>,
+    /// Until when the network fails.
+    lossy: Instant,
+    slow: Instant,
     pub(crate) tally: Tally,
     pub(crate) broken: Vec<String>,
     pub(crate) trace: Option<String>,
@@ -115,10 +164,16 @@ impl Shared {
     }
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
 impl World {
     pub(crate) fn new(
         setting: Setting,
-        policies: Vec<Policies>,
+        policies: Vec<Policy>,
         keys: Vec<Vec<u8>>,
         redis: Redis,
         is_traced: bool,
@@ -128,9 +183,10 @@ impl World {
             start,
             setting,
             policies,
-            books: vec![Log::default(); keys.len()],
+            books: vec![Book::default(); keys.len()],
             keys,
             calls: Vec::new(),
+            processes: Default::default(),
             redis,
             offset: 0,
             last: 0,
@@ -141,8 +197,6 @@ impl World {
             copies: Vec::new(),
             lossy: start,
             slow: start,
-            lanes: [start; 4],
-            has_heard: [false; 4],
             tally: Tally::default(),
             broken: Vec::new(),
             trace: is_traced.then(String::new),
@@ -157,22 +211,19 @@ impl World {
     }
 
     /// Notes that a rule is broken.
-    pub(crate) fn check(&mut self, what: &str, result: Result<(), String>) {
-        if let Err(text) = result {
-            self.note(|| format!("BROKEN: {what} {text}"));
-            self.broken.push(format!("{what} {text}"));
-        }
-    }
-
-    /// Counts an exception that the guarantee makes.
-    pub(crate) fn except(&mut self, what: &'static str) {
-        *self.tally.exceptions.entry(what).or_default() += 1;
+    pub(crate) fn check<T>(&mut self, what: &str, result: Result<T, String>) -> Option<T> {
+        let text = match result {
+            Ok(value) => return Some(value),
+            Err(text) => text,
+        };
+        self.note(|| format!("BROKEN: {what} {text}"));
+        self.broken.push(format!("{what} {text}"));
+        None
     }
 
     /// Returns the present by the server's clock.
     pub(crate) fn now(&self) -> Moment {
-        let real = self.last.max(self.start.elapsed().as_micros() as u64);
-        self.moment(real)
+        self.moment(self.last.max(self.start.elapsed().as_micros() as u64))
     }
 
     fn moment(&self, real: u64) -> Moment {
@@ -183,22 +234,11 @@ impl World {
         }
     }
 
-    /// Advances the server's clock within the millisecond that tokio's timers have: often to where an entry expires.
-    fn tick(&mut self, random: &mut Rng, log: Option<usize>) -> Moment {
-        let from = self.last.max(self.start.elapsed().as_micros() as u64);
-        let to = from.max(self.start.elapsed().as_micros() as u64 + 999);
-        let mut edges = Vec::new();
-        if let Some(log) = log.filter(|_| random.bool()) {
-            for edge in self.books[log].edges(&self.policies[log / 2].default) {
-                let line = (edge + random.u64(..3))
-                    .saturating_sub(EPOCH + 1)
-                    .saturating_add_signed(-self.offset);
-                edges.push((line as f64 / self.setting.speed).ceil() as u64);
-            }
-            edges.retain(|edge| (from..=to).contains(edge));
-        }
-        let between = random.u64(from..=from + (to - from) / 4);
-        self.last = random.choice(edges).unwrap_or(between);
+    /// Advances the server's clock within the millisecond that tokio's timers have.
+    fn tick(&mut self, random: &mut Rng) -> Moment {
+        let real = self.start.elapsed().as_micros() as u64;
+        let from = self.last.max(real);
+        self.last = random.u64(from..=from + (real + 999).saturating_sub(from) / 4);
         self.moment(self.last)
     }
 
@@ -210,7 +250,7 @@ impl World {
                 call.replied = None;
                 (call.salt, call.sent)
             }
-            None => (self.tally.commands ^ 0x5eed, 0),
+            None => (self.last ^ 0x5eed, 0),
         };
         let mut random = Rng::with_seed(salt ^ sent.wrapping_mul(0x9e37_79b9));
         let now = Instant::now();
@@ -228,13 +268,11 @@ impl World {
             3 if is_lossy => Fate::RequestLate,
             _ => Fate::Arrives,
         };
-        let lane = &mut self.lanes[process];
-        let mut arrival = (now + there).max(*lane + Duration::from_millis(1));
-        *lane = arrival;
-        if fate != Fate::Arrives {
-            // The next message goes through another connection.
-            *lane = now;
-        }
+        let lane = &mut self.processes[process].lane;
+        let after_last = lane.map_or(now, |last| last + Duration::from_millis(1));
+        let mut arrival = (now + there).max(after_last);
+        // After a broken connection, the next message goes through another one.
+        *lane = (fate == Fate::Arrives).then_some(arrival);
         if fate == Fate::RequestLate {
             arrival += Duration::from_millis(random.u64(1..1_500));
         }
@@ -272,123 +310,129 @@ impl World {
             _ => None,
         };
         let args: Vec<&[u8]> = command.args_iter().filter_map(bytes).collect();
-        let keys: Vec<&[u8]> = match &*args {
-            [b"UNLINK", key] => vec![key],
+        let is_reset = args[0] == b"UNLINK";
+        let (keys, rest) = match &*args {
+            [_, key] => (std::slice::from_ref(key), &[][..]),
             [_, _, count, rest @ ..] => {
                 let count = String::from_utf8_lossy(count).parse().unwrap_or(0);
-                rest.iter().copied().take(count).collect()
+                rest.split_at(count)
             }
-            _ => Vec::new(),
+            _ => (&[][..], &[][..]),
         };
-        let logs: Vec<_> = keys
-            .iter()
-            .map(|key| self.keys.iter().position(|other| other == key))
-            .collect();
-        let now = self.tick(random, logs.first().copied().flatten());
-        for log in logs.iter().copied().flatten() {
-            if !self.redis.holds(now.clock, &self.keys[log]) {
-                self.books[log].forget();
-            }
+        let place = |key: &&[u8]| self.keys.iter().position(|other| other == key);
+        // Of other keys, the checker knows nothing.
+        let logs: Vec<usize> = keys.iter().map_while(place).collect();
+        let now = self.tick(random);
+        for log in logs.iter().copied() {
+            let is_held = self.redis.holds(now.clock, &self.keys[log]);
+            let result = self.books[log].expire(is_held, now);
+            self.check(&format!("log {log}"), result);
         }
         let result = self.redis.execute(now.clock, command);
-        self.tally.commands += 1;
-        let replies: Vec<&[u8]> = match &result {
-            Ok(Value::BulkString(reply)) => vec![reply],
-            Ok(Value::Array(replies)) => replies
-                .iter()
-                .map(|reply| match reply {
-                    Value::BulkString(reply) => &**reply,
-                    _ => &[],
-                })
-                .collect(),
-            _ => Vec::new(),
+        let bulk = |reply| match reply {
+            &Value::BulkString(ref reply) => &**reply,
+            _ => &[][..],
         };
-        let mut wires = Vec::new();
-        // A joint decision refunds what it charged before a part was denied.
-        let is_change = self.redis.changes_entry(&args);
-        let settles = call
-            .filter(|_| is_change)
-            .map(|call| self.calls[call].settles.unwrap_or((call, 0)));
-        for (i, log) in logs.iter().enumerate() {
-            let Some(log) = *log else { continue };
-            let policies = self.policies[log / 2].clone();
-            let what = format!("log {log}, call {call:?}");
-            if args[0] == b"UNLINK" && result.is_ok() {
-                self.books[log].reset(&policies.default, now.line);
-                self.release(log, process, call, now);
-                continue;
+        let replies: Vec<&[u8]> = match &result {
+            Ok(Value::Array(replies)) => replies.iter().map(bulk).collect(),
+            Ok(reply) => vec![bulk(reply)],
+            Err(_) => Vec::new(),
+        };
+        let mut replied = None;
+        if is_reset && result.is_ok() {
+            for log in &logs {
+                self.books[*log].reset(&self.policies[*log], now.line);
+                self.release(*log, process, call, now);
             }
-            let (Some(reply), Some(request)) = (replies.get(i), args.get(3 + keys.len() + i))
-            else {
-                continue;
-            };
-            let flags = reply.last().copied().unwrap_or(0);
-            let is_reply = flags != 127 && reply.first() != Some(&128);
-            if let Some((target, cost)) = settles {
-                if flags & 1 != 0 {
-                    let result = self.books[log].settle(&policies.default, target, cost, now);
-                    self.check(&what, result);
-                    self.release(log, process, call, now);
-                }
-            } else if is_reply && !is_change && request.len() > 17 {
-                let number = |bytes: &[u8]| {
-                    bytes
-                        .iter()
-                        .fold(0, |number, byte| number << 8 | u64::from(*byte))
-                };
-                let given = args
-                    .get(3 + 2 * keys.len())
-                    .map(|given| String::from_utf8_lossy(given));
-                let given = given.and_then(|given| given.parse().ok());
-                let wire = Wire {
-                    process,
-                    kind: request[2],
-                    cost: number(&request[10..17]),
-                    given,
-                    flags,
-                    attempt: request
-                        .get(17..33)
-                        .and_then(|id| id.try_into().ok())
-                        .unwrap_or_default(),
-                };
-                let asked = call.and_then(|call| {
-                    self.calls[call]
-                        .asked
-                        .iter()
-                        .find(|asked| asked.log == log)
-                        .cloned()
-                });
-                let result = self.books[log].apply(&policies, asked.as_ref(), &wire, now);
-                let is_late = call.is_some_and(|call| self.calls[call].is_late());
-                if is_late && self.books[log].counts_late(&wire) {
-                    self.check(&what, Err("counts after its caller gave up".to_owned()));
-                }
-                wires.push((wire, result.as_ref().ok().copied().flatten()));
-                self.check(&what, result.map(drop));
-            }
+            replied = Some(Vec::new());
+        } else if !logs.is_empty() && !replies.is_empty() {
+            let result = self.judge(process, call, &logs, rest, &replies, now);
+            replied = self
+                .check(&format!("logs {logs:?}, call {call:?}"), result)
+                .flatten();
         }
         self.note(|| {
             let name = String::from_utf8_lossy(args[0]);
-            let flags: Vec<_> = wires
-                .iter()
-                .map(|(wire, _)| (wire.kind, wire.cost, wire.flags))
-                .collect();
-            let failed = result
-                .as_ref()
-                .err()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            let failed: String = failed.chars().take(60).collect();
+            let wires = replied.iter().flatten();
+            let flags: Vec<_> = wires.map(|(wire, _)| (wire.cost, wire.flags)).collect();
+            let failed = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
             format!(
-                "  server {} {name} logs {logs:?} of p{process} call {call:?}: {flags:?} {failed}",
-                now.clock - EPOCH
+                "  server {} {name} logs {logs:?} of p{process} call {call:?}: {flags:?} {failed:.60}",
+                now.clock.cast_signed() - EPOCH as i64
             )
         });
         Executed {
             result,
-            wires,
+            replied,
             life: self.lives,
         }
+    }
+
+    /// Checks what a script did with logs. Returns `None` if that is nothing.
+    fn judge(
+        &mut self,
+        process: usize,
+        call: Option<usize>,
+        logs: &[usize],
+        requests: &[&[u8]],
+        replies: &[&[u8]],
+        now: Moment,
+    ) -> Result<Option<Vec<(Wire, Option<Facts>)>>, String> {
+        let is_late = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
+        if replies.iter().any(is_late) {
+            return Ok(None);
+        }
+        if let Some(change) = call.and_then(|call| self.calls[call].change) {
+            let asked = call.map(|call| self.calls[call].asked[0].clone());
+            let asked = asked.ok_or("settles without a call")?;
+            let book = &mut self.books[asked.log];
+            if book.settle(&asked, change, requests[0], replies[0], now)? {
+                self.release(asked.log, process, call, now);
+            }
+            return Ok(Some(Vec::new()));
+        }
+        let given = requests.get(logs.len()).filter(|given| !given.is_empty());
+        let given = given.and_then(|given| String::from_utf8_lossy(given).parse().ok());
+        let at = given.map_or(At::StoreClock, |given| {
+            At::Given(Timestamp::from_micros_saturating(given))
+        });
+        let mut ops = Vec::new();
+        for ((log, request), reply) in logs.iter().zip(requests).zip(replies) {
+            let wire = Wire::new(request, reply);
+            let asked = match call {
+                Some(call) => self.calls[call]
+                    .asked
+                    .iter()
+                    .find(|asked| asked.log == *log)
+                    .cloned(),
+                None => ledger::swept(*log, request, wire.cost, at),
+            };
+            // A sweep peeks to read the clock.
+            let Some(mut asked) = asked else {
+                return Ok(None);
+            };
+            asked.cost = wire.cost;
+            ops.push((asked, wire));
+        }
+        let facts = ledger::apply(&mut self.books, &ops, now)?;
+        for (asked, wire) in ops.iter().filter(|(_, wire)| wire.is_appended()) {
+            let book = &mut self.books[asked.log];
+            let Some(call) = call.map(|call| &self.calls[call]) else {
+                book.carry(wire.id, process, wire.cost);
+                continue;
+            };
+            let is_late = call.has_deadline && !book.is_set_back;
+            if is_late && call.ended.is_some_and(|ended| ended.elapsed() > SLOWEST) {
+                return Err("counts after its caller gave up".to_owned());
+            }
+            let own = call.asked.iter().find(|own| own.log == asked.log);
+            let cost = own.map_or(0, |own| own.cost);
+            if wire.is_admitted() && asked.mode == Mode::Acquire && asked.limiter_policy.is_none() {
+                book.admit(&self.policies[asked.log], wire.id, cost, now)?;
+            }
+        }
+        let wires = ops.into_iter().map(|(_, wire)| wire);
+        Ok(Some(wires.zip(facts).collect()))
     }
 
     /// Notes that a call released units. While it is under way, its process does not know.
@@ -401,21 +445,27 @@ impl World {
     fn step_clock(&mut self, by: i64) {
         self.offset += by;
         let line = self.now().line;
-        for (log, book) in self.books.iter_mut().enumerate() {
-            book.step(&self.policies[log / 2].default, by > 0, line);
+        for (book, policy) in self.books.iter_mut().zip(&self.policies) {
+            book.step(policy, by > 0, line);
             book.release(None, line);
         }
-        self.except(if by > 0 {
-            "the server's clock was set forward"
-        } else {
-            "the server's clock was set back"
+        self.tally.exceptions.insert(match by > 0 {
+            true => "the server's clock was set forward",
+            false => "the server's clock was set back",
         });
+    }
+
+    /// Copies the server's data for the fault that this step brings.
+    pub(crate) fn copy(&mut self, step: usize) {
+        self.copies
+            .push((step, self.redis.copy(), self.books.clone()));
     }
 
     /// Begins a fault. `number` is that of its step.
     pub(crate) fn fail(&mut self, fault: Fault, number: usize, length: u64, random: &mut Rng) {
         self.note(|| format!("fault {fault:?} for {length} ms"));
-        *self.tally.faults.entry(fault.name()).or_default() += 1;
+        let name = FAULTS.iter().find(|(_, other, _)| *other == fault);
+        self.tally.count(true, name.map_or("", |(.., name)| name));
         let end = Instant::now() + Duration::from_millis(length);
         match fault {
             Fault::Loss => self.lossy = self.lossy.max(end),
@@ -429,20 +479,10 @@ impl World {
                 self.lives += 1;
                 self.dead = self.dead.max(end);
                 self.redis.flush_scripts();
-                if fault != Fault::Crash
-                    && let Some(place) = self.copies.iter().position(|(step, ..)| *step == number)
-                {
+                if let Some(place) = self.copies.iter().position(|(step, ..)| *step == number) {
                     let (_, copy, books) = self.copies.remove(place);
                     self.redis.restore(copy);
-                    let line = self.now().line;
-                    // What processes hold in blocks may be lost.
-                    for (log, (book, mut old)) in self.books.iter_mut().zip(books).enumerate() {
-                        old.worst = old.worst.max(book.worst);
-                        old.lose(&self.policies[log / 2].default, line);
-                        old.release(None, line);
-                        *book = old;
-                    }
-                    self.except("writes were lost");
+                    self.restore(books);
                 }
                 if fault == Fault::Failover {
                     self.step_clock(random.i64(-50_000..50_000));
@@ -450,6 +490,18 @@ impl World {
             }
             Fault::ProcessClock | Fault::Restart => {}
         }
+    }
+
+    /// Replaces the books by those of an older copy.
+    fn restore(&mut self, books: Vec<Book>) {
+        let line = self.now().line;
+        for ((book, mut old), policy) in self.books.iter_mut().zip(books).zip(&self.policies) {
+            old.keep(book);
+            old.lose(policy, line);
+            old.release(None, line);
+            *book = old;
+        }
+        self.tally.exceptions.insert("writes were lost");
     }
 
     /// Ends a fault that does not end by itself.
@@ -464,6 +516,6 @@ impl World {
 /// What the server did with a command.
 pub(crate) struct Executed {
     pub(crate) result: Result<Value, RedisError>,
-    pub(crate) wires: Vec<(Wire, Option<u64>)>,
+    pub(crate) replied: Option<Vec<(Wire, Option<Facts>)>>,
     pub(crate) life: u64,
 }

@@ -75,11 +75,14 @@ impl DataSet {
         self.now / 1000
     }
 
-    /// Returns `true` if a key exists.
-    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+    /// Removes a key that has expired. Returns `true` if it exists.
+    pub(crate) fn holds(&mut self, key: &[u8]) -> bool {
         let now = self.now_ms();
-        let lives = |key: &Key| key.expires.is_none_or(|expires| now <= expires);
-        self.keys.get(key).is_some_and(lives)
+        let expired = |key: &Key| key.expires.is_some_and(|expires| now > expires);
+        if self.keys.get(key).is_some_and(expired) {
+            self.keys.remove(key);
+        }
+        self.keys.contains_key(key)
     }
 
     /// Executes a command of a client or a script.
@@ -112,10 +115,7 @@ impl DataSet {
             };
         };
         let now = self.now_ms();
-        let expired = |key: &Key| key.expires.is_some_and(|expires| now > expires);
-        if self.keys.get(*key).is_some_and(expired) {
-            self.keys.remove(*key);
-        }
+        self.holds(key);
         if *name == b"MEMORY" {
             let found = args.first().and_then(|key| self.keys.get(*key));
             return Ok(found.map_or(Value::Nil, |key| {

@@ -1,0 +1,403 @@
+//! A process: the shipped stack, whose decisions are noted and checked.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use futures::poll;
+use limiter_core::store::{
+    Change, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
+    decide,
+};
+use limiter_core::{
+    BoxFuture, Clock, Error, ErrorKind, Limiter, Timestamp, WindowStore, WithClock,
+};
+use limiter_memory::MemoryStore;
+use limiter_redis::{Connection, RedisStore};
+use limiter_wrappers::Guarded;
+use tokio::time::{Instant, sleep};
+
+use crate::history::{Choice, Setting};
+use crate::ledger::{Asked, Moment, sum_within};
+use crate::network::Link;
+use crate::world::{Call, Shared, World};
+
+/// The call that a task makes, if it makes one, and its process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) number: Option<usize>,
+    pub(crate) process: usize,
+}
+
+tokio::task_local! {
+    pub(crate) static CALL: Caller;
+    /// What is random about the calls of a step.
+    pub(crate) static SALT: Cell<u64>;
+}
+
+thread_local! {
+    /// When the history began, and by how many milliseconds each process's system clock is wrong.
+    pub(crate) static SYSTEM: RefCell<(Option<Instant>, [i64; 4])> = const { RefCell::new((None, [0; 4])) };
+}
+
+/// The system's clock of the process that asks.
+fn system_clock() -> SystemTime {
+    let process = CALL.try_with(|caller| caller.process).unwrap_or(0);
+    SYSTEM.with_borrow(|(start, off)| {
+        let passed = start.map_or(Duration::ZERO, |start| start.elapsed());
+        let since = 1_700_000_000_000 + passed.as_millis() as i64 + off[process];
+        SystemTime::UNIX_EPOCH + Duration::from_millis(since as u64)
+    })
+}
+
+/// The clock of a process's local store.
+#[derive(Clone, Copy, Debug)]
+struct Local(Instant);
+
+impl Clock for Local {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros_saturating((1 << 50) + self.0.elapsed().as_micros() as u64)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(sleep(duration))
+    }
+}
+
+/// The names of the two limiters.
+pub(crate) const NAMES: [&str; 2] = ["first", "second"];
+
+/// Returns the number of a log.
+fn place(log: LogKey<'_>) -> usize {
+    2 * usize::from(log.name.as_str() == NAMES[1]) + usize::from(log.key == b"1")
+}
+
+/// The stack of a process in one of its lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Stack {
+    pub(crate) guarded: Guarded<RedisStore>,
+    world: Shared,
+    process: usize,
+}
+
+impl Stack {
+    /// Starts a process.
+    pub(crate) fn new(world: &Shared, process: usize, seed: u64) -> Self {
+        let world = world.clone();
+        let setting = world.lock().setting.clone();
+        let start = world.lock().start;
+        let link = Link {
+            world: world.clone(),
+            process,
+        };
+        let store = RedisStore::builder()
+            .seed(seed)
+            .response_timeout(setting.response)
+            .retries(setting.retries);
+        let store = store
+            .with_connection(Connection::new(link))
+            .expect("a store");
+        let builder = Guarded::builder(store)
+            .timeout(setting.timeout)
+            .failure_threshold(setting.threshold)
+            .cooldown(Duration::from_millis(300))
+            .denial_cache_capacity(setting.cache)
+            .denial_ttl(setting.denial_ttl)
+            .system_clock(system_clock)
+            .seed(seed);
+        let guarded = match setting.choice {
+            Choice::Error => builder.or_error(),
+            Choice::Open => builder.fail_open(),
+            Choice::Closed => builder.fail_closed(),
+            Choice::Local => builder.fallback(WithClock::new(MemoryStore::new(), Local(start))),
+        };
+        Self {
+            guarded,
+            world,
+            process,
+        }
+    }
+
+    /// Returns the limiters in front of the stack.
+    pub(crate) fn limiters(&self) -> [Limiter<Self>; 2] {
+        let policies = self.world.lock().policies.clone();
+        [0, 1].map(|i| Limiter::new(NAMES[i], policies[2 * i].clone(), self.clone()))
+    }
+
+    fn begin(&self, what: &str, asked: Vec<Asked>, change: Option<Change>) -> usize {
+        let mut world = self.world.lock();
+        let number = world.calls.len();
+        let text = || {
+            format!(
+                "p{} call {number}: {what} {asked:?} {change:?}",
+                self.process
+            )
+        };
+        world.note(text);
+        let draw = |salt: &Cell<u64>| salt.replace(Rng::with_seed(salt.get()).u64(..));
+        let salt = SALT.try_with(draw).unwrap_or(number as u64);
+        let has_deadline = world.processes[self.process].has_heard;
+        let (sent, replied, ended) = (0, None, None);
+        world.calls.push(Call {
+            salt,
+            asked,
+            change,
+            sent,
+            replied,
+            ended,
+            has_deadline,
+        });
+        number
+    }
+
+    /// Notes the end of a call, and checks that it did not take too long.
+    fn end(&self, number: usize, begun: Instant, text: impl FnOnce() -> String) {
+        let mut world = self.world.lock();
+        world.calls[number].ended = Some(Instant::now());
+        let took = begun.elapsed();
+        let line = || format!("p{} call {number} after {took:?}: {}", self.process, text());
+        world.note(line);
+        let Setting {
+            response,
+            retries,
+            timeout,
+            ..
+        } = world.setting;
+        let attempts = (response + Duration::from_millis(21)) * (retries + 1);
+        // One with a block, and one without.
+        if took > 2 * attempts.min(timeout) + Duration::from_millis(20) {
+            world.check::<()>(&format!("call {number}"), Err(format!("takes {took:?}")));
+        }
+    }
+
+    fn scope<T>(&self, number: usize, call: impl Future<Output = T>) -> impl Future<Output = T> {
+        CALL.scope(
+            Caller {
+                number: Some(number),
+                process: self.process,
+            },
+            call,
+        )
+    }
+
+    /// Checks a decision: who made it, and that he may.
+    fn conclude(
+        &self,
+        number: usize,
+        ops: &[JointOp<'_>],
+        facts: &[Facts],
+        is_spent: bool,
+        is_open: bool,
+    ) {
+        let mut world = self.world.lock();
+        let now = world.now();
+        let replied = world.calls[number].replied.clone();
+        let was_sent = world.calls[number].sent > 0;
+        for (i, (joint, facts)) in ops.iter().zip(facts).enumerate() {
+            let op = joint.answered_by(facts);
+            let log = place(op.log);
+            let replied = replied.as_ref().and_then(|replied| replied.get(i));
+            let is_admitted = facts.admitted || op.mode == Mode::Record;
+            let process = &mut world.processes[self.process];
+            let result = if let Some((wire, expected)) = replied {
+                let block = wire.cost - op.cost.min(wire.cost);
+                if block > 0 && wire.is_appended() {
+                    process.granted[log] += block;
+                }
+                let fields = |facts: &Facts| {
+                    let decision = decide(&op, facts.clone());
+                    (
+                        decision.is_allowed(),
+                        decision.retry_after(),
+                        decision.status().clone(),
+                    )
+                };
+                match expected.as_ref().map(fields) {
+                    Some(expected) if block == 0 && expected != fields(facts) => Err(format!(
+                        "decides {:?} unlike the contract: {expected:?}",
+                        fields(facts)
+                    )),
+                    _ => Ok(()),
+                }
+            } else if is_spent && facts.admitted {
+                process.spent[log] += op.cost;
+                if process.spent[log] > process.granted[log] {
+                    Err("spends more than was granted".to_owned())
+                } else {
+                    let policy = world.policies[log].clone();
+                    world.books[log].spend(&policy, op.cost, now)
+                }
+            } else if !is_admitted && !was_sent && !is_open {
+                self.repeated(&world, log, &op, now)
+            } else {
+                self.stood_in(&mut world, log, &op, facts)
+            };
+            world.check(&format!("call {number} on log {log}"), result);
+            self.check_carried(&mut world, log);
+        }
+    }
+
+    /// Checks a denial of the cache. The server's clock may be faster or slower.
+    fn repeated(&self, world: &World, log: usize, op: &Op<'_>, now: Moment) -> Result<(), String> {
+        let tolerance = if world.setting.speed == 1.0 {
+            1_000
+        } else {
+            17_000
+        };
+        let ttl = world.setting.denial_ttl.as_micros() as u64 + 20_000;
+        let earlier = Moment {
+            clock: now.clock - tolerance,
+            ..now
+        };
+        world.books[log].repeat(op, self.process, earlier, ttl)
+    }
+
+    /// Checks a decision of the stand-in.
+    fn stood_in(
+        &self,
+        world: &mut World,
+        log: usize,
+        op: &Op<'_>,
+        facts: &Facts,
+    ) -> Result<(), String> {
+        let is_admitted = facts.admitted || op.mode == Mode::Record;
+        match (world.setting.choice, is_admitted) {
+            (Choice::Open, _) => drop(
+                world
+                    .tally
+                    .exceptions
+                    .insert("a call was admitted without the store"),
+            ),
+            (Choice::Closed, false) => {}
+            (Choice::Closed | Choice::Error, true) => {
+                return Err("is admitted by nobody".to_owned());
+            }
+            (Choice::Error, false) => return Err("is denied by nobody".to_owned()),
+            (Choice::Local, _) => {
+                let now = world.start.elapsed().as_micros() as u64;
+                let is_own = op.limiter_policy.is_some();
+                let limits = world.policies[log].clone();
+                let process = &mut world.processes[self.process];
+                if let Outcome::Appended(entry) = facts.outcome {
+                    process.charged[log] += op.cost;
+                    if facts.admitted && op.mode == Mode::Acquire && !is_own {
+                        process.admitted[log].push((now, op.cost, entry.id));
+                        world
+                            .tally
+                            .exceptions
+                            .insert("a local store admitted a call");
+                    }
+                }
+                let admitted = &world.processes[self.process].admitted[log];
+                for limit in limits.limits() {
+                    if sum_within(admitted, limit.window().as_micros(), now) > limit.max() {
+                        return Err(format!("admits more than {limit} locally"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_carried(&self, world: &mut World, log: usize) {
+        let charged = world.processes[self.process].charged[log];
+        let result = world.books[log].check_carried(self.process, charged);
+        world.check(&format!("process {} on log {log}", self.process), result);
+    }
+}
+
+#[async_trait]
+impl WindowStore for Stack {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let none = || Error::new(ErrorKind::Inconsistent, "no facts");
+        let facts = self.apply_all(&[op.into()]).await?;
+        facts.and_then(|mut facts| facts.pop()).ok_or_else(none)?
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let asked = ops
+            .iter()
+            .map(|joint| Asked::of(place(joint.op.log), &joint.op));
+        let number = self.begin("decide", asked.collect(), None);
+        let begun = Instant::now();
+        let is_open = self.guarded.breakers().iter().any(|(_, is_open)| *is_open);
+        let before = self.guarded.lease_decisions().0;
+        let mut deciding = pin!(self.scope(number, self.guarded.apply_all(ops)));
+        // A process that decides by itself does so immediately.
+        let first = poll!(&mut deciding);
+        let is_spent = self.guarded.lease_decisions().0 > before;
+        let result = match first {
+            Poll::Ready(result) => result,
+            Poll::Pending => deciding.await,
+        };
+        let facts = |facts: &JointFacts| facts.iter().flatten().cloned().collect();
+        let facts: Option<Vec<_>> = result.as_ref().ok().and_then(Option::as_ref).map(facts);
+        self.end(number, begun, || match (&facts, &result) {
+            (Some(facts), _) => {
+                let one = |facts: &Facts| {
+                    (
+                        facts.admitted,
+                        facts.log.usage.first().map(|usage| usage.used),
+                    )
+                };
+                format!("{:?}", facts.iter().map(one).collect::<Vec<_>>())
+            }
+            (None, result) => format!("{result:?}"),
+        });
+        self.conclude(number, ops, &facts.unwrap_or_default(), is_spent, is_open);
+        result
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let log = place(settlement.log);
+        let asked = Asked::of(log, &settlement.to_record(1));
+        let number = self.begin("settle", vec![asked], Some(settlement.change));
+        let begun = Instant::now();
+        let result = self.scope(number, self.guarded.settle(settlement)).await;
+        self.end(number, begun, || {
+            format!("{:?}", result.as_ref().map(SettlementFacts::applied))
+        });
+        let mut world = self.world.lock();
+        let is_local = world.calls[number].replied.is_none();
+        if let (true, Ok(Some(changed))) = (is_local, result.as_ref().map(|facts| facts.changed)) {
+            let process = &mut world.processes[self.process];
+            let cost = match settlement.change {
+                Change::Cost(cost) => cost,
+                Change::Renew { .. } => changed.cost_before,
+            };
+            process.charged[log] += cost;
+            let receipt = settlement.receipt.entry();
+            for admission in &mut process.admitted[log] {
+                if admission.2 == receipt {
+                    admission.1 = admission.1.min(cost);
+                    admission.2 = changed.entry.id;
+                }
+            }
+        }
+        result
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let number = self.begin("reset", Vec::new(), None);
+        let log_number = place(log);
+        self.world.lock().processes[self.process].admitted[log_number].clear();
+        let begun = Instant::now();
+        let result = self.scope(number, self.guarded.reset(log)).await;
+        self.end(number, begun, || format!("{result:?}"));
+        // A process forgets its block of a log that it has reset.
+        let process = &mut self.world.lock().processes[self.process];
+        (process.granted[log_number], process.spent[log_number]) = (0, 0);
+        result
+    }
+
+    fn inner(&self) -> Option<&dyn WindowStore> {
+        Some(&self.guarded)
+    }
+
+    fn identity(&self) -> Option<usize> {
+        self.guarded.identity()
+    }
+}
