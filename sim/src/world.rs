@@ -18,6 +18,17 @@ use crate::redis::{Copy, Redis, Refusal};
 /// The server's clock at the beginning, in microseconds.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
+/// Returns the bytes of a reply that is a string.
+fn bulk(reply: &Value) -> &[u8] {
+    match reply {
+        Value::BulkString(reply) => reply,
+        _ => &[],
+    }
+}
+
+/// What a script did with each log.
+type Judged = Vec<(Wire, Option<Facts>)>;
+
 /// A decision or a change that a process asks its stack for.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -27,7 +38,7 @@ pub(crate) struct Call {
     /// How many messages it has sent.
     pub(crate) sent: u64,
     /// What the last reply that arrived said: for each operation what the server received, and the facts that it must have found.
-    pub(crate) replied: Option<Vec<(Wire, Option<Facts>)>>,
+    pub(crate) replied: Option<Judged>,
     /// When it ended, and whether its process knew the server's clock, and so had a deadline.
     pub(crate) ended: Option<Instant>,
     pub(crate) has_deadline: bool,
@@ -329,10 +340,6 @@ impl World {
             self.check(&format!("log {log}"), result);
         }
         let result = self.redis.execute(now.clock, command);
-        let bulk = |reply| match reply {
-            &Value::BulkString(ref reply) => &**reply,
-            _ => &[][..],
-        };
         let replies: Vec<&[u8]> = match &result {
             Ok(Value::Array(replies)) => replies.iter().map(bulk).collect(),
             Ok(reply) => vec![bulk(reply)],
@@ -377,7 +384,7 @@ impl World {
         requests: &[&[u8]],
         replies: &[&[u8]],
         now: Moment,
-    ) -> Result<Option<Vec<(Wire, Option<Facts>)>>, String> {
+    ) -> Result<Option<Judged>, String> {
         let is_late = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
         if replies.iter().any(is_late) {
             return Ok(None);
@@ -516,6 +523,6 @@ impl World {
 /// What the server did with a command.
 pub(crate) struct Executed {
     pub(crate) result: Result<Value, RedisError>,
-    pub(crate) replied: Option<Vec<(Wire, Option<Facts>)>>,
+    pub(crate) replied: Option<Judged>,
     pub(crate) life: u64,
 }
