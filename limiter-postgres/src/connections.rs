@@ -38,6 +38,8 @@ pub(crate) struct Backend {
 /// A request to the server. It may run twice.
 pub(crate) trait Request: Send + Sync + 'static {
     type Reply: Send + 'static;
+    /// Whether it may run again after a connection was lost.
+    const ONLY_READS: bool = false;
 
     fn send(
         &self,
@@ -119,10 +121,15 @@ impl Connections {
             // A new connection creates the table.
             let is_missing = reply.as_ref().is_err_and(Failed::is_missing_table);
             let creates = is_missing && self.creates.load(Ordering::Relaxed);
-            if !is_spoiled && !creates && !backend.client.is_closed() {
+            let has_ended = reply.as_ref().is_err_and(Failed::ends_session);
+            let is_lost = has_ended || reply.is_err() && backend.client.is_closed();
+            if is_lost {
+                // The others are probably lost as well, and do not know it yet.
+                self.idle().clear();
+            } else if !is_spoiled && !creates {
                 self.idle().push(backend);
             }
-            if !creates || is_repeated {
+            if is_repeated || !creates && !(is_lost && R::ONLY_READS) {
                 return reply.map_err(Error::from);
             }
             is_repeated = true;

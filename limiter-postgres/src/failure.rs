@@ -5,9 +5,6 @@ use std::error::Error as _;
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-const SPOILED: [&str; 7] = [
-    "25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05",
-];
 const PGBOUNCER: &str = " (PgBouncer that pools by transaction needs version 1.21 and max_prepared_statements; otherwise let it pool by session)";
 
 pub(crate) fn configuration(text: String) -> Error {
@@ -33,10 +30,19 @@ impl Failed {
         }
     }
 
-    /// Returns `true` if the connection does not recover: the server is read-only or going down, or has lost the statements.
+    /// Returns `true` if the server, or a `PgBouncer` before it, has ended the session.
+    pub(crate) fn ends_session(&self) -> bool {
+        self.has_code(|code| {
+            ["08", "25P03", "57P"]
+                .iter()
+                .any(|end| code.starts_with(end))
+        })
+    }
+
+    /// Returns `true` if the connection does not recover: it has ended, the server is read-only or silent, or it has lost the statements.
     pub(crate) fn spoils(&self) -> bool {
         let is_silent = matches!(self, Self::Silent(_));
-        is_silent || self.has_code(|code| code.starts_with("08") || SPOILED.contains(&code))
+        is_silent || self.ends_session() || self.has_code(|code| ["25006", "26000"].contains(&code))
     }
 
     /// Returns `true` if the server or the role has no more connections.

@@ -94,6 +94,7 @@ pub(crate) struct Load(pub(crate) Vec<Vec<u8>>);
 
 impl Request for Load {
     type Reply = Vec<(SystemTime, Option<Vec<u8>>)>;
+    const ONLY_READS: bool = true;
 
     async fn send(&self, backend: &Backend) -> Result<Self::Reply, Error> {
         let rows = match &self.0[..] {

@@ -148,7 +148,7 @@ async fn a_missing_table_is_created_and_an_old_one_swept() {
 
 /// Each statement spoils the connections of the pool, or what they rely on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
+async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
     let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     let server = Postgres::start().unwrap();
     let other = client(&server).await;
@@ -158,8 +158,8 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_at_most_a_call() {
         for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
             eventually(async || acquire(&search, "a").await).await;
             run(&other, fault).await;
-            let failed = search.acquire("a").await.is_err();
-            assert!(!failed || fault == kill, "{fault}");
+            let decided = search.acquire("a").await;
+            assert!(decided.is_ok(), "{fault}: {decided:?}");
             eventually(async || acquire(&search, "a").await).await;
         }
     }
