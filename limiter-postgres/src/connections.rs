@@ -129,7 +129,7 @@ impl Connections {
             } else if !is_spoiled && !creates {
                 self.idle().push(backend);
             }
-            if is_repeated || !creates && !(is_lost && R::ONLY_READS) {
+            if is_repeated || !(creates || is_lost && R::ONLY_READS) {
                 return reply.map_err(Error::from);
             }
             is_repeated = true;
