@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_cli::store::{Logs, runtime};
@@ -440,7 +439,7 @@ fn an_unreachable_server() {
         assert!(is_line && !message.contains("secret"), "{message}");
     };
     // Each waits for seconds.
-    thread::scope(|scope| {
+    std::thread::scope(|scope| {
         for (scheme, start, late) in [
             ("redis", "limiter: Redis URL", "127.0.0.1"),
             ("redis+cluster", "limiter: Redis URL", "127.0.0.1"),
