@@ -40,8 +40,8 @@ pub fn alone() -> impl Sized {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asserts a property of each file of a folder, and of its beginnings, as of a file that is still being written.
-pub fn every_input(folder: &Path, property: fn(&[u8])) {
+/// Asserts a property of each file of a folder, and of about this many of its beginnings, as of a file that is still being written.
+pub fn every_input(folder: &Path, beginnings: usize, property: fn(&[u8])) {
     let files = fs::read_dir(folder).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
@@ -49,7 +49,7 @@ pub fn every_input(folder: &Path, property: fn(&[u8])) {
     for path in files {
         let input = fs::read(&path).unwrap();
         println!("{}", path.display());
-        for length in (0..=input.len()).rev().step_by(1 + input.len() / 100) {
+        for length in (0..=input.len()).rev().step_by(1 + input.len() / beginnings) {
             property(&input[..length]);
         }
     }

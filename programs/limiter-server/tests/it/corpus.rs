@@ -7,7 +7,7 @@ use std::path::Path;
 
 fn every_input(folder: &str, property: fn(&[u8])) {
     let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus"));
-    testbed::every_input(&corpus.join(folder), property);
+    testbed::every_input(&corpus.join(folder), 50, property);
 }
 
 #[test]
