@@ -65,7 +65,7 @@ fn the_same_seed_makes_the_same_trace() {
 }
 
 /// What is wrong, and the rule that it breaks.
-const MISTAKES: [(&str, Mistake, &str); 11] = [
+const MISTAKES: [(&str, Mistake, &str); 9] = [
     (
         "a repetition does not look for its entry",
         Mistake::Script("if id_of(member) == id then entry = member end", ""),
@@ -125,16 +125,6 @@ const MISTAKES: [(&str, Mistake, &str); 11] = [
             "false then return nil",
         ),
         "contract",
-    ),
-    (
-        "a slot is held from receiving",
-        Mistake::HeldFromReceiving,
-        "slots",
-    ),
-    (
-        "a slot is held for a window",
-        Mistake::HeldForWindow,
-        "slots",
     ),
 ];
 

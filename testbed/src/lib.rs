@@ -49,7 +49,10 @@ pub fn every_input(folder: &Path, beginnings: usize, property: fn(&[u8])) {
     for path in files {
         let input = fs::read(&path).unwrap();
         println!("{}", path.display());
-        for length in (0..=input.len()).rev().step_by(1 + input.len() / beginnings) {
+        for length in (0..=input.len())
+            .rev()
+            .step_by(1 + input.len() / beginnings)
+        {
             property(&input[..length]);
         }
     }

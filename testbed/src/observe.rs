@@ -73,8 +73,8 @@ async fn recovered(subject: &Subject, server: &Limiter) -> Result<(), String> {
         let before = counted().await;
         let calls = (0..CONCURRENT).map(|_| subject.call(limiter.acquire("fresh")));
         let calls = join_all(calls).await;
-        let is_counted = counted().await >= before + CONCURRENT;
-        (is_counted && calls.iter().all(Attempt::is_allowed))
+        let is_allowed = calls.iter().all(Attempt::is_allowed);
+        (is_allowed && counted().await >= before + CONCURRENT)
             .then_some(())
             .ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
     })
