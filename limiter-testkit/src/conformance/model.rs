@@ -209,6 +209,14 @@ impl Model {
         }
         let runs = matches!(step.verb, Verb::Run(_) | Verb::Renew(_));
         let default = limiter(place).policy.filter(|_| runs).map(policy);
+        if let Verb::Renew(_) = step.verb {
+            let policies = [Some(policy(step.policy)), default].into_iter().flatten();
+            let mut limits = policies.flat_map(|policy| self.policies[policy].limits());
+            // No front end renews what has no receipt.
+            if limits.all(|limit| limit.resolution().is_some()) {
+                return None;
+            }
+        }
         Some(Call {
             step,
             limiter_policy: default,
