@@ -169,7 +169,7 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
         wait::sleeping(&self.call, wait, || ()).await
     }
 
-    /// Returns a [`PermitDecision`](crate::PermitDecision) instead of a decision: an acquire that can be settled or refunded if it is admitted.
+    /// Returns a [`PermitDecision`](super::PermitDecision) instead of a decision: an acquire that can be settled or refunded if it is admitted.
     pub fn permit(mut self) -> AcquirePermit<'a, S, B> {
         self.call.hints.wants_receipt = true;
         AcquirePermit {
