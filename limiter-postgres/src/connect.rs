@@ -32,6 +32,10 @@ pub(crate) struct Connector {
 /// A connection, and the task that reads from it. Dropping the task closes the connection.
 pub(crate) type Connected = (Client, JoinSet<()>);
 
+#[cfg_attr(
+    not(feature = "tls"),
+    expect(clippy::clone_on_copy, reason = "`NoTls` is copied")
+)]
 impl Connector {
     /// Connects. The server ends requests that take longer than `limit`, for a client that cannot cancel them.
     pub(crate) async fn connect(&self, limit: Duration) -> Result<Connected, Failed> {
