@@ -1,4 +1,4 @@
-//! Items for this workspace's crates only, like methods that are hidden in the documentation. The crates pin each other with `=`
+//! Items for this workspace's crates only, as are methods that are hidden from the documentation. The crates pin each other with `=`
 //! versions, so both may change in any release.
 
 pub use crate::decision::{SizedFacts, decide_sized};

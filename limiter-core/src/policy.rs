@@ -35,8 +35,8 @@ pub enum Counting {
 ///
 /// An operation fits a policy only if it fits every limit. Each operation carries its policy, so keys may have different
 /// policies, and a changed policy keeps the history. An operation with another policy never erases entries that the limiter's
-/// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy). Where calls bring policies, such as customers'
-/// plans, the default policy should admit all that they admit: a call has a receipt only if it fits both.
+/// default policy still counts; see [`Acquire::policy`](crate::request::Acquire::policy). If calls have their own policies, such as
+/// customers' plans, the default policy should admit at least as much: a call has a receipt only if it fits both.
 ///
 /// # Configuration files
 /// With the feature `serde`, a policy is the text of its limits, or a table if it needs a counting mode or a name:
@@ -292,6 +292,12 @@ impl From<Limit> for Policy {
 ///
 /// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas. Malformed text and two resolutions are compile
 /// errors.
+///
+/// ```
+/// use limiter_core::{Policy, policy};
+/// const SEARCH: Policy = policy!("5/10s, 100/1h");
+/// assert_eq!(SEARCH.limits().len(), 2);
+/// ```
 ///
 /// ```compile_fail
 /// let mistyped = limiter_core::policy!("5/10x");

@@ -63,13 +63,22 @@ pub type JointFacts = Vec<Result<Facts, Error>>;
 #[doc = include_str!("store/contract.md")]
 #[async_trait]
 pub trait WindowStore: Debug + Send + Sync + 'static {
-    /// Applies an operation. A denial is never an error.
+    /// Applies an operation.
+    ///
+    /// # Errors
+    /// If the store fails. A denial is never an error.
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error>;
 
-    /// Replaces the cost of one entry, removes the entry, or renews it. A missing or expired entry is not an error.
+    /// Replaces the cost of one entry, removes the entry, or renews it.
+    ///
+    /// # Errors
+    /// If the store fails. A missing or expired entry is not an error.
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error>;
 
-    /// Removes a whole log, even a damaged one. Returns `false` if there was none.
+    /// Removes a whole log. Returns `false` if there was none.
+    ///
+    /// # Errors
+    /// If the store fails. A damaged log is not an error: it is removed.
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
     /// Applies several operations on different logs as one: all append, or if one denies, none. `None` if the store cannot; then
@@ -134,22 +143,39 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     }
 }
 
-#[async_trait]
+/// Defines the asynchronous methods of a store that forwards to another one, without another box.
+macro_rules! forward {
+    ($($method:ident($self:ident, $argument:ident: $type:ident) -> $answer:ty { $forward:expr })*) => {$(
+        fn $method<'s, 'o, 'async_trait>(
+            &'s $self,
+            $argument: $type<'o>,
+        ) -> $crate::BoxFuture<'async_trait, Result<$answer, $crate::Error>>
+        where
+            's: 'async_trait,
+            'o: 'async_trait,
+        {
+            $forward
+        }
+    )*};
+}
+
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        (**self).apply(op).await
+    forward! {
+        apply(self, op: Op) -> Facts { (**self).apply(op) }
+        settle(self, settlement: Settlement) -> SettlementFacts { (**self).settle(settlement) }
+        reset(self, log: LogKey) -> bool { (**self).reset(log) }
     }
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        (**self).settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        (**self).reset(log).await
-    }
-
-    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        (**self).apply_all(ops).await
+    fn apply_all<'s, 'l, 'o, 'async_trait>(
+        &'s self,
+        ops: &'l [JointOp<'o>],
+    ) -> crate::BoxFuture<'async_trait, Result<Option<JointFacts>, Error>>
+    where
+        's: 'async_trait,
+        'l: 'async_trait,
+        'o: 'async_trait,
+    {
+        (**self).apply_all(ops)
     }
 
     #[inline(always)]

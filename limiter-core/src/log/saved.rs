@@ -144,7 +144,7 @@ fn read(bytes: &mut &[u8]) -> Option<Log> {
         let cost = number(bytes)?;
         let flags = number(bytes)?;
         last = last.checked_add(flags >> 2)?;
-        if last < log.next || !(1..=MAX_COST).contains(&cost) {
+        if !(log.next..next).contains(&last) || !(1..=MAX_COST).contains(&cost) {
             return None;
         }
         log.next = last;
@@ -171,8 +171,7 @@ fn read(bytes: &mut &[u8]) -> Option<Log> {
             return None;
         }
     }
-    let is_valid = log.next <= next && next < FIRST_UNUSED_NUMBER;
-    is_valid.then_some(Log { next, ..log })
+    (next < FIRST_UNUSED_NUMBER).then_some(Log { next, ..log })
 }
 
 #[cfg(test)]
@@ -290,7 +289,14 @@ mod tests {
         let later = [&[VERSION + 1], &bytes[1..]].concat();
         let longer = [&bytes[..], &[0]].concat();
         let shorter = (0..bytes.len()).map(|len| bytes[..len].to_vec());
-        for damaged in shorter.chain([later, longer, vec![0xFF; 64]]) {
+        // The largest number of an entry, after which the next one would be 0.
+        let mut wrapped = vec![VERSION];
+        wrapped.extend(7_u64.to_be_bytes());
+        let largest = [(1 << 62) - 1; 4].into_iter().chain([3]);
+        let entries = largest.flat_map(|number| [1, 1, number << 2]);
+        let numbers = [9, 4, 5].into_iter().chain(entries);
+        numbers.for_each(|number| write_number(&mut wrapped, number));
+        for damaged in shorter.chain([later, longer, wrapped, vec![0xFF; 64]]) {
             let error = Log::from_bytes(&damaged).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{damaged:?}");
         }

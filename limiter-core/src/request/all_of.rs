@@ -32,7 +32,8 @@ use crate::store::{SyncStore, WindowStore};
 /// receipts because no limit is exact, then records, then advisory calls and statuses. Once one denies, the others are only looked
 /// up, for the longest wait of all, and the charges made before are refunded. An attempt that denies first stays where the policy
 /// [counts attempts](crate::Counting::Attempts). Repetitions of an idempotency key and charges without a
-/// [receipt](crate::Decision::receipt) are not refunded.
+/// [receipt](crate::Decision::receipt) are not refunded. An invalid call is an error before any store is asked, and the others are
+/// then only looked up.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -259,6 +260,7 @@ impl Turns {
         let mut ops = Vec::with_capacity(all.len());
         for (place, call) in group.iter().zip(&all) {
             let part = &calls.parts[*place];
+            // `Turns::of` has noted what fails this.
             let Ok(op) = call.op().checked() else {
                 return Vec::new();
             };

@@ -39,6 +39,9 @@ pub(super) fn moment() -> Option<Moment> {
 ///
 /// # Errors
 /// As for an [`Acquire`], and [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) if every limit has a [resolution](crate::Limit::resolution).
+///
+/// # Cancel safety
+/// See [`Limiter`](crate::Limiter).
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
 pub struct AcquirePermit<'a, S, B> {
@@ -109,7 +112,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///
 /// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
-/// [applied](crate::Settled::applied).
+/// [applied](crate::Settled::applied), or fail while the store is down.
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
@@ -156,7 +159,7 @@ impl<'a, S> PermitDecision<'a, S> {
         if decision.is_denied() {
             return Ok(Self(Err(Denied::new(decision))));
         }
-        // An entry that this acquire repeats may have counted for long.
+        // The entry of a repeated acquire may be old, so when this call was sent does not matter.
         let sent = sent.filter(|_| !decision.is_repeated());
         Permit::of_entry(Target::of(call), decision, call.id)
             .map(|permit| Self(Ok(Permit { sent, ..permit })))
@@ -220,6 +223,7 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
+        // Without a receipt the charge stays: an id that no entry of the log has settles nothing.
         let no_entry = || {
             let other = EntryId::from_u128(!self.entry.entry().as_u128());
             Receipt::new(other, self.entry.at(), self.entry.window())
@@ -253,10 +257,14 @@ impl<'a, S> Permit<'a, S> {
     /// after an error; otherwise, a renewal whose reply was lost makes the next one report that the entry is gone.
     ///
     /// `hold`, with the feature `tokio`, renews a permit while work runs. On a synchronous store,
-    /// [`Limiter::renew`](crate::Limiter::renew) needs no future.
+    /// [`Limiter::renew`](crate::Limiter::renew) needs no future; the permit then keeps the old receipt, so settle by
+    /// [`Settled::receipt`](crate::Settled::receipt).
     ///
     /// # Errors
     /// If the store fails.
+    ///
+    /// # Cancel safety
+    /// A renewal that is dropped may have taken effect, as after an error.
     pub async fn renew(&mut self) -> Result<Settled, Error>
     where
         S: WindowStore,

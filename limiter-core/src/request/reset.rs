@@ -10,7 +10,13 @@ use crate::store::{SyncStore, WindowStore};
 
 /// A reset, which removes a key's log. `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
-/// Its output is whether there was a log. Only a store that fails returns an error. For cancel safety, see [`Limiter`].
+/// The output is `true` if there was a log.
+///
+/// # Errors
+/// If the store fails.
+///
+/// # Cancel safety
+/// See [`Limiter`].
 #[must_use = "a reset does nothing until it is awaited, or `now` is called"]
 pub struct Reset<'a, S, B> {
     limiter: &'a Limiter<S>,

@@ -62,7 +62,7 @@ macro_rules! builder {
             /// Makes the call on a synchronous store, without a future.
             ///
             /// # Errors
-            /// See the [guide](crate::request#which-errors-can-it-return). A call with a cost of 1 never fails.
+            /// See the [guide](crate::request#which-errors-can-it-return). A call with a cost of 1 and no idempotency key never fails.
             #[inline(always)]
             pub fn now(self) -> Result<$output, Error> {
                 let Self { call, running } = self;

@@ -18,7 +18,7 @@ fn chat() -> Limiter<ReferenceStore> {
     Limiter::new("chat", policy!("10/1h"), ReferenceStore::new())
 }
 
-/// A limiter with a clock of its own.
+/// A limiter with its own mock clock.
 fn timed(policy: Policy) -> (MockClock, Limiter<WithClock<ReferenceStore, MockClock>>) {
     let clock = MockClock::new();
     let store = WithClock::new(ReferenceStore::new(), clock.clone());

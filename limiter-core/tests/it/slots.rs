@@ -233,15 +233,20 @@ fn no_more_slots_are_held_at_once_than_the_limit_allows_and_controls_hold_more()
     }
 }
 
+/// Returns a limiter of one slot, over a store without faults.
+fn one_slot() -> Limiter<Arc<WithClock<ReferenceStore, Skewed>>> {
+    let clock = Skewed {
+        start: Instant::now(),
+        speed: 1.0,
+    };
+    let store = WithClock::new(ReferenceStore::new(), clock);
+    Limiter::new("slots", policy!("1/32s"), Arc::new(store))
+}
+
 #[test]
 fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
     virtually(async {
-        let clock = Skewed {
-            start: Instant::now(),
-            speed: 1.0,
-        };
-        let store = Arc::new(WithClock::new(ReferenceStore::new(), clock));
-        let limiter = &Limiter::new("slots", policy!("1/32s"), store);
+        let limiter = &one_slot();
         let permit = async || limiter.acquire("k").permit().await.unwrap().into_result();
         let used = async || limiter.status("k").await.unwrap().used();
         let slot = permit().await.unwrap();
@@ -269,7 +274,8 @@ fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
         assert_eq!(lost.kind(), ErrorKind::SlotLost);
         assert!(start.elapsed() <= WINDOW / 2, "{:?}", start.elapsed());
 
-        let given = limiter.acquire("k").at(clock.now()).permit().await;
+        let now = limiter.store().clock().unwrap().now();
+        let given = limiter.acquire("k").at(now).permit().await;
         let given = given.unwrap().into_result().unwrap();
         let error = given.hold(async {}).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
@@ -280,12 +286,7 @@ fn a_slot_is_held_while_work_runs_and_free_at_its_end() {
 #[test]
 fn a_repeated_acquire_is_renewed_before_its_work_begins() {
     virtually(async {
-        let clock = Skewed {
-            start: Instant::now(),
-            speed: 1.0,
-        };
-        let store = Arc::new(WithClock::new(ReferenceStore::new(), clock));
-        let limiter = &Limiter::new("slots", policy!("1/32s"), store);
+        let limiter = &one_slot();
         let acquire = async || {
             let acquire = limiter.acquire("k").idempotency_key(7_u128).permit();
             acquire.await.unwrap().into_result().unwrap()

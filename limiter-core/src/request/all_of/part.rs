@@ -265,7 +265,10 @@ impl<S: WindowStore> Part<'_, S> {
     }
 
     /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
-    /// receipt. If the store fails, the charge stays.
+    /// receipt.
+    ///
+    /// # Errors
+    /// If the store fails. The charge then stays.
     pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(receipt) = self.charge().and_then(Decision::receipt) else {
             return Ok(false);
@@ -276,6 +279,9 @@ impl<S: WindowStore> Part<'_, S> {
     }
 
     /// Removes the whole log of the key, and reads the usage again. Returns `false` if there was no log.
+    ///
+    /// # Errors
+    /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
         let limiter = self.limiter();
         let key = self.target.key.as_ref();
