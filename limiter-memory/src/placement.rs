@@ -109,15 +109,15 @@ impl Placement {
     }
 
     /// Returns a key's log.
-    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
+    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
         let hash = self.hash(name, key);
         let direct = self.has_direct_slots();
         let slot = match direct.then(|| self.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return Ok(log),
+            Some(Ok(log)) => return Some(log),
             other => other.and_then(Result::err),
         };
-        let found = self.find_in_shard(slot, hash, name, key)?;
-        Ok(BucketGuard::map(found, |log| &mut log.keyed.log))
+        let found = self.find_in_shard(slot, hash, name, key).ok()?;
+        Some(BucketGuard::map(found, |log| &mut log.keyed.log))
     }
 
     /// Returns a key's log if it is in its direct slot, otherwise the locked slot.
@@ -204,16 +204,30 @@ impl Placement {
         direct.or_else(in_shard).map(|keyed| keyed.log)
     }
 
-    /// Puts a log in the place of the key's log.
-    pub(crate) fn replace(&self, name: u32, key: &[u8], log: LogForm, now: impl Fn() -> Timestamp) {
-        let vacancy = loop {
-            self.remove(name, key);
-            // Otherwise another thread has begun the key's log again.
-            if let Err(vacancy) = self.find(name, key) {
-                break vacancy;
+    /// Puts a log in the place of the key's log, under its lock: no call sees the key without a log.
+    pub(crate) fn replace(
+        &self,
+        name: u32,
+        key: &[u8],
+        mut log: LogForm,
+        now: impl Fn() -> Timestamp,
+    ) {
+        let hash = self.hash(name, key);
+        let direct = self.has_direct_slots();
+        let slot = match direct.then(|| self.find_direct(hash, name, key)) {
+            Some(Ok(mut old)) => {
+                *old = log;
+                return;
             }
+            other => other.and_then(Result::err),
         };
-        self.insert(vacancy, name, key, log, now);
+        match self.find_in_shard(slot, hash, name, key) {
+            Ok(mut old) => {
+                old.oldest = log.no_oldest();
+                old.keyed.log = log;
+            }
+            Err(vacancy) => self.insert(vacancy, name, key, log, now),
+        }
     }
 
     /// Returns copies of all logs. Locks one slot or shard at a time, and copies no more than a part of a shard while it is locked.

@@ -208,7 +208,7 @@ impl MemoryStore {
     /// Returns the facts of an operation if it repeats another, otherwise those of its peek.
     fn preview(&self, op: &Op<'_>, now: Timestamp) -> Facts {
         let found = self.placement.find(op.log.name.id(), op.log.key);
-        let repeated = found.as_deref().ok().and_then(|log| log.repeated(op, now));
+        let repeated = found.as_deref().and_then(|log| log.repeated(op, now));
         drop(found);
         repeated.unwrap_or_else(|| self.apply_at(&op.to_peek(), now))
     }

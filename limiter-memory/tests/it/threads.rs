@@ -119,3 +119,19 @@ fn an_export_misses_no_key_that_stays() {
         });
     }
 }
+
+/// An import of a full log over a full one admits nothing in between.
+#[test]
+fn an_import_replaces_a_log_at_once() {
+    let limiter = Limiter::new("test", policy!("1/1h"), MemoryStore::new());
+    assert!(limiter.acquire("key").now().unwrap().is_allowed());
+    let store = limiter.store();
+    let (name, key, log) = store.export().next().unwrap();
+    let import = || store.import(LogKey::new(name, &key), &log);
+    thread::scope(|scope| {
+        let importing = scope.spawn(|| (0..20_000).for_each(|_| import()));
+        while !importing.is_finished() {
+            assert!(limiter.acquire("key").now().unwrap().is_denied());
+        }
+    });
+}
