@@ -21,7 +21,7 @@ use crate::connect::Connector;
 use crate::failure::{Failed, configuration, timed_out};
 use crate::requests::prepare;
 
-/// How long a server that has no room for one more connection is not asked for it.
+/// How long to wait before opening another connection to a full server.
 const FULL: Duration = Duration::from_secs(10);
 /// How often a request is cancelled, after 1, 2, 4 s and so on, before its connection is closed without a response.
 const CANCELS: u32 = 5;
@@ -35,7 +35,7 @@ pub(crate) struct Backend {
     _task: JoinSet<()>,
 }
 
-/// A request to the server. It may run twice.
+/// A request to the server. It runs again if the table was missing, or if it only reads and its connection was lost.
 pub(crate) trait Request: Send + Sync + 'static {
     type Reply: Send + 'static;
     /// Whether it may run again after a connection was lost.
@@ -123,10 +123,11 @@ impl Connections {
             let creates = is_missing && self.creates.load(Ordering::Relaxed);
             let has_ended = reply.as_ref().is_err_and(Failed::ends_session);
             let is_lost = has_ended || reply.is_err() && backend.client.is_closed();
-            if is_lost {
-                // The others are probably lost as well, and do not know it yet.
+            let is_read_only = reply.as_ref().is_err_and(Failed::is_read_only);
+            if is_lost || is_read_only || creates {
+                // The others are probably lost as well and do not know it yet, or are read-only, or have no table.
                 self.idle().clear();
-            } else if !is_spoiled && !creates {
+            } else if !is_spoiled {
                 self.idle().push(backend);
             }
             if is_repeated || !(creates || is_lost && R::ONLY_READS) {
@@ -156,11 +157,10 @@ impl Connections {
                 Ok(backend) => return Ok((permit, backend)),
                 Err(failed) if failed.is_full() && self.others_exist() => {
                     // The server has no room for one more connection: wait for those that exist or are being made.
-                    let connections = Arc::clone(self);
+                    let paused = Paused(Arc::clone(self), permit);
                     tokio::spawn(async move {
                         sleep(FULL).await;
-                        connections.paused.fetch_sub(1, Ordering::SeqCst);
-                        drop(permit);
+                        drop(paused);
                     });
                 }
                 Err(failed) => return Err(failed.into()),
@@ -223,6 +223,18 @@ impl Connections {
         Err(Failed::Silent(
             "the server did not respond to a cancellation",
         ))
+    }
+}
+
+/// A permit that is set aside, until it is dropped: also when the runtime ends.
+struct Paused(
+    Arc<Connections>,
+    #[expect(dead_code, reason = "dropped last")] OwnedSemaphorePermit,
+);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.paused.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

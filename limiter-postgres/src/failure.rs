@@ -39,10 +39,16 @@ impl Failed {
         })
     }
 
-    /// Returns `true` if the connection does not recover: it has ended, the server is read-only or silent, or it has lost the statements.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.has_code(|code| code == SqlState::READ_ONLY_SQL_TRANSACTION.code())
+    }
+
+    /// Returns `true` if the connection does not recover: it has ended, the server is read-only or silent, a transaction was left open,
+    /// or the statements are lost.
     pub(crate) fn spoils(&self) -> bool {
         let is_silent = matches!(self, Self::Silent(_));
-        is_silent || self.ends_session() || self.has_code(|code| ["25006", "26000"].contains(&code))
+        let is_unusable = self.has_code(|code| ["25P02", "26000"].contains(&code));
+        is_silent || is_unusable || self.ends_session() || self.is_read_only()
     }
 
     /// Returns `true` if the server or the role has no more connections.

@@ -195,6 +195,7 @@ pub(crate) struct Scan(pub(crate) Vec<u8>);
 
 impl Request for Scan {
     type Reply = Vec<Vec<u8>>;
+    const ONLY_READS: bool = true;
 
     async fn send(&self, backend: &Backend) -> Result<Self::Reply, Error> {
         let rows = backend.query(SCAN, &[&self.0, &PAGE]).await?;

@@ -55,10 +55,10 @@ impl PostgresTable {
         self.connections.request(request, self.timeout).await
     }
 
-    /// Sets how long one request may take, with the wait for a connection. A call makes two. Default: 500 ms.
+    /// Sets how long one request may take, including the wait for a connection. A call makes two. Default: 500 ms.
     ///
     /// Connecting may take longer: the request fails in time, and a later one finds the connection. The server gets a slightly longer
-    /// timeout with each new connection.
+    /// timeout with each new connection. Clones share that one: the last call of this method sets it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MOST_PATIENCE);

@@ -24,7 +24,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Returns what connects with TLS.
+    /// Returns the TLS connector.
     pub(crate) fn connector(&self, config: &Config) -> Result<MakeRustlsConnect, Error> {
         let is_plain = config.get_ssl_mode() == SslMode::Disable;
         if is_plain && *self != Self::default() {

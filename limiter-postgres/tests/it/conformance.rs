@@ -1,4 +1,4 @@
-//! The Postgres store does what every store must do, through connections as of three processes.
+//! The Postgres store does what every store must do, with separate connections, like three processes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -153,14 +153,19 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
     let server = Postgres::start().unwrap();
     let other = client(&server).await;
     let bouncer = PgBouncer::start(&server, "session").unwrap();
-    for url in [server.url(), bouncer.url()] {
-        let search = opened(&(url + "?pool=1"));
+    for (url, pool) in [(server.url(), 1), (bouncer.url(), 1), (server.url(), 4)] {
+        let search = opened(&format!("{url}?pool={pool}"));
         for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
             eventually(async || acquire(&search, "a").await).await;
+            // Uses all connections.
+            let all = KEYS.map(|key| search.acquire(key).into_future());
+            let all = futures_util::future::join_all(all).await;
+            assert!(all.iter().all(Result::is_ok), "{all:?}");
             run(&other, fault).await;
-            let decided = search.acquire("a").await;
-            assert!(decided.is_ok(), "{fault}: {decided:?}");
-            eventually(async || acquire(&search, "a").await).await;
+            for _ in 0..4 {
+                let decided = search.acquire("a").await;
+                assert!(decided.is_ok(), "{fault}, {pool} connections: {decided:?}");
+            }
         }
     }
 }
