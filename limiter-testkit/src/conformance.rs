@@ -3,6 +3,7 @@
 //! Each phase is a module with a `run` function. [`Suite`] contains the settings and runs the phases. It needs a tokio runtime with a
 //! timer.
 
+mod call;
 mod caller;
 mod cancel;
 mod case;

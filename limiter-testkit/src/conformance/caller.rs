@@ -8,8 +8,8 @@ use limiter_core::store::{
 };
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, Receipt, WindowStore};
 
+use super::call::{Call, LogId};
 use super::case::{Case, CaseId, Verb};
-use super::model::{Call, LogId};
 use super::result::{CallResult, RawFacts};
 
 /// The keys and names of a case's logs in a store.
@@ -194,6 +194,10 @@ impl Caller {
             })
         });
         let ops: Vec<JointOp<'_>> = ops.collect();
+        if ops.len() != calls.len() {
+            let text = "a call of several cannot be made";
+            return Err(Error::new(ErrorKind::Inconsistent, text));
+        }
         let Some(all) = store.apply_all(&ops).await? else {
             return Ok(None);
         };

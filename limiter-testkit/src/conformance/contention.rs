@@ -10,10 +10,11 @@ use std::time::Duration;
 use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
 
+use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys, salt};
 use super::case::Verb;
 use super::mismatch::{Mismatch, describe};
-use super::model::{Call, LogId, Model};
+use super::model::Model;
 use super::policies::START;
 use super::result::CallResult;
 use super::script::{Clock, Script};
@@ -205,6 +206,7 @@ impl Turn {
         let mut logs: Vec<LogId> = made.map(|(_, call)| call.log).collect();
         logs.sort_unstable();
         logs.dedup();
+        let task = calls.len();
         let mut made = Vec::new();
         for log in logs {
             let peek = self.model.peek_all(log, At::StoreClock);
@@ -212,7 +214,7 @@ impl Turn {
                 let step = self.script.case.steps.len() + made.len();
                 let calls = vec![(step, call)];
                 let caller = &mut self.caller.clone();
-                made.push(self.call(store, caller, calls.len(), calls).await);
+                made.push(self.call(store, caller, task, calls).await);
             }
         }
         made

@@ -4,10 +4,11 @@ use std::fmt::{self, Debug, Write};
 
 use limiter_core::MAX_COST;
 
+use super::call::Call;
 use super::case::{Step, Verb};
-use super::model::{Call, Model, Wrong};
+use super::model::{Model, Wrong};
+use super::policies::with_counting;
 use super::result::CallResult;
-use super::script::with_counting;
 use super::sentence::Sentence::{
     self, A4, A5, A6, E1, E2, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
 };
@@ -200,7 +201,15 @@ fn calls(model: &Model, wrong: usize) -> String {
 pub(crate) fn columns<T: Debug>(expected: &T, got: &T) -> String {
     let fields = |value: &T| -> Vec<String> {
         let text = format!("{value:?}").replace("Some(", "");
-        let fields = text.split(", ").map(|field| {
+        // A part without a name belongs to the field before.
+        let mut parts: Vec<String> = Vec::new();
+        for part in text.split(", ") {
+            match parts.last_mut() {
+                Some(last) if !part.contains(": ") => last.extend([", ", part]),
+                _ => parts.push(part.to_owned()),
+            }
+        }
+        let fields = parts.iter().map(|field| {
             // Names of types and brackets say nothing.
             let field = field.rsplit(['{', '[']).next().unwrap_or(field);
             let (name, value) = field.split_once(": ").unwrap_or(("", field));

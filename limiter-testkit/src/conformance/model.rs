@@ -9,9 +9,10 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use limiter_core::store::{At, EntryId, LogKey, Mode};
 use limiter_core::{
-    ErrorKind, Limit, MAX_COST, Name, Policy, Receipt, SyncStore as _, Timestamp, Window,
+    ErrorKind, Limit, MAX_COST, Policy, Receipt, SyncStore as _, Timestamp, Window,
 };
 
+use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys};
 use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
 use super::result::CallResult;
@@ -20,64 +21,6 @@ use crate::reference::{ReferenceEntry, ReferenceStore};
 
 /// The salt of the reference store's ids. Any value except 0: real runs have a random salt.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
-
-/// A log, as the numbers of its limiter's name and its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LogId {
-    pub(crate) name: u8,
-    pub(crate) key: u8,
-}
-
-impl LogId {
-    /// Returns the default name. It is the same in every run, because the process never frees a name.
-    pub(crate) fn name(self) -> Name {
-        match self.name {
-            0 => Name::new("conformance"),
-            name => Name::new(&format!("conformance:{name}")),
-        }
-    }
-}
-
-/// A step, with the meaning of its numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
-    pub(crate) step: Step,
-    pub(crate) log: LogId,
-    /// The index of the policy.
-    pub(crate) policy: usize,
-    /// The index of the limiter's default policy, if there is a limiter.
-    pub(crate) limiter_policy: Option<usize>,
-    pub(crate) at: At,
-    /// The time at which the call happened, by the caller or by the store's clock.
-    pub(crate) time: Timestamp,
-}
-
-impl Call {
-    /// Returns a call without a limiter.
-    pub(crate) fn new(verb: Verb, log: LogId, policy: usize, at: At) -> Self {
-        Self {
-            step: Step::new(verb, 1),
-            log,
-            policy,
-            limiter_policy: None,
-            at,
-            time: Timestamp::EPOCH,
-        }
-    }
-
-    pub(crate) fn reset(log: LogId, at: At) -> Self {
-        Self::new(Verb::Reset, log, 0, at)
-    }
-
-    /// Returns the call after it happened: when the caller said, or when the store's clock stated this time.
-    pub(crate) fn happened(mut self, stated: Timestamp) -> Self {
-        self.time = match self.at {
-            At::Given(given) => given,
-            At::StoreClock => stated,
-        };
-        self
-    }
-}
 
 /// A wrong result: the number of the call, and the result.
 pub(crate) type Wrong = (usize, CallResult);
@@ -343,7 +286,8 @@ impl Model {
         let caller = &mut self.caller;
         let made = caller.call(&self.reference, &self.policies, &calls, Route::Facts);
         // The reference store never waits, and applies any operations as one.
-        let results = made.now_or_never().flatten().unwrap_or_default();
+        let results = made.now_or_never().flatten();
+        let results = results.unwrap_or_else(|| vec![CallResult::NotTogether; calls.len()]);
         for ((step, call), result) in calls.iter().zip(&results) {
             self.note(*step, call, result);
         }

@@ -69,3 +69,11 @@ pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
         .unwrap_or_else(|_| Policy::from(FALLBACK))
         .with_counting(counting)
 }
+
+/// Writes a policy as a script does.
+pub(crate) fn with_counting(policy: &Policy) -> String {
+    match policy.counting() {
+        Counting::Attempts => format!("{policy} attempts"),
+        Counting::Admitted => policy.to_string(),
+    }
+}

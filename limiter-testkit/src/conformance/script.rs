@@ -9,7 +9,7 @@ use limiter_core::{Counting, Policy, Timestamp, Window};
 
 use super::case::{Case, CaseId, CaseLimiter, Step, Verb};
 use super::mismatch::Mismatch;
-use super::policies::START;
+use super::policies::{START, with_counting};
 use super::sentence::Sentence;
 
 pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
@@ -38,11 +38,11 @@ pub(crate) struct Script {
     pub(crate) damaged: Option<usize>,
     /// The number of steps that are made before several tasks make the others.
     pub(crate) alone: usize,
-    /// How time passes while several tasks make the steps.
+    /// How time passes while several tasks make the steps, or in a script with a dropped call.
     pub(crate) clock: Clock,
 }
 
-/// The source of times for concurrent tasks.
+/// The source of times for concurrent tasks, and for a call that is dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Clock {
     #[default]
@@ -315,14 +315,6 @@ impl fmt::Display for Case {
             }
         }
         Ok(())
-    }
-}
-
-/// Writes a policy as a script does.
-pub(crate) fn with_counting(policy: &Policy) -> String {
-    match policy.counting() {
-        Counting::Attempts => format!("{policy} attempts"),
-        Counting::Admitted => policy.to_string(),
     }
 }
 

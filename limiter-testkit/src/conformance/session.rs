@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use limiter_core::store::{At, LogKey, Mode};
 use limiter_core::{SharedStore, Timestamp, WindowStore};
 
+use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys, salt};
 use super::case::{Case, Step, Verb};
 use super::mismatch::Mismatch;
-use super::model::{Call, LogId, Model};
+use super::model::Model;
 use super::result::CallResult;
 use super::script::Script;
-use super::sentence::Sentence::A1;
+use super::sentence::Sentence::{A1, T4};
 use super::suite::Sweep;
 use super::suite::run::{Run, reset_all};
 use super::tasks::{DropAfter, sleep_on};
@@ -93,7 +94,7 @@ impl Session {
         // A mock clock rounds anything finer down.
         let duration = Duration::from_micros(duration.as_micros() as u64);
         let slept = sleep_on(self.handle(), duration).await;
-        slept.map_err(|text| Mismatch::at_last(&self.model, &[], &text))
+        slept.map_err(|text| Mismatch::at_last(&self.model, &[T4], &text))
     }
 
     /// Makes all steps of a case at its times, then peeks at each log with every policy and at all entries, and resets it. Returns
@@ -282,11 +283,13 @@ impl Session {
         let Err(wrong) = self.model.compare(calls, receipts, got) else {
             return Ok(());
         };
-        // If the result states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got[0].clock().is_some() {
-            calls[0].1.time
-        } else {
-            Moment::now(self.handle()).system
+        // Whether the store had forgotten the log depends on its clock, which only some results state.
+        let now = match (calls[0].1.at, got[0].clock()) {
+            (At::StoreClock, Some(stated)) => stated,
+            _ => {
+                let after = Moment::now(self.handle());
+                after.store.unwrap_or(after.system)
+            }
         };
         let logs = || calls.iter().map(|(_, call)| call.log);
         let forgotten = |model: &Model| {

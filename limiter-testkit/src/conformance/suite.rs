@@ -149,7 +149,7 @@ impl Suite {
     }
 
     /// Sets the file that keeps the sequences that fail, as text that can be edited. The suite runs them first. Default: none, and
-    /// with [`conformance_tests!`](crate::conformance_tests), a file of the test's name in the package's folder `proptest-regressions`.
+    /// with [`conformance_tests!`](crate::conformance_tests), a file named after the test, in the package's `proptest-regressions` folder.
     pub fn regressions(mut self, file: impl Into<PathBuf>) -> Self {
         self.regressions = Some(file.into());
         self

@@ -76,19 +76,27 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
 /// Sleeps by the store's clock if it has its own, otherwise in real time.
 ///
 /// # Errors
-/// If the store's clock does not end the sleep.
+/// If the store's clock does not end the sleep, or does not advance meanwhile.
 pub(crate) async fn sleep_on(store: &SharedStore, duration: Duration) -> Result<(), String> {
     let Some(clock) = store.clock() else {
         sleep(duration).await;
         return Ok(());
     };
     let most = 10 * duration + Duration::from_secs(10);
-    within(most, clock.sleep(duration)).await.ok_or_else(|| {
+    let before = clock.now();
+    let slept = within(most, clock.sleep(duration)).await;
+    slept.ok_or_else(|| {
         format!(
             "the store's clock did not end a sleep of {duration:?} within {most:?}; a `MockClock` in front of a store must be \
              `auto_advancing`"
         )
-    })
+    })?;
+    if clock.now() <= before && !duration.is_zero() {
+        return Err(format!(
+            "the store's clock stood still during a sleep of {duration:?}"
+        ));
+    }
+    Ok(())
 }
 
 /// When a future is dropped.

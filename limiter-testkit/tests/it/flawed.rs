@@ -15,7 +15,9 @@ use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, St
 use Sentence::*;
 use async_trait::async_trait;
 use limiter_core::store::*;
-use limiter_core::{Clock, Decision, Error, ErrorKind, Name, Policy, Receipt, Timestamp, Window};
+use limiter_core::{
+    BoxFuture, Clock, Decision, Error, ErrorKind, Name, Policy, Receipt, Timestamp, Window,
+};
 use limiter_core::{WindowStore, policy};
 use limiter_testkit::MockClock;
 use limiter_testkit::conformance::{Phase, Sentence};
@@ -29,6 +31,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (StoreClock, T3, "WaitsFromNewest"),
     (StoreClock, T4, "StopsItsClock"),
     (StoreClock, T4, "HasAClockThatStands"),
+    (StoreClock, T4, "SleepsInVain"),
     (StoreClock, T4, "TellsMilliseconds"),
     (Cancel, T5, "BlocksItsThread"),
     (Cancel, T5, "BlocksWhenContended"),
@@ -109,11 +112,13 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Cancel, C2, "LeavesItsLock"),
 ];
 
-/// Stores without a flaw. The second takes steps, and the third applies only some operations as one.
-pub(crate) const RIGHT: [Flaw; 3] = [
+/// Stores without a flaw. The second takes steps, the third applies only some operations as one, and the last lets
+/// time pass before a joint call, as on a busy machine.
+pub(crate) const RIGHT: [Flaw; 4] = [
     (Several, L1, "None"),
     (Cancel, C1, "NoneInSteps"),
     (Several, A1, "CannotIfAdvisory"),
+    (Several, F1, "Pauses"),
 ];
 
 /// Covers every entry.
@@ -128,6 +133,26 @@ struct Kept {
     until: u64,
 }
 
+/// A clock that stands, also while it sleeps.
+#[derive(Debug)]
+struct Standing(u64);
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self(clock())
+    }
+}
+
+impl Clock for Standing {
+    fn now(&self) -> Timestamp {
+        time(self.0)
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(wait())
+    }
+}
+
 /// What the handles of a store share.
 #[derive(Debug, Default)]
 struct Shared {
@@ -135,6 +160,7 @@ struct Shared {
     /// Stores that take steps hold it meanwhile. Its waiters queue: on a busy machine, spinning would take too long.
     lock: tokio::sync::Mutex<()>,
     stopped: MockClock,
+    standing: Standing,
     /// How often it was asked for a node.
     asked: AtomicUsize,
 }
@@ -224,7 +250,10 @@ impl Flawed {
     /// Makes a change to a log at the time of the store's clock. An expired log is forgotten first.
     fn with<T>(&self, id: &Id, change: impl FnOnce(&mut Kept, Timestamp) -> T) -> T {
         let logs = &mut *self.shared.logs.lock().unwrap();
-        let now = clock();
+        let now = match self.flaw {
+            "SleepsInVain" => self.shared.standing.0,
+            _ => clock(),
+        };
         if self.is("ForgetsWhenThereAreMany") && logs.len() > 1_000 {
             logs.clear();
         }
@@ -528,8 +557,11 @@ impl WindowStore for Flawed {
     }
 
     fn clock(&self) -> Option<&dyn Clock> {
-        self.is("HasAClockThatStands")
-            .then_some(&self.shared.stopped as &dyn Clock)
+        match self.flaw {
+            "HasAClockThatStands" => Some(&self.shared.stopped),
+            "SleepsInVain" => Some(&self.shared.standing),
+            _ => None,
+        }
     }
 
     fn node(&self, _: LogKey<'_>) -> Option<Arc<str>> {

@@ -102,6 +102,13 @@ fn a_store_that_cannot_apply_some_operations_as_one_passes() {
     passes(RIGHT[2]);
 }
 
+#[test]
+fn a_store_that_pauses_may_forget_a_log_meanwhile() {
+    let suite = Suite::new().phases(&[Several]);
+    let report = run(suite, RIGHT[3]).unwrap();
+    assert!(report.calls > 1_000, "{report:?}");
+}
+
 /// A failure shows the preceding calls, both results, and the differences.
 #[test]
 fn a_failure_shows_what_went_wrong() {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use limiter_core::{LimitStatus, Receipt, Timestamp};
 
+use crate::conformance::call::{Call, LogId};
 use crate::conformance::case::Verb;
-use crate::conformance::model::{Call, LogId, Model};
+use crate::conformance::model::Model;
 use crate::conformance::result::CallResult;
 
 /// The number of calls that one search tries. A search that succeeds tries little more calls than there are.

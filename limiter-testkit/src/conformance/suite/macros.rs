@@ -55,8 +55,8 @@ pub fn check(
 /// conformance_tests!(my_store, Suite::slow(), async |suite| suite.run(Arc::new(MyStore::new())).await);
 /// ```
 ///
-/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in `proptest-regressions` of the
-/// package. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite; the crate's
+/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in the package's
+/// `proptest-regressions` folder. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite; the crate's
 /// README has an example.
 #[macro_export]
 macro_rules! conformance_tests {

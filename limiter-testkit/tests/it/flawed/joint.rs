@@ -112,6 +112,14 @@ impl Flawed {
             joint.op.id.is_none() && facts.is_ok_and(|facts| facts.admitted)
         };
         let is_used = |joint: &JointOp<'_>| !self.copy(&self.id(joint.op.log)).log.is_empty();
+        let is_short = |until: u64| (1..60_000).contains(&until.saturating_sub(super::clock()));
+        if self.is("Pauses")
+            && ops
+                .iter()
+                .any(|joint| is_short(self.copy(&self.id(joint.op.log)).until))
+        {
+            std::thread::sleep(Duration::from_millis(60));
+        }
         match self.flaw {
             "ChangesALogAndCannot" => {
                 _ = self.apply_step(ops[0].op);
