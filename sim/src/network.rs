@@ -7,8 +7,7 @@ use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::process::CALL;
-use crate::world::{Fate, Shared};
+use crate::world::{CALL, Fate, Shared};
 
 /// A process's connection. When it breaks, the next message opens another one.
 #[derive(Clone)]

@@ -9,12 +9,12 @@ use futures::future::join_all;
 use limiter_core::request::{AllOf, Permit};
 use limiter_core::{Counting, Error, Limiter, Policy, Receipt};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
-use crate::process::{CALL, Caller, NAMES, SALT, SYSTEM, Stack};
-use crate::world::{Shared, Tally, World};
+use crate::process::{NAMES, SALT, SYSTEM, Stack};
+use crate::world::{CALL, Caller, Shared, Tally, World};
 
 /// What a run of a history found.
 #[derive(Clone, Debug)]
@@ -27,16 +27,8 @@ pub struct Outcome {
     pub tally: Tally,
 }
 
-/// A mistake, which the checker must find.
-#[derive(Clone, Copy, Debug)]
-pub enum Mistake {
-    /// Replaces a part of the shipped scripts.
-    Script(&'static str, &'static str),
-    /// A slot is held from the time when a renewal's reply was received.
-    HeldFromReceiving,
-    /// A slot is held for the whole window.
-    HeldForWindow,
-}
+/// A mistake, which the checker must find: a part of the shipped scripts, and what replaces it.
+pub type Mistake = (&'static str, &'static str);
 
 /// A process: its lives, and the stack of the last one.
 struct Process {
@@ -48,7 +40,6 @@ struct Process {
 struct Run {
     world: Shared,
     seed: u64,
-    mistake: Option<Mistake>,
     policies: Vec<[Policy; 2]>,
     processes: Vec<Process>,
 }
@@ -81,17 +72,13 @@ impl History {
         let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
         let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();
         let key = |log: usize| format!("limiter:1:{{{}:{}}}", NAMES[log / 2], log % 2).into_bytes();
-        let redis = Redis::new(match mistake {
-            Some(Mistake::Script(part, other)) => Some((part, other)),
-            _ => None,
-        });
+        let redis = Redis::new(mistake);
         let keys = (0..4).map(key).collect();
         let world = World::new(self.setting.clone(), of_logs, keys, redis, is_traced);
         let world = Shared(Arc::new(Mutex::new(world)));
         let mut run = Run {
             world,
             seed: self.seed,
-            mistake,
             policies: policies.to_vec(),
             processes: Vec::new(),
         };
@@ -257,49 +244,15 @@ impl Run {
     async fn slot(
         &self,
         log: usize,
-        mut permit: Permit<'_, Stack>,
+        permit: Permit<'_, Stack>,
         work: Duration,
     ) -> Result<(), Error> {
         let held = Held::new(&self.world, log, permit.receipt());
-        let window = self.world.lock().policies[log]
-            .longest_window()
-            .as_duration();
-        let (is_from_receiving, held_for) = match self.mistake {
-            Some(Mistake::HeldFromReceiving) => (true, window - window / 64),
-            Some(Mistake::HeldForWindow) => (false, window),
-            _ => {
-                let work = async {
-                    let _held = held;
-                    sleep(work).await;
-                };
-                return permit.hold(work).await;
-            }
+        let work = async {
+            let _held = held;
+            sleep(work).await;
         };
-        let mut since = None;
-        let mut due = Instant::now();
-        let end = due + work;
-        loop {
-            let until = since.map_or(end, |since: Instant| end.min(since + held_for));
-            sleep_until(due.min(until)).await;
-            let sent = Instant::now();
-            if sent >= until {
-                break;
-            }
-            match timeout_at(until, permit.renew()).await {
-                Ok(Ok(renewed)) if renewed.applied() => {
-                    since = Some(if is_from_receiving {
-                        Instant::now()
-                    } else {
-                        sent
-                    });
-                    due = sent + window / 3;
-                }
-                Ok(Err(_)) if since.is_some() => due = Instant::now() + window / 24,
-                _ => break,
-            }
-        }
-        drop(held);
-        permit.refund().await.map(drop)
+        permit.hold(work).await
     }
 
     /// Checks that a minute after the last step everything is as before.

@@ -13,7 +13,7 @@ use limiter_core::store::{
     decide,
 };
 use limiter_core::{
-    BoxFuture, Clock, Error, ErrorKind, Limiter, Timestamp, WindowStore, WithClock,
+    BoxFuture, Clock, Decision, Error, ErrorKind, Limiter, Timestamp, WindowStore, WithClock,
 };
 use limiter_memory::MemoryStore;
 use limiter_redis::{Connection, RedisStore};
@@ -23,17 +23,9 @@ use tokio::time::{Instant, sleep};
 use crate::history::{Choice, Setting};
 use crate::ledger::{Asked, Moment, sum_within};
 use crate::network::Link;
-use crate::world::{Call, Shared, World};
-
-/// The call that a task makes, if it makes one, and its process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
-    pub(crate) number: Option<usize>,
-    pub(crate) process: usize,
-}
+use crate::world::{CALL, Call, Caller, Shared, World};
 
 tokio::task_local! {
-    pub(crate) static CALL: Caller;
     /// What is random about the calls of a step.
     pub(crate) static SALT: Cell<u64>;
 }
@@ -183,7 +175,7 @@ impl Stack {
         )
     }
 
-    /// Checks a decision: who made it, and that he may.
+    /// Checks a decision: who made it, and whether they may.
     fn conclude(
         &self,
         number: usize,
@@ -223,13 +215,7 @@ impl Stack {
                     _ => Ok(()),
                 }
             } else if is_spent && facts.admitted {
-                process.spent[log] += op.cost;
-                if process.spent[log] > process.granted[log] {
-                    Err("spends more than was granted".to_owned())
-                } else {
-                    let policy = world.policies[log].clone();
-                    world.books[log].spend(&policy, op.cost, now)
-                }
+                self.spent(&mut world, log, op.cost, now)
             } else if !is_admitted && !was_sent && !is_open {
                 self.repeated(&world, log, &op, now)
             } else {
@@ -238,6 +224,17 @@ impl Stack {
             world.check(&format!("call {number} on log {log}"), result);
             self.check_carried(&mut world, log);
         }
+    }
+
+    /// Checks a decision of a block.
+    fn spent(&self, world: &mut World, log: usize, cost: u64, now: Moment) -> Result<(), String> {
+        let process = &mut world.processes[self.process];
+        process.spent[log] += cost;
+        if process.spent[log] > process.granted[log] {
+            return Err("spends more than was granted".to_owned());
+        }
+        let policy = world.policies[log].clone();
+        world.books[log].spend(&policy, cost, now)
     }
 
     /// Checks a denial of the cache. The server's clock may be faster or slower.
@@ -349,6 +346,29 @@ impl WindowStore for Stack {
         });
         self.conclude(number, ops, &facts.unwrap_or_default(), is_spent, is_open);
         result
+    }
+
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        let before = self.guarded.lease_decisions().0;
+        let caller = Caller {
+            number: None,
+            process: self.process,
+        };
+        let decided = CALL.sync_scope(caller, || self.guarded.try_decide(op))?;
+        if let Ok(decision) = &decided {
+            let log = place(op.log);
+            let mut world = self.world.lock();
+            let now = world.now();
+            let is_spent = self.guarded.lease_decisions().0 > before;
+            let result = match (is_spent, decision.is_denied()) {
+                (true, false) => self.spent(&mut world, log, op.cost, now),
+                (_, true) => self.repeated(&world, log, &op, now),
+                (false, false) => Err("is admitted at once by nobody".to_owned()),
+            };
+            world.note(|| format!("p{} at once on log {log}: {decision:?}", self.process));
+            world.check(&format!("at once on log {log}"), result);
+        }
+        Some(decided)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -18,6 +18,17 @@ use crate::redis::{Copy, Redis, Refusal};
 /// The server's clock at the beginning, in microseconds.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
+/// The call that a task makes, if it makes one, and its process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) number: Option<usize>,
+    pub(crate) process: usize,
+}
+
+tokio::task_local! {
+    pub(crate) static CALL: Caller;
+}
+
 /// Returns the bytes of a reply that is a string.
 fn bulk(reply: &Value) -> &[u8] {
     match reply {
@@ -385,8 +396,8 @@ impl World {
         replies: &[&[u8]],
         now: Moment,
     ) -> Result<Option<Judged>, String> {
-        let is_late = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
-        if replies.iter().any(is_late) {
+        let is_refused = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
+        if replies.iter().any(is_refused) {
             return Ok(None);
         }
         if let Some(change) = call.and_then(|call| self.calls[call].change) {
@@ -428,8 +439,8 @@ impl World {
                 book.carry(wire.id, process, wire.cost);
                 continue;
             };
-            let is_late = call.has_deadline && !book.is_set_back;
-            if is_late && call.ended.is_some_and(|ended| ended.elapsed() > SLOWEST) {
+            let must_be_in_time = call.has_deadline && !book.is_set_back;
+            if must_be_in_time && call.ended.is_some_and(|ended| ended.elapsed() > SLOWEST) {
                 return Err("counts after its caller gave up".to_owned());
             }
             let own = call.asked.iter().find(|own| own.log == asked.log);

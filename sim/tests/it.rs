@@ -68,12 +68,12 @@ fn the_same_seed_makes_the_same_trace() {
 const MISTAKES: [(&str, Mistake, &str); 9] = [
     (
         "a repetition does not look for its entry",
-        Mistake::Script("if id_of(member) == id then entry = member end", ""),
+        ("if id_of(member) == id then entry = member end", ""),
         "counts twice",
     ),
     (
         "a late first attempt does not look for its repetition",
-        Mistake::Script(
+        (
             "if is_own and since and exact ~= 0 and now < parse('>I7', since, 15)",
             "if false",
         ),
@@ -81,7 +81,7 @@ const MISTAKES: [(&str, Mistake, &str); 9] = [
     ),
     (
         "a caller's id is forgotten early",
-        Mistake::Script(
+        (
             "log.t - at < (exact or longest.window)",
             "log.t - at < 1000",
         ),
@@ -89,7 +89,7 @@ const MISTAKES: [(&str, Mistake, &str); 9] = [
     ),
     (
         "a window does not include the lease",
-        Mistake::Script(
+        (
             "if place > 23 + 1 then",
             "if window == 500000 then window = 400000 end if place > 23 + 1 then",
         ),
@@ -97,12 +97,12 @@ const MISTAKES: [(&str, Mistake, &str); 9] = [
     ),
     (
         "an attempt past its deadline counts",
-        Mistake::Script("now >= parse('>I7', args[1], 4)", "false"),
+        ("now >= parse('>I7', args[1], 4)", "false"),
         "gave up",
     ),
     (
         "a refund is applied to another entry",
-        Mistake::Script(
+        (
             "local target, t = find_receipt(log), log.t",
             "local target, t = log.newest, log.t",
         ),
@@ -110,17 +110,17 @@ const MISTAKES: [(&str, Mistake, &str); 9] = [
     ),
     (
         "an entry too many is dropped",
-        Mistake::Script("op.cap - cost)", "op.cap - cost - 1)"),
+        ("op.cap - cost)", "op.cap - cost - 1)"),
         "contract",
     ),
     (
         "a key expires a cell early",
-        Mistake::Script("(ttl % 64 + 1) * cell", "(ttl % 64 - 1) * cell"),
+        ("(ttl % 64 + 1) * cell", "(ttl % 64 - 1) * cell"),
         "gone before",
     ),
     (
         "an entry that has expired is settled",
-        Mistake::Script(
+        (
             "log.t - at >= window then return nil",
             "false then return nil",
         ),
