@@ -38,7 +38,7 @@ use crate::tls::{self, Tls};
 /// answers pings meanwhile.
 const WRITE: Duration = Duration::from_secs(30);
 const READ: Duration = Duration::from_secs(90);
-/// How long a client may take to send the head of a request over HTTP/1.
+/// How long a client may take for a TLS handshake, and to send the head of a request over HTTP/1.
 const HEAD: Duration = Duration::from_secs(60);
 /// How long accepting pauses after it failed, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -131,13 +131,10 @@ where
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1()
             .timer(TokioTimer::new())
-            // hyper's date panics if the clock steps back before 1970.
-            .auto_date_header(false)
             .header_read_timeout(HEAD)
             .max_buf_size(16 << 10);
         http.http2()
             .timer(TokioTimer::new())
-            .auto_date_header(false)
             .max_concurrent_streams(STREAMS)
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)
@@ -219,9 +216,12 @@ where
         let stream = Box::pin(stream);
         let stream = match &self.tls {
             None => Either::Left(stream),
-            Some(tls) => Either::Right(tls.accept(stream).await.inspect_err(|error| {
-                bounds.note_refusal(tls::reason(error));
-            })?),
+            Some(tls) => {
+                let accepted = timeout(HEAD, tls.accept(stream)).await?;
+                Either::Right(accepted.inspect_err(|error| {
+                    bounds.note_refusal(tls::reason(error));
+                })?)
+            }
         };
         let service = service_fn(|request: Request<Incoming>| {
             let (in_progress, fits) = bounds.begin(&request);

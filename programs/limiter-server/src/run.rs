@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use axum::middleware::map_response;
@@ -63,6 +63,7 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
+        check_clock(SystemTime::now())?;
         metrics::install(&options.metric_label);
         let store_tls = StoreTls {
             ca: options.store_tls_ca.clone(),
@@ -200,6 +201,15 @@ async fn load(file: PathBuf, memory: Option<&Arc<MemoryStore>>) -> anyhow::Resul
     Ok(Arc::new(loaded?))
 }
 
+/// Refuses a clock before 1970, with which hyper panics in each response.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    ensure!(
+        now >= SystemTime::UNIX_EPOCH,
+        "the system's clock is before 1970: set it first"
+    );
+    Ok(())
+}
+
 /// Reads the token of the admin listener.
 fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -250,4 +260,17 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     }
     server.stop().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_before_1970_is_refused() {
+        assert!(check_clock(SystemTime::UNIX_EPOCH).is_ok());
+        let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
+        let error = check_clock(before).unwrap_err().to_string();
+        assert_eq!(error, "the system's clock is before 1970: set it first");
+    }
 }

@@ -265,7 +265,7 @@ impl Service {
             let claim = Claim::new(&rules, request, descriptor);
             claim.map_err(|text| format!("descriptors[{i}].{text}"))
         });
-        let mut claims = self.claims(&rules, &request.domain, claims)?;
+        let mut claims = self.claims(&rules, &request.domain, "descriptors", claims)?;
         let calls = claim::calls(&mut claims);
         let verdict = self.decide_on(&mut claims, calls, timeout).await?;
         let fields = self.fields.as_ref();
@@ -292,7 +292,7 @@ impl Service {
             let id = id.map(|id| id.wrapping_add(i).into());
             Ok(Claim::acquire(rules.find(domain, entries), *cost, id))
         });
-        let mut claims = self.claims(&rules, domain, claims)?;
+        let mut claims = self.claims(&rules, domain, "calls", claims)?;
         let calls = claim::calls(&mut claims).refundable();
         let verdict = self.decide_on(&mut claims, calls, None).await?;
         Ok((verdict.admitted, reply::acquired(&claims, &verdict)))
@@ -335,6 +335,7 @@ impl Service {
         &self,
         rules: &RuleSet,
         domain: &str,
+        what: &str,
         all: impl Iterator<Item = Result<Claim<'r>, String>>,
     ) -> Result<SmallVec<[Claim<'r>; 4]>, Failure> {
         let mut claims = SmallVec::new();
@@ -342,7 +343,7 @@ impl Service {
             let mut claim = claim.map_err(Failure::Invalid)?;
             if claim.rule.is_none() {
                 let allowed = self.allows_unmatched(rules, domain);
-                if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
+                if !allowed.map_err(|text| Failure::Invalid(format!("{what}[{i}]: {text}")))? {
                     claim.refuse();
                 }
             }

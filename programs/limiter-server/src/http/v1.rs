@@ -144,6 +144,12 @@ pub(super) async fn acquire_all(
 ) -> Result<Json<Value>, Refusal> {
     require_json(&headers)?;
     let Object(request): Object<AllRequest> = read(body).await?;
+    let is_empty = |call: &AllCall| call.descriptor.is_empty();
+    if let Some(i) = request.calls.iter().position(is_empty) {
+        return Err(Refusal::bad(format!(
+            "calls[{i}].descriptor: expected at least one pair of a key and a value"
+        )));
+    }
     let calls = request.calls.iter().map(|call| {
         let entries = call.descriptor.iter();
         let entries = entries.map(|(key, value)| (&**key, &**value)).collect();

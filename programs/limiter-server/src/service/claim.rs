@@ -327,7 +327,7 @@ pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
 fn own_policy(limit: &RateLimitOverride) -> Result<(Unit, Option<Policy>), String> {
     let Some((unit, largest)) = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit) else {
         return Err(format!(
-            "limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
+            "limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
             limit.unit
         ));
     };

@@ -570,9 +570,9 @@ async fn requests_without_sense_are_refused() {
         d| => descriptors is empty, expected at least one
         |user=ann => domain is empty, expected the name of a domain
         d|MANY => 1001 descriptors, expected at most 1000
-        d|user=ann & user=bob @1/UNKNOWN => descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR
+        d|user=ann & user=bob @1/UNKNOWN => descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR
         d|user=ann - => descriptors[0].is_negative_hits: not supported; POST a receipt to /v1/refund instead
-        d|user=ann @1/99 => descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR
+        d|user=ann @1/99 => descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR
     ";
     let lines = lines.replace("MANY", &vec!["user=ann"; MAX_DESCRIPTORS + 1].join(" & "));
     for (asked, reason) in rows(&lines) {

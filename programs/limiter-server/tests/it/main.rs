@@ -4,6 +4,7 @@ mod answers;
 mod check;
 mod config;
 mod corpus;
+mod denied;
 mod envoy;
 mod floods;
 mod grpc;

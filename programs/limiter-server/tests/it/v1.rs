@@ -340,6 +340,11 @@ descriptors:
     let receipts = |calls: &Value| [0, 1].map(|i| calls[i]["receipt"].clone());
     assert_eq!(receipts(&first), receipts(&second));
     assert_eq!(body("refund", &first[1]["receipt"])["used"], 2);
+    let nothing =
+        json!({ "domain": "d", "calls": [{ "descriptor": [["a", "x"]] }, { "descriptor": [] }] });
+    let (status, answer) = server.post("/v1/acquire_all", &nothing.to_string());
+    let text = "calls[1].descriptor: expected at least one pair of a key and a value";
+    assert_eq!((status, &answer["error"]), (400, &json!(text)));
     for (calls, id, text) in [
         ("merged 1, a 1", json!("once"), "need an exact limit"),
         (

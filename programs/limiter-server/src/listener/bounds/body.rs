@@ -12,7 +12,7 @@ use tower::BoxError;
 use super::{BODY, InProgress};
 use crate::http::TOO_MANY;
 
-/// A body each part of which passes a function.
+/// A body that passes each chunk through a function.
 pub(crate) struct Watched<B = Incoming> {
     body: B,
     each: Box<dyn FnMut(Bytes) -> Result<Bytes, BoxError> + Send>,
