@@ -99,7 +99,8 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     .keep_charge();
     let login_layer = LimitLayer::new([account, address], failure());
 
-    // Each customer brings a policy. The limiter's own policy keeps the entries that any of them counts.
+    // Each customer brings a policy. The file's "tokens" must admit at least as much: a charge above it has no receipt, so it is
+    // never settled.
     let tokens = limiter("tokens", limits.tokens);
     let chat = Rule::new(
         tokens.clone(),

@@ -14,7 +14,7 @@ use crate::first_answer::first_answer;
 use crate::reconnecting::Reconnecting;
 use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
-/// How long a failed attempt is the result of further calls, so that a master that is down costs few questions.
+/// How much longer a failed attempt takes, so that further calls share it, and a master that is down costs few questions.
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Sentinel {

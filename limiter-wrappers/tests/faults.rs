@@ -135,7 +135,7 @@ const SILENT: &str =
     "Err timeout | Err timeout | Err unavailable | Slow | Slow, denied | Slow | Ok";
 /// A call takes longer than the timeout of the stacks that have one.
 const FAR: &str = "Slow | Err timeout | Err unavailable | Slow | Slow | Slow | Ok";
-/// Each call opens a connection, for which Postgres starts a process. How long that takes is the machine's.
+/// Each call opens a connection, for which Postgres starts a process. How long that takes depends on the machine.
 const EITHER: &str = "Ok or Slow";
 const RECONNECTS: &str = "Err unavailable | Err unavailable | Err unavailable | Ok or Slow | Ok or Slow, denied | Ok or Slow | Ok";
 const NONE: &str = "Ok | Ok | Ok | Ok | Ok | Ok | Ok";

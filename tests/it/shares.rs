@@ -39,7 +39,7 @@ type Step = (Option<i64>, u64, usize, u64, bool);
 
 type Store = WithClock<Arc<MemoryStore>, MockClock>;
 
-/// Runs 10,000 sequences of forty steps, each with a key of its own.
+/// Runs 10,000 sequences of forty steps, each with its own key.
 fn check(run: impl Fn(&Store, &MockClock, u64, Vec<Step>) -> TestCaseResult) {
     let step = (
         prop::option::of(-1..=1_i64),

@@ -31,7 +31,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Returns the cell of an entry at `time`, which is from this source.
+    /// Returns the cell of one entry. `source` is where its time is from.
     pub(super) fn new(time: Timestamp, source: At, cost: u64) -> Self {
         Self {
             oldest: time,

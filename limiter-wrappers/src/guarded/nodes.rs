@@ -37,7 +37,7 @@ pub enum Outage<'a> {
 
 /// How long a node must respond to every call before its outage is over.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
-/// A node that no call has asked for this long is no longer part of the store.
+/// A node that has not been called for this long is no longer part of the store.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;

@@ -1,6 +1,6 @@
 //! Scripts of calls and faults, in virtual time: tokio's clock is paused, and every store reads it.
 //!
-//! Their results are written beside the steps. The testkit's scripts contain only operations, and the reference store decides them.
+//! Their results are written next to the steps. The testkit's scripts contain only operations, and the reference store decides them.
 
 use std::cell::Cell;
 use std::pin::pin;
