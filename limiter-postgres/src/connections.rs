@@ -96,8 +96,16 @@ impl Connections {
         match timeout_at(deadline, running).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(timed_out("the runtime has ended")),
-            Err(_) => Err(timed_out(&format!("no response within {limit:?}"))),
+            Err(_) => Err(self.late(limit)),
         }
+    }
+
+    fn late(&self, limit: Duration) -> Error {
+        let all = match self.permits.available_permits() {
+            0 => format!(", and all {} connections are in use", self.most),
+            _ => String::new(),
+        };
+        timed_out(&format!("no response within {limit:?}{all}"))
     }
 
     async fn serve<R: Request>(
@@ -146,7 +154,7 @@ impl Connections {
         loop {
             let permit = Arc::clone(&self.permits).acquire_owned();
             let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
-                return Err(timed_out("no connection became free in time"));
+                return Err(self.late(limit));
             };
             while let Some(backend) = self.take_idle() {
                 if !backend.client.is_closed() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use limiter_core::store::{JointOp, LogKey, Op};
-use limiter_core::{Decision, Error, ErrorKind, Name, Policy, WindowStore, policy};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
 use limiter_log::stored_key;
 use limiter_postgres::{PostgresStore, PostgresUrl};
 use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
@@ -199,7 +199,11 @@ async fn a_role_with_few_connections_serves_many_callers() {
     eventually(async || acquire(&opened(&server.url()), "a").await).await;
     let role = "CREATE ROLE app LOGIN CONNECTION LIMIT 3; GRANT ALL ON limiter_logs TO app";
     run(&other, role).await;
-    let search = Arc::new(opened(&server.url().replace("limiter:", "app:")));
+    let url = server.url().replace("limiter:", "app:");
+    let table = url.parse::<PostgresUrl>().unwrap().open().unwrap();
+    // Less than the pause after the server refused a connection.
+    let store = PostgresStore::new(table.timeout(Duration::from_secs(5)));
+    let search = Arc::new(Limiter::new("search", POLICY.clone(), store));
     let task = |task: usize| {
         let search = search.clone();
         tokio::spawn(async move {
