@@ -5,6 +5,7 @@
 
 use std::hint::select_unpredictable;
 use std::ops::DerefMut;
+use std::task::Poll;
 
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{
@@ -64,19 +65,19 @@ impl Answer for Result<Decision, Error> {
     }
 }
 
-impl<A: Answer> Answer for Option<A> {
+impl<A: Answer> Answer for Poll<A> {
     #[inline(always)]
     fn from_sized<const LIMITS: usize>(
         op: &Op<'_>,
         limits: &[Limit; LIMITS],
         facts: SizedFacts<LIMITS>,
     ) -> Self {
-        Some(A::from_sized(op, limits, facts))
+        Poll::Ready(A::from_sized(op, limits, facts))
     }
 
     #[inline(always)]
     fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-        Some(A::from_facts(op, facts))
+        Poll::Ready(A::from_facts(op, facts))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
+    self, At, Facts, JointOp, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
@@ -324,10 +325,15 @@ impl WindowStore for MemoryStore {
 
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        Some(self.decide_now(op))
+    }
+
+    #[inline(always)]
+    fn poll_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         if op.is_checked() {
             self.run(&op)
         } else {
-            Some(self.check_and_decide(op))
+            Poll::Ready(self.check_and_decide(op))
         }
     }
 }
