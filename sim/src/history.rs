@@ -17,14 +17,19 @@ pub(crate) const KINDS: [[&str; 3]; 7] = [
     ["20/600ms", "9/600ms", "arkl"],
     ["90/400ms+100ms", "90/500ms", "abbbpxl"],
     ["5/200ms, 12/1s~100ms", "4/200ms, 12/1s~100ms", "apkl"],
-    ["2/1s", "2/1s", "s"],
+    ["2/4s", "2/4s", "s"],
 ];
+
+/// The kind whose operations hold slots.
+const SLOTS: usize = 6;
 
 /// What goes wrong, until the end of the fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     Loss,
     Delay,
+    CutOff,
+    Pause,
     Crash,
     Forget,
     Failover,
@@ -38,9 +43,11 @@ pub(crate) enum Fault {
 }
 
 /// The weights of the faults, and what happens.
-pub(crate) const FAULTS: [(u32, Fault, &str); 12] = [
+pub(crate) const FAULTS: [(u32, Fault, &str); 14] = [
     (6, Fault::Loss, "messages are lost or late"),
     (3, Fault::Delay, "the network is slow"),
+    (3, Fault::CutOff, "a process is cut off"),
+    (2, Fault::Pause, "a process stands still"),
     (2, Fault::Crash, "the server crashes"),
     (1, Fault::Forget, "a crash loses the last writes"),
     (1, Fault::Failover, "an older copy takes over"),
@@ -79,6 +86,12 @@ pub(crate) struct Setting {
     pub(crate) speed: f64,
 }
 
+impl Setting {
+    fn slower(&self) -> u64 {
+        if self.limiters[0] == SLOTS { SLOWER } else { 1 }
+    }
+}
+
 /// A call or a fault.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -107,8 +120,9 @@ pub struct History {
     pub steps: Vec<Step>,
 }
 
-/// How long the steps of a history take, in milliseconds.
+/// How long the steps of a history take, in milliseconds, and how many times longer all takes if the first limiter has slots.
 const LENGTH: u64 = 6_000;
+const SLOWER: u64 = 8;
 
 impl History {
     /// Draws a history from a seed.
@@ -121,8 +135,8 @@ impl History {
         let setting = Setting {
             processes: pick(&[1, 2, 2, 3, 4]) as usize,
             limiters: [
-                pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6]) as usize,
-                pick(&[0, 1, 3, 4, 5, 6]) as usize,
+                pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6, 6]) as usize,
+                pick(&[0, 1, 3, 4, 5]) as usize,
             ],
             choice: choices[pick(&[0, 1, 2, 3, 3]) as usize],
             response: millis(pick(&[60, 250])),
@@ -165,7 +179,8 @@ impl History {
                 drawn = drawn.wrapping_sub(*weight);
                 is_it.then_some(*fault)
             });
-            let does = Does::Fault(fault.unwrap_or(Fault::Loss), random.u64(20..900));
+            let length = random.u64(20..900) * setting.slower();
+            let does = Does::Fault(fault.unwrap_or(Fault::Loss), length);
             steps.push(Step::draw(&mut random, &setting, does));
         }
         Self {
@@ -213,7 +228,7 @@ impl History {
 
 impl Step {
     fn draw(random: &mut Rng, setting: &Setting, does: Does) -> Self {
-        let at = random.u64(..LENGTH);
+        let at = random.u64(..LENGTH * setting.slower());
         let process = random.usize(..setting.processes);
         Self {
             at,

@@ -2,7 +2,8 @@
 //!
 //! A copy of the server's data has a copy of its books, so that they are restored together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
 use limiter_core::store::{
     At, Change, Entry, EntryId, Facts, JointOp, Log, Mode, Op, Outcome, Settlement,
@@ -114,7 +115,7 @@ pub(crate) struct Book {
     /// What the server must hold.
     log: Log,
     /// The entries of that log by the ids that the server gave them.
-    entries: HashMap<EntryId, Entry>,
+    entries: BTreeMap<EntryId, Entry>,
     /// When, how much, and as which entry, with the limiter's policy: by the line of the server's clock.
     admitted: Vec<(u64, u64, EntryId)>,
     /// Until when exceptions excuse admissions, and slots whose entries are lost may be held.
@@ -129,8 +130,6 @@ pub(crate) struct Book {
     carried: HashMap<EntryId, (usize, u64)>,
     /// When others last released units, for each process.
     released: [u64; 4],
-    /// The slots that are held.
-    pub(crate) held: u64,
     /// The fullest window, relative to its maximum.
     pub(crate) worst: f64,
 }
@@ -372,7 +371,6 @@ impl Book {
 
     /// Keeps what does not depend on the server's data, and replaces the rest by that of an older copy.
     pub(crate) fn keep(&mut self, newer: &Self) {
-        self.held = newer.held;
         self.excused = self.excused.max(newer.excused);
         self.lost = self.lost.max(newer.lost);
         self.is_set_back |= newer.is_set_back;
@@ -412,14 +410,18 @@ impl Book {
         self.entries.contains_key(&id)
     }
 
-    /// Notes that a process holds a slot.
-    pub(crate) fn hold(&mut self, policy: &Policy, now: Moment) -> Result<(), String> {
-        self.held += 1;
-        let max = policy.smallest_max();
-        match now.line >= self.lost && self.held > max {
-            true => Err(format!("{} slots of {max} are held", self.held)),
-            false => Ok(()),
-        }
+    /// Returns `true` if slots may be held whose entries the server has lost.
+    pub(crate) fn has_lost_slots(&self, now: Moment) -> bool {
+        now.line < self.lost
+    }
+
+    /// Returns when entries leave a window of the limiter's policy, in a range of times by the server's clock, in microseconds.
+    pub(crate) fn edges(&self, policy: &Policy, range: RangeInclusive<u64>) -> Vec<u64> {
+        let edges = self.entries.values().flat_map(|entry| {
+            let windows = policy.limits().iter().map(|limit| limit.window());
+            windows.map(|window| entry.at.as_micros() + window.as_micros())
+        });
+        edges.filter(|edge| range.contains(edge)).collect()
     }
 }
 

@@ -1,12 +1,15 @@
 //! Plays a history: processes with the shipped stack, in virtual time on one thread.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use fastrand::Rng;
 use futures::future::join_all;
-use limiter_core::request::{AllOf, Permit};
+use limiter_core::request::AllOf;
 use limiter_core::{Counting, Error, Limiter, Policy, Receipt};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -14,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
 use crate::process::{NAMES, SALT, SYSTEM, Stack};
-use crate::world::{CALL, Caller, Shared, Tally, World};
+use crate::world::{CALL, Caller, Shared, Slot, Tally, World};
 
 /// What a run of a history found.
 #[derive(Clone, Debug)]
@@ -133,7 +136,7 @@ impl Run {
                 sleep_until(at).await;
                 self.world
                     .lock()
-                    .fail(fault, number, length, &mut step.random(1));
+                    .fail(fault, step.process, number, length, &mut step.random(1));
                 match fault {
                     Fault::ProcessClock => SYSTEM.with_borrow_mut(|(_, off)| {
                         off[step.process] += step.random(1).i64(-200..200);
@@ -163,7 +166,7 @@ impl Run {
                 tokio::select! {
                     biased;
                     _ = lives.changed() => {}
-                    _ = SALT.scope(Cell::new(step.salt), CALL.scope(caller, call)) => {}
+                    _ = self.unless_paused(step.process, SALT.scope(Cell::new(step.salt), CALL.scope(caller, call))) => {}
                 }
             }
         }
@@ -231,33 +234,60 @@ impl Run {
                     .idempotency_key(random.u128(..))
                     .permit();
                 let permit = acquire.within(Duration::from_secs(4)).await?.into_result();
-                let work = Duration::from_millis(random.u64(..5_000));
+                let work = Duration::from_millis(random.u64(..12_000));
                 if let Ok(permit) = permit {
-                    self.slot(2 * place + key_number, permit, work).await?;
+                    let work = self.work(2 * place + key_number, permit.receipt(), work);
+                    permit.hold(work).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Holds a slot while work runs.
-    async fn slot(
-        &self,
-        log: usize,
-        permit: Permit<'_, Stack>,
-        work: Duration,
-    ) -> Result<(), Error> {
-        let held = Held::new(&self.world, log, permit.receipt());
-        let work = async {
-            let _held = held;
-            sleep(work).await;
+    /// Works with a slot, and notes when. It does not count if the server does not know it.
+    async fn work(&self, log: usize, receipt: Option<Receipt>, length: Duration) {
+        let first = Instant::now();
+        let number = {
+            let mut world = self.world.lock();
+            let book = &world.books[log];
+            let is_excused = book.has_lost_slots(world.now());
+            if !receipt.is_some_and(|receipt| book.knows(receipt.entry())) {
+                return;
+            }
+            world.slots.push(Slot {
+                log,
+                first,
+                last: first,
+                is_excused,
+            });
+            world.slots.len() - 1
         };
-        permit.hold(work).await
+        while first.elapsed() < length {
+            self.world.lock().slots[number].last = Instant::now();
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Polls a call of a process while that does not stand still.
+    async fn unless_paused<T>(&self, process: usize, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        let mut pause = pin!(sleep(Duration::ZERO));
+        poll_fn(|context| {
+            let paused = self.world.lock().processes[process].paused;
+            let Some(end) = paused.filter(|end| *end > Instant::now()) else {
+                return call.as_mut().poll(context);
+            };
+            pause.as_mut().reset(end);
+            _ = pause.as_mut().poll(context);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Checks that a minute after the last step everything is as before.
     async fn end(&self) {
         sleep(Duration::from_secs(60)).await;
+        self.world.lock().check_slots();
         for round in 0..2 {
             for (number, process) in self.processes.iter().enumerate() {
                 let stack = process.stack.lock().unwrap().clone();
@@ -282,40 +312,6 @@ impl Run {
                 (0..4).for_each(|log| stack.check_carried(&mut world, log));
             }
             sleep(Duration::from_secs(2)).await;
-        }
-    }
-}
-
-/// A slot that is held until this is dropped. Not counted if the server does not know it.
-struct Held {
-    world: Shared,
-    log: Option<usize>,
-}
-
-impl Held {
-    fn new(shared: &Shared, log: usize, receipt: Option<Receipt>) -> Self {
-        let mut world = shared.lock();
-        let now = world.now();
-        let policy = world.policies[log].clone();
-        let book = &mut world.books[log];
-        let log = receipt
-            .is_some_and(|receipt| book.knows(receipt.entry()))
-            .then_some(log);
-        if log.is_some() {
-            let result = book.hold(&policy, now);
-            world.check("a log of slots:", result);
-        }
-        Self {
-            world: shared.clone(),
-            log,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(log) = self.log {
-            self.world.lock().books[log].held -= 1;
         }
     }
 }

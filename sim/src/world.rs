@@ -69,6 +69,9 @@ pub(crate) struct Process {
     pub(crate) spent: [u64; 4],
     /// Whether it has had a reply.
     pub(crate) has_heard: bool,
+    /// Until when its messages are lost, and until when it stands still.
+    pub(crate) cut_off: Option<Instant>,
+    pub(crate) paused: Option<Instant>,
     /// When its last message arrives.
     lane: Option<Instant>,
 }
@@ -79,10 +82,23 @@ impl Process {
         let charged = self.charged;
         *self = Self {
             charged,
+            cut_off: self.cut_off,
+            paused: self.paused,
             lane: self.lane,
             ..Self::default()
         };
     }
+}
+
+/// Work that held a slot of a log.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) log: usize,
+    /// The first and the last instant at which it ran.
+    pub(crate) first: Instant,
+    pub(crate) last: Instant,
+    /// Whether slots may have been held whose entries the server has lost.
+    pub(crate) is_excused: bool,
 }
 
 /// How a message travels.
@@ -157,6 +173,8 @@ pub(crate) struct World {
     pub(crate) books: Vec<Book>,
     pub(crate) calls: Vec<Call>,
     pub(crate) processes: [Process; 4],
+    /// The work that held slots.
+    pub(crate) slots: Vec<Slot>,
     redis: Redis,
     /// Microseconds by which the server's clock has stepped, and its last reading without steps.
     offset: i64,
@@ -209,6 +227,7 @@ impl World {
             keys,
             calls: Vec::new(),
             processes: Default::default(),
+            slots: Vec::new(),
             redis,
             offset: 0,
             last: 0,
@@ -256,11 +275,24 @@ impl World {
         }
     }
 
-    /// Advances the server's clock within the millisecond that tokio's timers have.
-    fn tick(&mut self, random: &mut Rng) -> Moment {
+    /// Advances the server's clock within the millisecond that tokio's timers have, often to a microsecond at which an entry of the log
+    /// leaves a window, or one beside it.
+    fn tick(&mut self, random: &mut Rng, log: Option<usize>) -> Moment {
         let real = self.start.elapsed().as_micros() as u64;
         let from = self.last.max(real);
-        self.last = random.u64(from..=from + (real + 999).saturating_sub(from) / 4);
+        let to = from.max(real + 999);
+        let mut edges = Vec::new();
+        if let Some(log) = log.filter(|_| random.bool()) {
+            let [first, last] = [from, to].map(|real| self.moment(real).clock);
+            for edge in self.books[log].edges(&self.policies[log], first..=last) {
+                let line = (edge + random.u64(..3)).saturating_add_signed(-self.offset);
+                let line = line.saturating_sub(EPOCH + 1);
+                edges.push((line as f64 / self.setting.speed).ceil() as u64);
+            }
+            edges.retain(|edge| (from..=to).contains(edge));
+        }
+        let between = random.u64(from..=from + (to - from) / 4);
+        self.last = random.choice(edges).unwrap_or(between);
         self.moment(self.last)
     }
 
@@ -284,7 +316,10 @@ impl World {
         };
         let there = trip();
         let back = trip();
+        let is_cut_off = self.processes[process].cut_off.is_some_and(|end| now < end);
         let fate = match random.u8(..8) {
+            0..4 if is_cut_off => Fate::RequestLost,
+            _ if is_cut_off => Fate::ReplyLost,
             0 if is_lossy => Fate::RequestLost,
             1 | 2 if is_lossy => Fate::ReplyLost,
             3 if is_lossy => Fate::RequestLate,
@@ -344,7 +379,7 @@ impl World {
         let place = |key: &&[u8]| self.keys.iter().position(|other| other == key);
         // Of other keys, the checker knows nothing.
         let logs: Vec<usize> = keys.iter().map_while(place).collect();
-        let now = self.tick(random);
+        let now = self.tick(random, logs.first().copied());
         for log in logs.iter().copied() {
             let is_held = self.redis.holds(now.clock, &self.keys[log]);
             let result = self.books[log].expire(is_held, now);
@@ -453,6 +488,25 @@ impl World {
         Ok(Some(wires.zip(facts).collect()))
     }
 
+    /// Checks that at no instant more slots were held than the limit allows.
+    pub(crate) fn check_slots(&mut self) {
+        let held = |slot: &Slot| {
+            let others = self.slots.iter().filter(|other| {
+                other.log == slot.log && (other.first..=other.last).contains(&slot.first)
+            });
+            others.count() as u64
+        };
+        let mut result = Ok(());
+        for slot in self.slots.iter().filter(|slot| !slot.is_excused) {
+            let max = self.policies[slot.log].smallest_max();
+            if held(slot) > max {
+                let at = slot.first - self.start;
+                result = Err(format!("{} of {max} are held after {at:?}", held(slot)));
+            }
+        }
+        self.check("slots:", result);
+    }
+
     /// Notes that a call released units. While it is under way, its process does not know.
     fn release(&mut self, log: usize, process: usize, call: Option<usize>, now: Moment) {
         let is_under_way = call.is_some_and(|call| self.calls[call].ended.is_none());
@@ -479,8 +533,15 @@ impl World {
             .push((step, self.redis.copy(), self.books.clone()));
     }
 
-    /// Begins a fault. `number` is that of its step.
-    pub(crate) fn fail(&mut self, fault: Fault, number: usize, length: u64, random: &mut Rng) {
+    /// Begins a fault, perhaps of a process. `number` is that of its step.
+    pub(crate) fn fail(
+        &mut self,
+        fault: Fault,
+        process: usize,
+        number: usize,
+        length: u64,
+        random: &mut Rng,
+    ) {
         self.note(|| format!("fault {fault:?} for {length} ms"));
         let name = FAULTS.iter().find(|(_, other, _)| *other == fault);
         self.tally.count(true, name.map_or("", |(.., name)| name));
@@ -506,6 +567,8 @@ impl World {
                     self.step_clock(random.i64(-50_000..50_000));
                 }
             }
+            Fault::CutOff => self.processes[process].cut_off = Some(end),
+            Fault::Pause => self.processes[process].paused = Some(end),
             Fault::ProcessClock | Fault::Restart => {}
         }
     }
