@@ -66,6 +66,7 @@ const PHASES: [(Phase, Check); 11] = [
         Box::pin(contention::run(run, script::TOGETHER))
     }),
     (Phase::Several, |run| Box::pin(several::run(run))),
+    (Phase::Cancel, |run| Box::pin(cancel::run(run))),
     (Phase::Golden, |run| Box::pin(golden::run(run))),
 ];
 
@@ -79,7 +80,7 @@ impl Suite {
     /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run also
     /// fails, and so does a call that takes longer than [`Sizes::call`].
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
-        self.run_all(vec![store], None).await
+        self.run_all(vec![Arc::new(store)], None).await
     }
 
     /// Runs the suite on several handles of one store, for example several connections to a server or several openings of a
@@ -94,12 +95,22 @@ impl Suite {
         open: impl Future<Output = Arc<S>> + Send,
     ) -> Result<Report, Failure> {
         let open = async { Arc::new(open.await) as SharedStore };
-        self.run_all(handles, Some(Box::pin(open))).await
+        let handles = handles.into_iter().map(|handle| Arc::new(handle) as _);
+        self.run_all(handles.collect(), Some(Box::pin(open))).await
     }
 
-    async fn run_all<S: WindowStore + ?Sized>(
+    /// Boxed here: a crate that awaits the future of an `async fn` compiles the suite once more.
+    fn run_all<'a>(
+        &'a self,
+        handles: Vec<SharedStore>,
+        late: Option<BoxFuture<'a, SharedStore>>,
+    ) -> BoxFuture<'a, Result<Report, Failure>> {
+        Box::pin(self.run_phases(handles, late))
+    }
+
+    async fn run_phases(
         &self,
-        handles: Vec<Arc<S>>,
+        handles: Vec<SharedStore>,
         late: Option<BoxFuture<'_, SharedStore>>,
     ) -> Result<Report, Failure> {
         let hung = Arc::new(OnceLock::new());
@@ -110,8 +121,7 @@ impl Suite {
                 hung: Arc::clone(&hung),
             })
         };
-        let handles = handles.into_iter().map(|handle| watched(Arc::new(handle)));
-        let handles: Vec<SharedStore> = handles.collect();
+        let handles: Vec<SharedStore> = handles.into_iter().map(watched).collect();
         let late = late
             .map(|late| -> BoxFuture<'_, SharedStore> { Box::pin(async { watched(late.await) }) });
         let mut run = Run::new(self, late);

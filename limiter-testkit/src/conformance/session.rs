@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{At, LogKey, Mode};
-use limiter_core::{SharedStore, Timestamp, WindowStore};
+use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
 
 use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys, salt};
@@ -359,8 +359,16 @@ where
     S: WindowStore + ?Sized,
 {
     let handle: SharedStore = Arc::new(Arc::clone(store));
-    let mut session = Session::on(vec![handle], StoreKeys::of(case, keys), case);
-    session.replay(case).await.map(drop)
+    replay_in(
+        Session::on(vec![handle], StoreKeys::of(case, keys), case),
+        case,
+    )
+    .await
+}
+
+/// Boxed, so that the caller's crate does not compile it.
+fn replay_in(mut session: Session, case: &Case) -> BoxFuture<'_, Result<(), Mismatch>> {
+    Box::pin(async move { session.replay(case).await.map(drop) })
 }
 
 /// Returns the calls that a case makes, with their expected results.
