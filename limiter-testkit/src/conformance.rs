@@ -56,7 +56,6 @@ const PHASES: [(Phase, Check); 11] = [
     (Phase::LongLog, |run| Box::pin(long_log::run(run))),
     (Phase::StoreClock, |run| Box::pin(store_clock::run(run))),
     (Phase::Forgetting, |run| Box::pin(forgetting::run(run))),
-    (Phase::Cancel, |run| Box::pin(cancel::run(run))),
     (Phase::Handles, |run| Box::pin(handles::run(run))),
     (Phase::Exhaustive, |run| {
         Box::pin(generated::exhaustive(run))

@@ -59,6 +59,18 @@ impl Route {
     pub(crate) fn in_turn(turn: usize) -> Self {
         [Self::Limiter, Self::Facts, Self::AtOnce][turn % 3]
     }
+
+    /// Returns the method that led to a result. `None` for methods that a call has to itself.
+    pub(crate) fn method(self, result: &CallResult) -> Option<&'static str> {
+        match (self, result) {
+            (_, CallResult::Decided(decided)) if decided.raw_facts.is_some() => None,
+            (Self::Limiter, CallResult::Decided(_)) => {
+                Some("a `Limiter`, which tries `try_decide` first")
+            }
+            (Self::AtOnce, CallResult::Decided(_)) => Some("`try_decide`"),
+            _ => None,
+        }
+    }
 }
 
 /// The state shared by all calls of a sequence on one store.

@@ -18,7 +18,7 @@ use super::model::Model;
 use super::policies::START;
 use super::result::CallResult;
 use super::script::{Clock, Script};
-use super::session::Session;
+use super::session::{Session, TogetherOrNot};
 use super::suite::run::Run;
 use super::tasks::{self, sleep};
 use order::{Made, Order, Search};
@@ -95,6 +95,15 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
         let count = calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len();
         run.count(count as u64);
         run.passed(count as u64);
+        let mut together = TogetherOrNot::default();
+        for made in turn.alone.iter().chain(calls.iter().flatten()) {
+            if made.calls.len() > 1 {
+                let is_consistent = together.note(&made.calls, made.got.is_some());
+                is_consistent.map_err(|text| {
+                    format!("A1: {text}\n{}", turn.describe(std::slice::from_ref(made)))
+                })?;
+            }
+        }
         turn.explain(&calls, &end)?;
     }
     Ok(())

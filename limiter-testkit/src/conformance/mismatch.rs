@@ -118,6 +118,14 @@ impl Mismatch {
         }
     }
 
+    /// Adds the method that decided, if it is not the usual one.
+    pub(crate) fn decided_by(mut self, method: Option<&str>) -> Self {
+        if let Some(method) = method {
+            self.text = format!("{}\n  decided by {method}", self.text.trim_end());
+        }
+        self
+    }
+
     /// Adds a circumstance to the title. The mismatch then cites these sentences first.
     pub(crate) fn under(mut self, circumstance: &str, citations: &[Sentence]) -> Self {
         self.title += circumstance;

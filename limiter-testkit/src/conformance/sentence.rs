@@ -44,7 +44,7 @@ impl fmt::Display for Sentence {
     }
 }
 
-/// Returns the label and the text of each item, which may have several sentences.
+/// Returns the label and the text of each item, which may have several sentences, without the marks of rustdoc.
 fn items() -> impl Iterator<Item = (&'static str, String)> {
     CONTRACT.split("\n- **").skip(1).filter_map(|item| {
         let (label, rest) = item.split_once(".** ")?;
@@ -55,7 +55,14 @@ fn items() -> impl Iterator<Item = (&'static str, String)> {
             .take_while(|line| line.starts_with("  "))
             .map(str::trim);
         let text: Vec<&str> = std::iter::once(first).chain(more).collect();
-        Some((label, text.join(" ").replace('`', "")))
+        let text = text.join(" ").replace(['`', '['], "");
+        let parts = text.split("](").enumerate();
+        let without_targets = parts.map(|(number, part)| match part.split_once(')') {
+            Some((_, rest)) if number > 0 => rest,
+            _ => part,
+        });
+        let text: String = without_targets.collect();
+        Some((label, text.replace(']', "")))
     })
 }
 
@@ -72,7 +79,9 @@ mod tests {
             .collect();
         assert_eq!(labels, expected);
         assert_eq!(CONTRACT.matches("**").count(), 2 * labels.len());
-        let text = "L4: [Op::appends] returns true if the operation appends an entry. An operation that does not append";
+        let text = "L4: Op::appends returns true if the operation appends an entry. An operation that does not append";
         assert!(Sentence::L4.to_string().starts_with(text));
+        let text = "S4: A settlement has no effect if the log no longer holds the entry, or if the receipt has expired at the settlement's time";
+        assert!(Sentence::S4.to_string().starts_with(text));
     }
 }

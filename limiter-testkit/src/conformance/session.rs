@@ -46,11 +46,42 @@ pub(crate) struct Session {
     /// The time of the first call.
     first: Option<Timestamp>,
     /// Whether the store made calls of several operations as one.
-    pub(crate) together: HashMap<Together, bool>,
+    pub(crate) together: TogetherOrNot,
 }
 
-/// What the store's ability to make calls as one may depend on: everything except the time and what the logs hold.
-type Together = Vec<(LogId, String)>;
+/// Whether the store made some calls as one, by what that may depend on: everything except the time and what the logs hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TogetherOrNot(HashMap<Vec<(LogId, String)>, bool>);
+
+impl TogetherOrNot {
+    /// Notes whether the store made these calls as one.
+    ///
+    /// # Errors
+    /// Returns a description if it did the opposite before.
+    pub(crate) fn note(&mut self, calls: &[(usize, Call)], was: bool) -> Result<(), &'static str> {
+        let about = |(_, call): &(usize, Call)| {
+            let after = 0;
+            let timeless = Step { after, ..call.step };
+            let of = (timeless, call.policy, call.limiter_policy);
+            (call.log, format!("{of:?}"))
+        };
+        let before = self.0.entry(calls.iter().map(about).collect());
+        match (*before.or_insert(was), was) {
+            (true, false) => {
+                Err("the store returned `None` for operations that it applied as one before")
+            }
+            (false, true) => {
+                Err("the store applied operations as one for which it returned `None` before")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns `true` if the store made some calls as one.
+    pub(crate) fn is_ever(&self) -> bool {
+        self.0.values().any(|was| *was)
+    }
+}
 
 impl Session {
     /// Returns a session with the policies and limiters of `case`.
@@ -65,7 +96,7 @@ impl Session {
             caller: Caller::new(store_keys, salt()),
             clock: ClockCheck::new(None),
             first: None,
-            together: HashMap::new(),
+            together: TogetherOrNot::default(),
         }
     }
 
@@ -193,25 +224,18 @@ impl Session {
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
         let policies = &self.model.policies;
         let got = self.caller.call(&store, policies, calls, route).await;
-        let about = |(_, call): &(usize, Call)| {
-            let after = 0;
-            let timeless = Step { after, ..call.step };
-            let of = (timeless, call.policy, call.limiter_policy);
-            (call.log, format!("{of:?}"))
+        let is_consistent = match calls {
+            [_] => Ok(()),
+            _ => self.together.note(calls, got.is_some()),
         };
-        let mut together = got.is_some();
-        if calls.len() > 1 {
-            let calls = calls.iter().map(about).collect();
-            together = *self.together.entry(calls).or_insert(together);
-        }
         if let Some(got) = got {
-            return self.answered(calls, (before, got));
+            let by = route.method(&got[0]);
+            let answered = self.answered(calls, (before, got));
+            answered.map_err(|mismatch| mismatch.decided_by(by))?;
+            return is_consistent.map_err(|text| Mismatch::at_last(&self.model, &[A1], text));
         }
         self.model.add_refused(calls);
-        if together {
-            let text = "the store returned `None` for operations that it applied as one before";
-            return Err(Mismatch::at_last(&self.model, &[A1], text));
-        }
+        is_consistent.map_err(|text| Mismatch::at_last(&self.model, &[A1], text))?;
         for (step, call) in calls {
             let peek = self.model.peek_all(call.log, call.at);
             let unchanged = Box::pin(self.call(&[(*step, peek)])).await;

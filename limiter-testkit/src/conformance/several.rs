@@ -22,7 +22,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         let mut session = Session::new(run, &script.case, 0);
         session.peeks = true;
         let result = session.replay(&script.case).await;
-        is_joint_somewhere |= session.together.values().any(|was| *was);
+        is_joint_somewhere |= session.together.is_ever();
         run.check(result.map_err(|mismatch| script.cited(mismatch)));
     }
     // Some stores never apply operations as one.

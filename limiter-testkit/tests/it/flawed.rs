@@ -42,6 +42,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Cases, L1, "IgnoresNames"),
     (Cases, L1, "JoinsNamesAndKeys"),
     (Cases, L1, "SharesTheEmptyKey"),
+    (Cases, L1, "TakesNoNameForDefault"),
     (Cases, L3, "IgnoresWeights"),
     (Cases, L9, "IgnoresIds"),
     (Cases, L2, "CountsWithoutTheLease"),
@@ -55,6 +56,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Cases, S4, "RefundsWhatHasLeft"),
     (Cases, S1, "SettlesOnAnyKey"),
     (Cases, S8, "ResetsAllKeys"),
+    (Cases, S9, "RenewsByTheLimitersPolicy"),
     (Cases, E1, "DeniesByError"),
     (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce"),
     (Cases, E2, "DecidesAtOnceWithoutChecks"),
@@ -69,12 +71,15 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (Several, A2, "SharesItsIdentity"),
     (Several, A1, "ChangesALogAndCannot"),
     (Several, A1, "CannotOnUsedLogs"),
+    (Several, A1, "CannotOnNewLogs"),
+    (Several, A1, "CannotWhileOthersDo"),
     (Several, A2, "ChangesOneAfterTheOther"),
     (Several, A2, "JoinsUnderTheFirstName"),
     (Several, A2, "OneClockForAllLogs"),
     (Several, T3, "JointWaitsFromNewest"),
     (Several, A3, "RecordsDeny"),
     (Several, A3, "AdvisoryOperationsDeny"),
+    (Several, A3, "KeptChargesDoNotDeny"),
     (Several, A3, "PeeksDoNotDeny"),
     (Several, A3, "AdvisoryRepetitionsDeny"),
     (Several, A3, "RepetitionsDoNotDeny"),
@@ -163,6 +168,8 @@ struct Shared {
     standing: Standing,
     /// How often it was asked for a node.
     asked: AtomicUsize,
+    /// The number of joint calls under way.
+    joint: AtomicUsize,
 }
 
 /// A handle.
@@ -243,6 +250,7 @@ impl Flawed {
         match self.flaw {
             "IgnoresNames" | "JoinsNamesAndKeys" => (Name::new("all"), key),
             "SharesTheEmptyKey" if key.is_empty() => (Name::new("all"), key),
+            "TakesNoNameForDefault" if name.as_str().is_empty() => (Name::default(), key),
             _ => (name, key),
         }
     }
@@ -339,7 +347,15 @@ impl Flawed {
             id = ids.into_iter().find(applies).unwrap_or(id);
         }
         self.with(&id, |kept, clock| {
-            let facts = kept.log.settle(&settlement, clock);
+            let mut changed = settlement;
+            if self.is("RenewsByTheLimitersPolicy") {
+                changed.policy = changed.limiter_policy.unwrap_or(changed.policy);
+            }
+            let mut facts = kept.log.settle(&changed, clock);
+            if changed.policy != settlement.policy {
+                let peek = settlement.to_record(1).to_peek();
+                facts.log = kept.log.clone().apply(&peek, clock).log;
+            }
             if let Change::Renew { .. } = settlement.change
                 && !self.is("KeepsTheExpiryOfRenewals")
             {

@@ -180,6 +180,26 @@ fn a_failing_sequence_is_shrunk() {
     }
 }
 
+/// The README's example of a failure is what the suite prints about its script.
+#[test]
+fn the_readme_shows_what_a_failure_prints() {
+    let mut blocks = include_str!("../../README.md").split("```");
+    let example = blocks.find(|block| block.starts_with("text\nRandom: "));
+    let (shown, script) = example.unwrap().split_once("as a script:\n").unwrap();
+    let case: Case = script.parse().unwrap();
+    assert_eq!(case.to_string(), script.trim_end());
+    let store = Arc::new(Flawed::new(named("RefundsWhatHasLeft")));
+    let failure = executor::block_on(replay(&store, &case, |key| vec![key]));
+    let failure = failure.unwrap_err().to_string();
+    let mut lines = failure.lines();
+    // Above, there is what the phase says.
+    let shown = shown.lines().skip_while(|line| !line.starts_with("S4: "));
+    for line in shown.map(|line| line.trim_end_matches([' ', '…'])) {
+        let is_shown = lines.any(|printed| printed.starts_with(line));
+        assert!(is_shown, "{line}\n{failure}");
+    }
+}
+
 /// Failing sequences are kept, and run first.
 #[test]
 fn a_failing_sequence_is_kept() {

@@ -1,5 +1,6 @@
 //! Several operations as one, with one flaw.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use limiter_core::store::*;
@@ -29,6 +30,7 @@ fn changed<'a>(flaw: &str, ops: &[JointOp<'a>], alone: &[Facts]) -> Vec<JointOp<
         }
         match flaw {
             "AdvisoryOperationsDeny" => joint.is_advisory = false,
+            "KeptChargesDoNotDeny" => joint.is_advisory |= joint.keeps_charge,
             "PeeksDoNotDeny" => joint.is_advisory |= joint.op.mode == Mode::Peek,
             "AdvisoryRepetitionsDeny" => joint.is_advisory &= !repeats,
             "RepetitionsDoNotDeny" => joint.is_advisory |= repeats,
@@ -127,6 +129,13 @@ impl Flawed {
             }
             "CannotIfAdvisory" if ops.iter().any(|joint| joint.is_advisory) => None,
             "CannotOnUsedLogs" if ops.iter().all(is_used) => None,
+            "CannotOnNewLogs" if !ops.iter().all(is_used) => None,
+            "CannotWhileOthersDo" => {
+                let is_alone = self.shared.joint.fetch_add(1, Ordering::SeqCst) == 0;
+                std::thread::sleep(Duration::from_micros(50));
+                self.shared.joint.fetch_sub(1, Ordering::SeqCst);
+                is_alone.then(|| self.together(ops))
+            }
             "ChargesWhatFits" => Some(self.one_by_one(ops)),
             "ChangesOneAfterTheOther" if ops.iter().all(is_plain) => Some(self.one_by_one(ops)),
             "LeavesHalfAJointCall" => {
