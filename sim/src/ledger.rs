@@ -418,7 +418,7 @@ impl Book {
     /// Returns when entries leave a window of the limiter's policy, in a range of times by the server's clock, in microseconds.
     pub(crate) fn edges(&self, policy: &Policy, range: RangeInclusive<u64>) -> Vec<u64> {
         let edges = self.entries.values().flat_map(|entry| {
-            let windows = policy.limits().iter().map(|limit| limit.window());
+            let windows = policy.limits().iter().map(Limit::window);
             windows.map(|window| entry.at.as_micros() + window.as_micros())
         });
         edges.filter(|edge| range.contains(edge)).collect()
