@@ -461,7 +461,8 @@ fn redis_holds_exactly_what_the_reference_holds() {
 }
 
 /// Operations on one log, each with the lengths of the entries afterwards, oldest first. The fast path works on short entries alone: of 26
-/// bytes, or of 33 with a cost. Long ones have 23, 30 with a cost and 35 with an id. Windows are of 1 ms.
+/// bytes, or of 33 with a cost. Long ones have 23, 30 with a cost and 35 with an id. Records have windows of 1 ms. Each of 300 attempts comes
+/// 1 us after the one before, and from the sixth on is denied and replaces the oldest.
 const FORMS: &str = "
 record 1 at 0             | 26
 record 7 at 0             | 26 33
@@ -471,12 +472,20 @@ record 1 at 1001          | 26 35 23
 record 1 at 2000          | 23 23
 record 1 at 2001          | 23 26
 reset
+300 attempts of 5/100us   | 26 26 26 26 26
+record 1 at 299           | 26 26 26 26 26 26
+record 1 at 300           | 26 26 26 26 26 26 26
+reset
 record 549755813886 at 0  | 33
 record 1 at 0             | 33 26
 record 1 at 0             | 33 26 23
 record 1 at 1             | 33 26 23 23
 record 1 at 1001          | 26
 record 1 at 1001          | 26 26
+reset
+acquire 100/562949953421312us at 0               | 26
+acquire 100/562949953421312us at 281474976710655 | 26 26
+acquire 100/562949953421312us at 281474976710656 | 26 26 23
 reset
 record 1 at 0             | 26
 record 1 at 1             | 26 26
@@ -496,9 +505,13 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
     let store = connect(&server.url()).await;
     let meter = limit(MAX_COST, WINDOW).into();
     let log = LogKey::new(Name::default(), "k");
+    let lengths = || -> Vec<usize> {
+        let (entries, _) = held(&server, &store, log);
+        entries.iter().map(Vec::len).collect()
+    };
     let mut receipts = Vec::new();
     for row in FORMS.lines().skip(1) {
-        let (step, lengths) = row.split_once('|').unwrap_or((row, ""));
+        let (step, expected) = row.split_once('|').unwrap_or((row, ""));
         let words: Vec<&str> = step.split_whitespace().collect();
         let number = |word: usize| words[word].parse::<u64>().unwrap();
         match words[..] {
@@ -512,6 +525,21 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
                 let settled = store.settle(settlement.at(receipt.at())).await;
                 assert!(settled.unwrap().applied(), "{row}");
             }
+            [_, "attempts", "of", text] => {
+                let attempts = text.parse::<Policy>().unwrap();
+                let attempts = attempts.with_counting(Counting::Attempts);
+                for n in 0..number(0) {
+                    let op = Op::acquire("k", &attempts).at(at(n));
+                    assert_eq!(run(&store, op).await.unwrap().is_allowed(), n < 5, "{n}");
+                    let expected = vec![26; 5.min(n as usize + 1)];
+                    assert_eq!(lengths(), expected, "after attempt {n}");
+                }
+            }
+            ["acquire", text, "at", _] => {
+                let policy = text.parse().unwrap();
+                let op = Op::acquire("k", &policy).at(at(number(3)));
+                assert!(run(&store, op).await.unwrap().is_allowed(), "{row}");
+            }
             _ => {
                 let op = match words[1] {
                     "with" => Op::record("k", &meter).with_id(1_u128),
@@ -521,12 +549,11 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
                 receipts.extend(decision.unwrap().receipt());
             }
         }
-        let (entries, _) = held(&server, &store, log);
-        let found: Vec<_> = entries
-            .iter()
-            .map(|entry| entry.len().to_string())
+        let expected: Vec<usize> = expected
+            .split_whitespace()
+            .map(|length| length.parse().unwrap())
             .collect();
-        assert_eq!(found.join(" "), lengths.trim(), "{row}");
+        assert_eq!(lengths(), expected, "{row}");
     }
 }
 
