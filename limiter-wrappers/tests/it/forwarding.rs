@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::store::Op;
-use limiter_core::{Clock, WindowStore, WithClock, policy};
+use async_trait::async_trait;
+use limiter_core::store::{Facts, JointOp, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Clock, Decision, Error, SyncStore, Timestamp, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::Guarded;
 use limiter_wrappers::observe::ObservedStore;
@@ -57,4 +58,63 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_clock_and_the_node() {
     );
     assert_eq!(with_clock.clock().unwrap().now(), clock.now());
     assert_eq!(with_clock.node(op.log).as_deref(), Some("here"));
+}
+
+/// A synchronous store whose only method is the provided one.
+#[derive(Debug)]
+struct DecidesNow(ReferenceStore);
+
+#[async_trait]
+impl WindowStore for DecidesNow {
+    async fn apply(&self, _: Op<'_>) -> Result<Facts, Error> {
+        unreachable!()
+    }
+
+    async fn settle(&self, _: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        unreachable!()
+    }
+
+    async fn reset(&self, _: LogKey<'_>) -> Result<bool, Error> {
+        unreachable!()
+    }
+}
+
+impl SyncStore for DecidesNow {
+    fn apply_now(&self, _: &Op<'_>) -> Facts {
+        unreachable!()
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.0.decide_now(op)
+    }
+
+    fn apply_all_now(&self, _: &[JointOp<'_>]) -> Vec<Facts> {
+        unreachable!()
+    }
+
+    fn settle_now(&self, _: &Settlement<'_>) -> SettlementFacts {
+        unreachable!()
+    }
+
+    fn reset_now(&self, _: LogKey<'_>) -> bool {
+        unreachable!()
+    }
+
+    fn read_clock(&self) -> Timestamp {
+        unreachable!()
+    }
+}
+
+#[test]
+fn every_synchronous_wrapper_forwards_decide_now() {
+    let store = || DecidesNow(ReferenceStore::new());
+    let wrappers: [Box<dyn SyncStore>; 2] = [
+        Box::new(Arc::new(store())),
+        Box::new(WithClock::new(store(), MockClock::new())),
+    ];
+    for wrapper in wrappers {
+        let policy = policy!("9/1h");
+        let decision = wrapper.decide_now(Op::acquire("key", &policy));
+        assert!(decision.unwrap().is_allowed());
+    }
 }
