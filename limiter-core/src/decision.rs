@@ -119,12 +119,6 @@ impl Decision {
         !matches!(self.status.verdict.entry, EntryKind::Nothing)
     }
 
-    /// Returns the time of the operation's entry; for a repeated idempotency key, that of the original one.
-    #[must_use]
-    pub fn appended_at(&self) -> Option<Timestamp> {
-        self.entry().map(|entry| entry.at)
-    }
-
     /// Returns `true` if this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
         self.is_denied() && self.is_repeated()
