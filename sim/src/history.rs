@@ -171,7 +171,7 @@ impl History {
             }
         }
         let total: u32 = FAULTS.iter().map(|(weight, ..)| weight).sum();
-        for _ in 0..random.usize(..6) {
+        for _ in 0..random.usize(..6) * (1 + setting.slower() as usize / 2) {
             let mut drawn = random.u32(..total);
             let mut faults = FAULTS.iter();
             let fault = faults.find_map(|(weight, fault, _)| {

@@ -52,7 +52,7 @@ impl Asked {
         }
     }
 
-    fn op(&self) -> Op<'_> {
+    pub(crate) fn op(&self) -> Op<'_> {
         let mut op = Op::new(self.mode, "", &self.policy).with_cost(self.cost);
         (op.limiter_policy, op.at) = (self.limiter_policy.as_ref(), self.at);
         op
@@ -318,10 +318,7 @@ impl Book {
         }
         match (facts.changed, change) {
             (Some(_), Change::Cost(cost)) => {
-                for admission in self.admitted.iter_mut().filter(|(.., of)| *of == named) {
-                    admission.1 = admission.1.min(cost);
-                }
-                self.is_refunded = true;
+                self.lower(named, cost, named);
                 if self.is_displaced {
                     self.excuse(
                         asked.limiter_policy.as_ref().unwrap_or(&asked.policy),
@@ -337,6 +334,14 @@ impl Book {
             (None, _) => {}
         }
         Ok(is_applied)
+    }
+
+    /// Notes a settlement, after which the entry has this id.
+    pub(crate) fn lower(&mut self, id: EntryId, cost: u64, after: EntryId) {
+        for admission in self.admitted.iter_mut().filter(|(.., of)| *of == id) {
+            (admission.1, admission.2) = (admission.1.min(cost), after);
+        }
+        self.is_refunded = true;
     }
 
     /// Excuses what admissions after this moment may exceed, because entries that the server no longer counts may still count.

@@ -25,6 +25,7 @@ mod network;
 mod play;
 mod process;
 mod redis;
+mod table;
 mod world;
 
 pub use self::direct::Direct;

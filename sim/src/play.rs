@@ -10,13 +10,14 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::request::AllOf;
-use limiter_core::{Counting, Error, Limiter, Policy, Receipt};
+use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
 use crate::process::{NAMES, SALT, SYSTEM, Stack};
+use crate::table::{self, Watched};
 use crate::world::{CALL, Caller, Shared, Slot, Tally, World};
 
 /// What a run of a history found.
@@ -69,6 +70,77 @@ impl History {
         runtime.block_on(self.run(is_traced, mistake))
     }
 
+    /// Plays the history over limiter-log and a table. Returns the broken rules, and how many changes were saved.
+    ///
+    /// # Panics
+    /// If the library does.
+    #[must_use]
+    pub fn play_table(&self) -> (Vec<String>, u64) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let builder = builder.enable_time().start_paused(true);
+        builder
+            .build()
+            .expect("a runtime")
+            .block_on(self.run_table())
+    }
+
+    async fn run_table(&self) -> (Vec<String>, u64) {
+        let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
+        let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
+        let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();
+        let desk = table::Shared::new(&self.setting, of_logs, self.seed);
+        let store = |process, life| {
+            let desk = desk.clone();
+            Watched::new(table::Link {
+                desk,
+                life,
+                process,
+            })
+        };
+        let stores: Vec<_> = (0..self.setting.processes)
+            .map(|process| watch::Sender::new(store(process, process)))
+            .collect();
+        let start = Instant::now();
+        let step = async |number: usize, step: &Step| {
+            sleep_until(start + Duration::from_millis(step.at)).await;
+            let process = &stores[step.process];
+            match step.does {
+                Does::Fault(Fault::Restart, _) => {
+                    process.send_replace(store(step.process, 4 + number));
+                }
+                Does::Fault(fault, length) => {
+                    desk.lock()
+                        .fail(fault, step.process, length, &mut step.random(1));
+                }
+                Does::Call(verb, limiter, key) => {
+                    let store = process.borrow().clone();
+                    let mut lives = process.subscribe();
+                    let limiters = [0, 1]
+                        .map(|i| Limiter::new(NAMES[i], policies[i][0].clone(), store.clone()));
+                    let work = async |_, length| sleep(length).await;
+                    tokio::select! {
+                        biased;
+                        _ = lives.changed() => {}
+                        _ = call(&policies, &limiters, step, (verb, limiter, key), work) => {}
+                    }
+                }
+            }
+        };
+        let steps = self.steps.iter().enumerate();
+        join_all(steps.map(|(number, now)| step(number, now))).await;
+        sleep(Duration::from_secs(60)).await;
+        for process in &stores {
+            let limiter = Limiter::new(NAMES[0], policies[0][0].clone(), process.borrow().clone());
+            if let Err(error) = limiter.peek("0").await {
+                desk.lock()
+                    .broken
+                    .push(format!("is not as before after a minute: {error}"));
+            }
+        }
+        let mut desk = desk.lock();
+        (std::mem::take(&mut desk.broken), desk.saved)
+    }
+
     async fn run(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
         SYSTEM.set((Some(Instant::now()), [0; 4]));
         let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
@@ -109,6 +181,85 @@ impl History {
             tally: std::mem::take(&mut world.tally),
         }
     }
+}
+
+/// Makes a call, or several that belong together.
+async fn call<S: WindowStore + Clone>(
+    policies: &[[Policy; 2]],
+    limiters: &[Limiter<S>; 2],
+    step: &Step,
+    (verb, place, key): (u8, usize, u8),
+    work: impl AsyncFnOnce(Option<Receipt>, Duration),
+) -> Result<(), Error> {
+    let mut random = step.random(16);
+    let limiter = &limiters[place];
+    let key = key.to_string();
+    let [default, own] = &policies[place];
+    let cost = if verb != b's' && random.u8(..4) == 0 {
+        2
+    } else {
+        1
+    };
+    let id = (default.check_receipts().is_ok() && random.u8(..4) == 0).then(|| random.u128(..6));
+    let is_own = matches!(verb, b'a' | b'p') && random.u8(..6) == 0;
+    let acquire = || {
+        let acquire = limiter.acquire(&key).cost(cost);
+        let acquire = match id {
+            Some(id) if verb != b'l' => acquire.idempotency_key(id),
+            _ => acquire,
+        };
+        if is_own { acquire.policy(own) } else { acquire }
+    };
+    match verb {
+        b'a' => drop(acquire().await?),
+        b'w' => drop(
+            acquire()
+                .within(Duration::from_millis(random.u64(..700)))
+                .await?,
+        ),
+        b'k' => drop(limiter.peek(&key).await?),
+        b'x' => drop(limiter.reset(&key).await?),
+        b'r' => {
+            let record = limiter.record(&key).cost(cost);
+            let record = match id {
+                Some(id) => record.idempotency_key(id),
+                None => record,
+            };
+            drop(record.await?);
+        }
+        b'l' => {
+            let other = limiters[1 - place].acquire(&key).cost(random.u64(1..3));
+            drop(AllOf::new().with(acquire()).with(other).await?);
+        }
+        b'p' => {
+            if let Ok(permit) = acquire().permit().await?.into_result() {
+                sleep(Duration::from_millis(random.u64(..400))).await;
+                let cost = random.choice([0, 0, 1, 2, 3]).unwrap_or(0);
+                drop(permit.settle(cost).await?);
+            }
+        }
+        _ => {
+            // The server's clock may be faster, so it asks before the wait is over.
+            let end = Instant::now() + Duration::from_secs(8);
+            let permit = loop {
+                let acquire = limiter.acquire(&key).idempotency_key(random.u128(..));
+                match acquire.permit().await?.into_result() {
+                    Err(denied) if Instant::now() < end => {
+                        let wait = denied.retry_after();
+                        sleep(wait.mul_f64(0.9 + random.f64() / 10.0)).await;
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                    permit => break permit,
+                }
+            };
+            let length = Duration::from_millis(random.u64(..12_000));
+            if let Ok(permit) = permit {
+                let work = work(permit.receipt(), length);
+                permit.hold(work).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Run {
@@ -158,7 +309,9 @@ impl Run {
                 self.world.lock().tally.count(false, "calls");
                 let limiters = process.stack.lock().unwrap().limiters();
                 let mut lives = process.lives.subscribe();
-                let call = self.call(&limiters, step, verb, [limiter, usize::from(key)]);
+                let log = 2 * limiter + usize::from(key);
+                let work = async |receipt, length| self.work(log, receipt, length).await;
+                let call = call(&self.policies, &limiters, step, (verb, limiter, key), work);
                 let caller = Caller {
                     number: None,
                     process: step.process,
@@ -170,78 +323,6 @@ impl Run {
                 }
             }
         }
-    }
-
-    /// Makes a call, or several that belong together.
-    async fn call(
-        &self,
-        limiters: &[Limiter<Stack>; 2],
-        step: &Step,
-        verb: u8,
-        [place, key_number]: [usize; 2],
-    ) -> Result<(), Error> {
-        let mut random = step.random(16);
-        let limiter = &limiters[place];
-        let key = key_number.to_string();
-        let [default, own] = &self.policies[place];
-        let cost = if verb != b's' && random.u8(..4) == 0 {
-            2
-        } else {
-            1
-        };
-        let id =
-            (default.check_receipts().is_ok() && random.u8(..4) == 0).then(|| random.u128(..6));
-        let is_own = matches!(verb, b'a' | b'p') && random.u8(..6) == 0;
-        let acquire = || {
-            let acquire = limiter.acquire(&key).cost(cost);
-            let acquire = match id {
-                Some(id) if verb != b'l' => acquire.idempotency_key(id),
-                _ => acquire,
-            };
-            if is_own { acquire.policy(own) } else { acquire }
-        };
-        match verb {
-            b'a' => drop(acquire().await?),
-            b'w' => drop(
-                acquire()
-                    .within(Duration::from_millis(random.u64(..700)))
-                    .await?,
-            ),
-            b'k' => drop(limiter.peek(&key).await?),
-            b'x' => drop(limiter.reset(&key).await?),
-            b'r' => {
-                let record = limiter.record(&key).cost(cost);
-                let record = match id {
-                    Some(id) => record.idempotency_key(id),
-                    None => record,
-                };
-                drop(record.await?);
-            }
-            b'l' => {
-                let other = limiters[1 - place].acquire(&key).cost(random.u64(1..3));
-                drop(AllOf::new().with(acquire()).with(other).await?);
-            }
-            b'p' => {
-                if let Ok(permit) = acquire().permit().await?.into_result() {
-                    sleep(Duration::from_millis(random.u64(..400))).await;
-                    let cost = random.choice([0, 0, 1, 2, 3]).unwrap_or(0);
-                    drop(permit.settle(cost).await?);
-                }
-            }
-            _ => {
-                let acquire = limiter
-                    .acquire(&key)
-                    .idempotency_key(random.u128(..))
-                    .permit();
-                let permit = acquire.within(Duration::from_secs(4)).await?.into_result();
-                let work = Duration::from_millis(random.u64(..12_000));
-                if let Ok(permit) = permit {
-                    let work = self.work(2 * place + key_number, permit.receipt(), work);
-                    permit.hold(work).await?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Works with a slot, and notes when. It does not count if the server does not know it.

@@ -63,7 +63,7 @@ impl Clock for Local {
 pub(crate) const NAMES: [&str; 2] = ["first", "second"];
 
 /// Returns the number of a log.
-fn place(log: LogKey<'_>) -> usize {
+pub(crate) fn place(log: LogKey<'_>) -> usize {
     2 * usize::from(log.name.as_str() == NAMES[1]) + usize::from(log.key == b"1")
 }
 

@@ -50,6 +50,22 @@ fn histories_keep_the_promises() {
     );
 }
 
+/// limiter-log's queue serves the same calls over a table.
+#[test]
+fn tables_keep_the_promises() {
+    let last = match std::env::var_os("LIMITER_TEST_ALL") {
+        Some(_) => 1_000,
+        None => 200,
+    };
+    let mut all = 0;
+    for seed in 0..last {
+        let (broken, saved) = History::new(seed).play_table();
+        assert!(broken.is_empty(), "seed {seed}: {broken:#?}");
+        all += saved;
+    }
+    assert!(all > 10 * last, "{all} changes were saved");
+}
+
 /// In two processes, because the operating system seeds each.
 #[test]
 fn the_same_seed_makes_the_same_trace() {

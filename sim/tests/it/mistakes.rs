@@ -109,7 +109,7 @@ fn each_mistake_in_lua_is_found() {
 }
 
 /// What is wrong, the file with an expression and its replacement, and the rule that it breaks.
-const IN_RUST: [(&str, &str, Mistake, &str); 6] = [
+const IN_RUST: [(&str, &str, Mistake, &str); 10] = [
     (
         "a reset keeps the block",
         "limiter-wrappers/src/guarded/blocks.rs",
@@ -151,6 +151,36 @@ const IN_RUST: [(&str, &str, Mistake, &str); 6] = [
             "*log.frozen.insert(new_id)",
         ),
         "carried over",
+    ),
+    (
+        "a slot is held for all of the window",
+        "limiter-core/src/request/hold.rs",
+        ("window - window / 64", "window"),
+        "are held",
+    ),
+    (
+        "a slot is held from the reply on",
+        "limiter-core/src/request/permit.rs",
+        ("(receipt, sent)", "(receipt, moment())"),
+        "are held",
+    ),
+    (
+        "a swap whose reply was lost is tried again",
+        "limiter-log/src/batch.rs",
+        (
+            "table.swap(changes).await?",
+            "table.swap(changes).await.unwrap_or(false)",
+        ),
+        "saves what no waiting call asked for",
+    ),
+    (
+        "calls are answered although another process was faster",
+        "limiter-log/src/batch.rs",
+        (
+            "table.swap(changes).await?",
+            "table.swap(changes).await.is_ok()",
+        ),
+        "returns",
     ),
 ];
 
