@@ -14,6 +14,8 @@
 //!    redis    keys, commands, `struct`, the shipped scripts in Lua
 //! ```
 //!
+//! The same histories are played over limiter-log and a simulated table, whose changes the calls that wait must explain.
+//!
 //! [`Direct`] connects to a [`Redis`] without a network, for the conformance suite.
 
 #![forbid(unsafe_code)]

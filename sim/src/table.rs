@@ -23,9 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::history::{Fault, Setting};
 use crate::ledger::{Asked, Book, Moment};
 use crate::process::{NAMES, place};
-
-/// The server's clock at the beginning, in microseconds.
-const EPOCH: u64 = 1_700_000_000_000_000;
+use crate::world::EPOCH;
 
 /// What a call does to its logs, and with what it replaces one that it resets.
 type Apply = Box<dyn Fn(&mut [Log], &Log, Timestamp) -> Done + Send>;

@@ -16,7 +16,7 @@ use crate::ledger::{self, Asked, Book, Moment, Wire};
 use crate::redis::{Copy, Redis, Refusal};
 
 /// The server's clock at the beginning, in microseconds.
-const EPOCH: u64 = 1_700_000_000_000_000;
+pub(crate) const EPOCH: u64 = 1_700_000_000_000_000;
 
 /// The call that a task makes, if it makes one, and its process.
 #[derive(Clone, Copy, Debug)]
