@@ -258,16 +258,17 @@ impl Desk {
             for (log, note) in done.notes {
                 let (book, policy) = (&mut self.books[log], &self.policies[log]);
                 let now = Moment { clock: 0, line };
-                let result = match note {
-                    Note::Admitted(id, cost) => book.admit(policy, id, cost, now),
-                    Note::Settled(id, cost) => Ok(book.lower(id, cost, id)),
+                match note {
+                    Note::Admitted(id, cost) => {
+                        self.broken.extend(book.admit(policy, id, cost, now).err());
+                    }
+                    Note::Settled(id, cost) => book.lower(id, cost, id),
                     Note::Renewed(named, id, after) => {
                         let moved = id.and_then(|id| self.renewed.insert(id, after));
-                        Ok(book.lower(moved.unwrap_or(named), u64::MAX, after))
+                        book.lower(moved.unwrap_or(named), u64::MAX, after);
                     }
-                    Note::Reset => Ok(book.reset(policy, line)),
-                };
-                self.broken.extend(result.err());
+                    Note::Reset => book.reset(policy, line),
+                }
             }
         }
         true
