@@ -318,8 +318,7 @@ impl World {
         let back = trip();
         let is_cut_off = self.processes[process].cut_off.is_some_and(|end| now < end);
         let fate = match random.u8(..8) {
-            0..4 if is_cut_off => Fate::RequestLost,
-            _ if is_cut_off => Fate::ReplyLost,
+            _ if is_cut_off => Fate::RequestLost,
             0 if is_lossy => Fate::RequestLost,
             1 | 2 if is_lossy => Fate::ReplyLost,
             3 if is_lossy => Fate::RequestLate,
