@@ -11,7 +11,7 @@ use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::request::AllOf;
 use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Redis;
@@ -37,7 +37,9 @@ pub type Mistake = (&'static str, &'static str);
 /// A process: its lives, and the stack of the last one.
 struct Process {
     stack: Mutex<Stack>,
-    lives: watch::Sender<u64>,
+    lives: Cell<u64>,
+    /// Wakes its calls in their order, unlike a `watch`.
+    ends: Notify,
 }
 
 /// A run of a history.
@@ -161,7 +163,8 @@ impl History {
             let stack = Mutex::new(run.start(number, 0));
             run.processes.push(Process {
                 stack,
-                lives: watch::Sender::new(0),
+                lives: Cell::new(0),
+                ends: Notify::new(),
             });
         }
         run.world.lock().note(|| format!("{:?}", self.setting));
@@ -293,10 +296,11 @@ impl Run {
                         off[step.process] += step.random(1).i64(-200..200);
                     }),
                     Fault::Restart => {
-                        let life = *process.lives.borrow() + 1;
+                        let life = process.lives.get() + 1;
                         *process.stack.lock().unwrap() = self.start(step.process, life);
                         self.world.lock().processes[step.process].restart();
-                        process.lives.send_replace(life);
+                        process.lives.set(life);
+                        process.ends.notify_waiters();
                     }
                     _ => {
                         sleep(Duration::from_millis(length)).await;
@@ -308,7 +312,7 @@ impl Run {
                 sleep_until(at).await;
                 self.world.lock().tally.count(false, "calls");
                 let limiters = process.stack.lock().unwrap().limiters();
-                let mut lives = process.lives.subscribe();
+                let ends = process.ends.notified();
                 let log = 2 * limiter + usize::from(key);
                 let work = async |receipt, length| self.work(log, receipt, length).await;
                 let call = call(&self.policies, &limiters, step, (verb, limiter, key), work);
@@ -318,7 +322,7 @@ impl Run {
                 };
                 tokio::select! {
                     biased;
-                    _ = lives.changed() => {}
+                    _ = ends => {}
                     _ = self.unless_paused(step.process, SALT.scope(Cell::new(step.salt), CALL.scope(caller, call))) => {}
                 }
             }
