@@ -103,8 +103,7 @@ local function facts(op, log, appends)
   return reply
 end
 
--- Appends if told to. Returns the reply, whether it appended, and what decides on the key's expiry. Not as a table, which one operation
--- does not need: making it takes a command's time.
+-- Appends if told to. Returns the plan: the reply, and what decides on the key's expiry.
 local function finish(op, appends)
   local log = op.log
   local newest, last_ttl = log.newest, nil
@@ -123,5 +122,5 @@ local function finish(op, appends)
     code, reply = code + REPEATED, reply .. pack('>I7I7', op.earlier, op.earlier_cost)
   end
   reply = reply .. pack('>I7I7B', now, log.last or 0, code)
-  return reply, appends, log.t, op.longest.window, op.ttl, log.last, last_ttl
+  return { reply = reply, is_written = appends, t = log.t, longest = op.longest.window, ttl = op.ttl, last = log.last, last_ttl = last_ttl }
 end

@@ -10,7 +10,7 @@ if now >= parse('>I7', args[1], DEADLINE_PLACE) then return pack('>I7I7B', now, 
 
 -- 1. Evaluate all, by reads alone.
 local operations, denier = {}, nil
-plans = flags and {}
+plans = {}
 if is_single then operations[1] = evaluate(keys[1], args[1], newest) end
 for i = 1, is_single and 0 or count do
   local function look() operations[i] = evaluate(keys[i], args[i], call('ZRANGE', keys[i], '0', '0', 'REV')[1]) end
@@ -36,11 +36,5 @@ end
 -- 3. Append, and plan the rest.
 for i = 1, count do
   local op, counts = operations[i], not denier or denier == i or has(byte(flags, i), KEPT)
-  if is_single then
-    reply, is_written, t, longest, ttl, last, last_ttl = finish(op, op.appends)
-  elseif op then
-    local plan = {}
-    plan.reply, plan.is_written, plan.t, plan.longest, plan.ttl, plan.last, plan.last_ttl = finish(op, op.appends and counts)
-    plans[i] = plan
-  end
+  if op then plans[i] = finish(op, op.appends and counts) end
 end

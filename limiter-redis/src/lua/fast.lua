@@ -8,8 +8,6 @@ local is_single, plans, is_common, is_denied = not flags, flags and {}, false, f
 -- entries merge into, and the first of these or what goes instead; and what decides on the key's expiry. `plans` keeps them for each of
 -- several operations.
 local newest, reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl
--- Whether the general path has written the entry.
-local is_written
 for i = 1, count do
   is_common, longest, stays, drops_one, merged, gone, entry = false, 0, nil, false, nil, nil, nil
   local key, request, total, age, sum, resolution, exact = keys[i], args[i], 0, 0, 0, nil, nil

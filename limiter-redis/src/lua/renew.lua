@@ -39,8 +39,7 @@ local function take_out(log, target, cost)
   call('ZREM', key, target)
 end
 
-local log, before, id = open(key, read_newest()), 0, string.rep('\0', CALLER_ID_LEN)
-local is_written, longest, last, last_ttl
+local plan, log, before, id = {}, open(key, read_newest()), 0, string.rep('\0', CALLER_ID_LEN)
 local target, t = find_receipt(log), log.t
 if not target and log.newest and (since or form >= CALLER_ID) then target = find_moved(log) end
 if target then
@@ -54,20 +53,20 @@ if target then
 
   local is_own = #id == OWN_ID_LEN
   if is_own then id = pack('>I2', ttl) .. sub(id, 3) end
-  local limits, widest, cap = limits_in(log, request, RENEW_HEAD_LEN + 1, limits_end, 1)
+  local limits, longest, cap = limits_in(log, request, RENEW_HEAD_LEN + 1, limits_end, 1)
   local resolution, exact
   if has_resolution then resolution, exact = parse('>I7I7', request, limits_end + 1) end
   local fits = not has(flags, DENIED)
   -- No limit is reported here.
-  _, is_written, _, longest, _, last, last_ttl = finish({
+  plan = finish({
     log = log, cost = before, ttl = ttl, number = is_own and parse('>I4', id, 3), id = id, is_own = is_own, resolution = resolution,
-    exact = exact, limits = limits, first_own = #limits + 1, longest = widest, cap = cap, fits = fits,
+    exact = exact, limits = limits, first_own = #limits + 1, longest = longest, cap = cap, fits = fits,
     is_refundable = fits and not has(flags, FINAL),
   }, true)
   if is_own then id = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id end
   log = reopened(t)
 end
-local reply = usage_in(log, RENEW_HEAD_LEN + 1 + defaults * LIMIT_LEN, limits_end + 1) .. id
+plan.reply = usage_in(log, RENEW_HEAD_LEN + 1 + defaults * LIMIT_LEN, limits_end + 1) .. id
   .. pack('>I7I7I7I7B', before, now, t, log.last or 0, (target and APPLIED or 0) + (log.newest and 0 or EMPTY))
--- None of these matters to one operation whose entry is written.
-local plans, is_denied, flags, entry, stays, drops_one, merged, gone
+local is_single, plans, is_denied, flags = true, { plan }, false, nil
+local reply, entry, stays, drops_one, merged, gone, longest, last, last_ttl

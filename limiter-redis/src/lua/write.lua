@@ -1,10 +1,10 @@
 -- The end of the script: writes the entries of the fast path, sets the expiry of keys, and replies. On the general path, and for a renewal,
--- the entries are written. `plans` has several operations.
+-- the entries are written, and `plans` has all operations.
 for i = 1, count do
   local key, plan = keys[i], plans and plans[i]
   if plan then
-    reply, entry, is_written, stays, drops_one = plan.reply, plan.entry, plan.is_written, plan.stays, plan.drops_one
-    t, longest, ttl, last, last_ttl = plan.t, plan.longest, plan.ttl, plan.last, plan.last_ttl
+    reply, entry, stays, drops_one, t = plan.reply, plan.entry, plan.stays, plan.drops_one, plan.t
+    longest, ttl, last, last_ttl = plan.longest, plan.ttl, plan.last, plan.last_ttl
   end
   if is_denied and entry and byte(flags, i) < KEPT then
     -- Another one denies: the same as a peek.
@@ -17,7 +17,7 @@ for i = 1, count do
     if merged then call('ZREMRANGEBYLEX', key, '[' .. gone, '(' .. merged) elseif gone then call('ZREM', key, gone) end
   end
   -- When the key expires. Nothing is read afterwards: if the window is shorter than the script takes, the key is gone.
-  local appends = entry or is_written
+  local appends = entry or plan and plan.is_written
   if appends and given then
     -- A given time does not reveal the server's clock, so keep the key for a minute longer.
     call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + GIVEN_TIME_GRACE_MS)
@@ -32,4 +32,4 @@ for i = 1, count do
   if not plans then return reply end
   plans[i] = reply
 end
-return plans
+return is_single and plans[1] or plans
