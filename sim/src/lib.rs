@@ -14,7 +14,7 @@
 //!    redis    keys, commands, `struct`, the shipped scripts in Lua
 //! ```
 //!
-//! The same histories are played over limiter-log and a simulated table, whose changes the calls that wait must explain.
+//! The same histories also run through limiter-log over a simulated table. Each change there must match what the waiting calls would do.
 //!
 //! [`Direct`] connects to a [`Redis`] without a network, for the conformance suite.
 

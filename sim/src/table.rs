@@ -219,7 +219,11 @@ impl Desk {
         };
         let start = load.start(changes);
         let Some(found) = search.run(&waiting, start, &[], Vec::new()) else {
-            let text = format!("life {life} saves what no waiting call asked for: {changes:?}");
+            let reason = match search.left {
+                0 => "the search for the calls took too long",
+                _ => "no waiting call asked for it",
+            };
+            let text = format!("life {life} saves {changes:?}: {reason}");
             self.broken.push(text);
             return (load.line, Vec::new());
         };
@@ -345,7 +349,7 @@ impl Search<'_> {
     ) -> Option<Vec<(usize, Done)>> {
         self.left = self.left.saturating_sub(1);
         let Some((number, rest)) = waiting.split_first().filter(|_| self.left > 0) else {
-            return (self.left == 0 || self.is_saved(&logs)).then_some(done);
+            return (self.left > 0 && self.is_saved(&logs)).then_some(done);
         };
         let call = &self.calls[*number];
         if !call.logs.iter().any(|log| stopped.contains(log)) {

@@ -165,7 +165,7 @@ const IN_RUST: [(&str, &str, Mistake, &str); 9] = [
             "table.swap(changes).await?",
             "table.swap(changes).await.unwrap_or(false)",
         ),
-        "saves what no waiting call asked for",
+        "no waiting call asked for it",
     ),
     (
         "calls are answered although another process was faster",

@@ -56,8 +56,8 @@ pub fn check(
 /// ```
 ///
 /// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in the package's
-/// `proptest-regressions` folder. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to the suite; the crate's
-/// README has an example.
+/// `proptest-regressions` folder. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to
+/// the suite; the crate's README has an example.
 #[macro_export]
 macro_rules! conformance_tests {
     ($name:ident, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
