@@ -1,7 +1,7 @@
 //! Applies an operation to a log.
 //!
 //! [`evaluate`] is the rule of a decision. It is compiled for one to four exact limits, so that their facts stay in registers, and
-//! for any number of limits of any kind. [`apply`] chooses between them and inlines only the path of a hot key.
+//! for any number of limits of any kind. [`apply`] inlines only the path of a hot key.
 
 use std::hint::select_unpredictable;
 use std::ops::DerefMut;
@@ -81,20 +81,15 @@ impl<A: Answer> Answer for Poll<A> {
     }
 }
 
-/// Applies an operation to a locked log, unlocks it, and returns the result.
+/// Applies an operation to a locked log, unlocks it, and returns the result. `rest` is [`apply_rest`], or [`apply_any`] where
+/// the time of operations with several limits does not matter.
 #[inline(always)]
-pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply<'a, A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
-    op: &Op<'_>,
+    op: &Op<'a>,
     now: Timestamp,
+    rest: impl FnOnce(G, Op<'a>, Timestamp) -> A,
 ) -> A {
-    match op.policy.limits().len() {
-        1 => {}
-        2 => return apply_limits::<A, G, 2>(log, *op, now),
-        3 => return apply_limits::<A, G, 3>(log, *op, now),
-        4 => return apply_limits::<A, G, 4>(log, *op, now),
-        _ => return apply_any(log, *op, now),
-    }
     // Each form returns separately: facts merged at one return would be written to memory.
     if let Some(limits) = common_limits::<1>(op) {
         let (form, oldest) = log.parts();
@@ -110,10 +105,31 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: LogParts>>(
                     return answer(log, op, limits, facts);
                 }
             }
-            _ => return apply_limits::<A, G, 1>(log, *op, now),
+            _ => {}
         }
     }
-    apply_any(log, *op, now)
+    rest(log, *op, now)
+}
+
+/// Applies an operation that [`apply`] did not.
+#[inline(always)]
+pub(crate) fn apply_rest<A: Answer, G: DerefMut<Target: LogParts>>(
+    mut log: G,
+    op: Op<'_>,
+    now: Timestamp,
+) -> A {
+    match op.policy.limits().len() {
+        1 => match log.parts().0 {
+            LogForm::Ring(ring) if ring.header.is::<Narrow>() => {}
+            LogForm::Other(Other::Inline(_)) => {}
+            _ => return apply_limits::<A, G, 1>(log, op, now),
+        },
+        2 => return apply_limits::<A, G, 2>(log, op, now),
+        3 => return apply_limits::<A, G, 3>(log, op, now),
+        4 => return apply_limits::<A, G, 4>(log, op, now),
+        _ => {}
+    }
+    apply_any(log, op, now)
 }
 
 /// Applies an operation with this number of limits to a compact log, if it is a common one.
@@ -158,7 +174,7 @@ fn answer<A: Answer, G, const LIMITS: usize>(
 
 /// Applies any operation to any log.
 #[inline(never)]
-fn apply_any<A: Answer, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply_any<A: Answer, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
@@ -383,7 +399,7 @@ mod tests {
         let mut log = LogForm::new(u32::MAX - 150);
         let mut receipts = Vec::new();
         for i in 0..len {
-            let facts: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(i)), at(i));
+            let facts: Facts = apply_any(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
             let Outcome::Appended(entry) = facts.outcome else {
                 panic!("not appended")
@@ -393,7 +409,7 @@ mod tests {
             let is_ring = matches!(log, LogForm::Ring(_));
             assert_eq!(is_ring, (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
-        let full: Facts = apply(&mut log, &Op::acquire("", &policy).at(at(len)), at(len));
+        let full: Facts = apply_any(&mut log, Op::acquire("", &policy).at(at(len)), at(len));
         assert!(!full.admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);

@@ -11,10 +11,10 @@ use limiter_core::store::{
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
-use crate::evaluate::{self, Answer};
+use crate::evaluate::{self, Answer, apply_any, apply_rest};
 use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
-use crate::placement::lock::Guard;
+use crate::placement::lock::{BucketGuard, Guard, LogGuard};
 use crate::placement::{DirectSlot, Placement, Vacancy};
 use crate::saved;
 
@@ -175,18 +175,18 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn run<A: Answer>(&self, op: &Op<'_>) -> A {
+    fn run<A: OutOfLine>(&self, op: &Op<'_>) -> A {
         let name = op.log.name.id();
         let key = op.log.key;
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
-            return self.run_in_shard(None, hash, *op);
+            return A::in_shard(self, None, hash, *op);
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = time(op.at);
         match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now),
-            Err(slot) => self.run_in_shard(Some(slot), hash, *op),
+            Ok(log) => evaluate::apply(log, op, now, A::rest_in_slot),
+            Err(slot) => A::in_shard(self, Some(slot), hash, *op),
         }
     }
 
@@ -197,11 +197,11 @@ impl MemoryStore {
         let hash = self.placement.hash(name, key);
         let direct = self.placement.has_direct_slots();
         let slot = match direct.then(|| self.placement.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return evaluate::apply(log, op, now),
+            Some(Ok(log)) => return evaluate::apply(log, op, now, apply_any),
             other => other.and_then(Result::err),
         };
         match self.placement.find_in_shard(slot, hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now),
+            Ok(log) => evaluate::apply(log, op, now, apply_any),
             Err(vacancy) => self.insert(vacancy, *op, now),
         }
     }
@@ -214,13 +214,13 @@ impl MemoryStore {
         repeated.unwrap_or_else(|| self.apply_at(&op.to_peek(), now))
     }
 
-    /// Not inlined: a key in a shard waits for memory, compared with which a call is free.
-    #[inline(never)]
-    fn run_in_shard<A: Answer>(
-        &self,
-        slot: Option<Guard<'_, DirectSlot>>,
+    #[inline(always)]
+    fn run_in_shard<'a, A: Answer>(
+        &'a self,
+        slot: Option<Guard<'a, DirectSlot>>,
         hash: u64,
-        op: Op<'_>,
+        op: Op<'a>,
+        rest: impl FnOnce(BucketGuard<'a>, Op<'a>, Timestamp) -> A,
     ) -> A {
         let found = self
             .placement
@@ -229,7 +229,7 @@ impl MemoryStore {
         // had a log with a later entry, which has expired since.
         let now = time(op.at);
         match found {
-            Ok(log) => evaluate::apply(log, &op, now),
+            Ok(log) => evaluate::apply(log, &op, now, rest),
             Err(vacancy) => self.insert(vacancy, op, now),
         }
     }
@@ -237,7 +237,7 @@ impl MemoryStore {
     #[inline(never)]
     fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>, now: Timestamp) -> A {
         let mut log = LogForm::new(self.first_number());
-        let answer = evaluate::apply(&mut log, &op, now);
+        let answer = evaluate::apply(&mut log, &op, now, apply_any);
         if log.newest().is_some() {
             self.placement
                 .insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
@@ -261,8 +261,72 @@ fn time(at: At) -> Timestamp {
     }
 }
 
+/// What a call does not inline. None of it is generic: otherwise each crate that calls a store would compile it again.
+trait OutOfLine: Answer {
+    /// Applies an operation that [`evaluate::apply`] did not to a log in its direct slot.
+    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self;
+
+    /// Applies an operation to a log that is not in its direct slot.
+    fn in_shard(
+        store: &MemoryStore,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Self;
+}
+
+impl OutOfLine for Facts {
+    #[inline(never)]
+    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
+        apply_any(log, op, now)
+    }
+
+    #[inline(never)]
+    fn in_shard(
+        store: &MemoryStore,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Self {
+        store.run_in_shard(slot, hash, op, apply_any)
+    }
+}
+
+impl OutOfLine for Result<Decision, Error> {
+    #[inline(never)]
+    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
+        apply_rest(log, op, now)
+    }
+
+    #[inline(never)]
+    fn in_shard(
+        store: &MemoryStore,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Self {
+        store.run_in_shard(slot, hash, op, apply_rest)
+    }
+}
+
+impl OutOfLine for Poll<Result<Decision, Error>> {
+    #[inline(never)]
+    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
+        apply_rest(log, op, now)
+    }
+
+    #[inline(never)]
+    fn in_shard(
+        store: &MemoryStore,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Self {
+        store.run_in_shard(slot, hash, op, apply_rest)
+    }
+}
+
 impl SyncStore for MemoryStore {
-    #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.run(op)
     }
