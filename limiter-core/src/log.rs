@@ -137,6 +137,13 @@ impl Log {
             .then(|| (first, entries.map(|(i, entry)| (entry.at, self.cost_of(i)))))
     }
 
+    /// Returns the entries with their costs, oldest first.
+    #[doc(hidden)]
+    pub fn entries(&self) -> impl Iterator<Item = (Entry, u64)> {
+        let entries = self.entries.iter().enumerate();
+        entries.map(|(i, entry)| (self.entry(entry), self.cost_of(i)))
+    }
+
     /// Sets the time from which the store may delete the log.
     #[doc(hidden)]
     pub fn set_expiry(&mut self, expires_at: Timestamp) {

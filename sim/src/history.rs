@@ -82,6 +82,8 @@ pub(crate) struct Setting {
     pub(crate) threshold: u32,
     pub(crate) cache: usize,
     pub(crate) denial_ttl: Duration,
+    /// Whether the server is a table, over which the processes use limiter-log.
+    pub(crate) is_table: bool,
     /// The speed of the server's clock relative to the processes'.
     pub(crate) speed: f64,
 }
@@ -145,6 +147,7 @@ impl History {
             threshold: pick(&[3, 5, u64::from(u32::MAX)]) as u32,
             cache: pick(&[0, 1, 100, 100]) as usize,
             denial_ttl: millis(pick(&[100, 1_000])),
+            is_table: false,
             // Leases and slots allow for a 64th.
             speed: pick(&[987, 995, 1_000, 1_000, 1_005, 1_013]) as f64 / 1_000.0,
         };
@@ -188,6 +191,13 @@ impl History {
             setting,
             steps,
         }
+    }
+
+    /// Replaces the server by a table.
+    #[must_use]
+    pub fn over_a_table(mut self) -> Self {
+        self.setting.is_table = true;
+        self
     }
 
     /// Makes the server's clock faster by this factor.

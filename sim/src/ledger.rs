@@ -2,7 +2,7 @@
 //!
 //! A copy of the server's data has a copy of its books, so that they are restored together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use limiter_core::store::{
@@ -24,7 +24,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    fn time(self) -> Timestamp {
+    pub(crate) fn time(self) -> Timestamp {
         Timestamp::from_micros_saturating(self.clock)
     }
 }
@@ -96,6 +96,15 @@ impl Wire {
         }
     }
 
+    /// Returns what a reply with these facts says.
+    pub(crate) fn of(cost: u64, facts: &Facts) -> Self {
+        let (id, flags) = match facts.outcome {
+            Outcome::Appended(entry) => (entry.id, APPENDED),
+            _ => (0.into(), 0),
+        };
+        Self { id, cost, flags }
+    }
+
     fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -130,6 +139,12 @@ pub(crate) struct Book {
     carried: HashMap<EntryId, (usize, u64)>,
     /// When others last released units, for each process.
     released: [u64; 4],
+    /// Calls of a table's stores that may still append, and the entries in saved rows that no call has returned.
+    pub(crate) open: u64,
+    unnamed: BTreeSet<EntryId>,
+    /// How many resets of a table's stores are under way, and when the last one ended.
+    resets: u64,
+    reset_at: u64,
     /// The fullest window, relative to its maximum.
     pub(crate) worst: f64,
 }
@@ -247,16 +262,134 @@ impl Book {
         now: Moment,
     ) -> Result<(), String> {
         self.admitted.push((now.line, cost, id));
-        let is_excused = now.line < self.excused;
+        self.check(policy, now.line)
+    }
+
+    /// Checks the windows that end at a moment.
+    fn check(&mut self, policy: &Policy, line: u64) -> Result<(), String> {
+        let is_excused = line < self.excused;
         for limit in policy.limits().iter().filter(|_| !is_excused) {
             let window = limit.stated_window().as_micros();
-            let admitted = sum_within(&self.admitted, window, now.line);
+            let admitted = sum_within(&self.admitted, window, line);
             self.worst = self.worst.max(admitted as f64 / limit.max() as f64);
             if admitted > limit.max() {
                 return Err(format!("a window of {limit} admits {admitted}"));
             }
         }
         Ok(())
+    }
+
+    /// Notes how a swap changed a table's row: what has a new id was appended, what is gone early or costs less was settled. Whether
+    /// the former was admitted, the call knows that returns it.
+    pub(crate) fn save(
+        &mut self,
+        policy: &Policy,
+        before: &Log,
+        after: Log,
+        loaded: Moment,
+        line: u64,
+    ) -> Result<(), String> {
+        let by_id = |(entry, cost): (Entry, _)| (entry.id, (entry, cost));
+        let old: BTreeMap<EntryId, (Entry, u64)> = before.entries().map(by_id).collect();
+        let new: BTreeMap<EntryId, (Entry, u64)> = after.entries().map(by_id).collect();
+        // Each new log gives ids from other ones on.
+        let ids =
+            |entries: &BTreeMap<EntryId, _>| entries.keys().next().map(|id| id.as_u128() >> 64);
+        if !old.is_empty() && ids(&old) != ids(&new) && self.resets > 0 {
+            self.reset(policy, line);
+            self.release(None, line);
+        }
+        for (id, (entry, _)) in new.iter().filter(|(id, _)| !old.contains_key(id)) {
+            self.entries.insert(*id, *entry);
+            self.admitted.push((loaded.line, 0, *id));
+            self.unnamed.insert(*id);
+        }
+        let time = before
+            .newest()
+            .map_or(loaded.time(), |newest| newest.max(loaded.time()));
+        let window = Op::peek("", policy).receipt_window();
+        for (id, (entry, cost)) in &old {
+            let left = new.get(id).map_or(0, |(_, cost)| *cost);
+            if left < *cost && window.is_some_and(|window| window.counts(entry.at, time)) {
+                self.lower(*id, left, *id);
+                self.release(None, line);
+            }
+        }
+        self.log = after;
+        self.balance()
+    }
+
+    /// Checks that each entry was asked for by a call of its own.
+    pub(crate) fn balance(&self) -> Result<(), String> {
+        let unnamed = self.unnamed.len() as u64;
+        match unnamed > self.open {
+            true => Err(format!(
+                "{unnamed} entries are saved for {} calls",
+                self.open
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that a call that began at a moment returns an entry, which must have been saved. A reset may have come before that.
+    pub(crate) fn name(&mut self, id: EntryId, begun: u64) -> Result<(), String> {
+        let may_be_gone = self.was_reset_since(begun);
+        match self.unnamed.remove(&id) || may_be_gone {
+            true => Ok(()),
+            false => Err("returns an entry that was not saved for it".to_owned()),
+        }
+    }
+
+    /// Notes what an entry counts that a call returned as admitted, and checks each window with it.
+    pub(crate) fn confirm(
+        &mut self,
+        policy: &Policy,
+        id: EntryId,
+        cost: u64,
+    ) -> Result<(), String> {
+        let admission = self.admitted.iter_mut().find(|(.., of)| *of == id);
+        let Some((first, counted, _)) = admission else {
+            return Ok(());
+        };
+        *counted = cost;
+        let first = *first;
+        let lines = self.admitted.iter().map(|(line, ..)| *line);
+        let lines: Vec<u64> = lines.filter(|line| *line >= first).collect();
+        lines
+            .into_iter()
+            .try_for_each(|line| self.check(policy, line))
+    }
+
+    /// Checks that a log that was loaded denies an operation, or the log that was saved after that.
+    pub(crate) fn deny(&self, loaded: &Log, peek: &Op<'_>, now: Moment) -> Result<(), String> {
+        let fits = |log: &Log| log.clone().apply(peek, now.time()).admitted;
+        let is_released = self.released.iter().any(|line| *line >= now.line);
+        let may_fit = is_released || self.was_reset_since(now.line);
+        match !may_fit && fits(loaded) && fits(&self.log) {
+            true => Err(format!("denies {} although it fits", peek.cost)),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that a settlement was saved.
+    pub(crate) fn settled(&self, id: EntryId, cost: u64) -> Result<(), String> {
+        let held = self.log.entries().find(|(entry, _)| entry.id == id);
+        match held.is_some_and(|(_, held)| held != cost) {
+            true => Err("returns a settlement that was not saved".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that a reset of a table's store begins or ends.
+    pub(crate) fn ask_reset(&mut self, is_begin: bool, line: u64) {
+        match is_begin {
+            true => self.resets += 1,
+            false => (self.resets, self.reset_at) = (self.resets - 1, line),
+        }
+    }
+
+    fn was_reset_since(&self, line: u64) -> bool {
+        self.resets > 0 || self.reset_at >= line
     }
 
     /// Notes an acquire that a process decided from a block, unless the server may have lost that.
@@ -380,6 +513,8 @@ impl Book {
         self.lost = self.lost.max(newer.lost);
         self.is_set_back |= newer.is_set_back;
         self.worst = self.worst.max(newer.worst);
+        self.unnamed.clone_from(&newer.unnamed);
+        (self.open, self.resets, self.reset_at) = (newer.open, newer.resets, newer.reset_at);
     }
 
     /// Notes that units were released. The process that knows may be one that no longer repeats its denial.
@@ -426,7 +561,10 @@ impl Book {
             let windows = policy.limits().iter().map(Limit::window);
             windows.map(|window| entry.at.as_micros() + window.as_micros())
         });
-        edges.filter(|edge| range.contains(edge)).collect()
+        let mut edges: Vec<u64> = edges.filter(|edge| range.contains(edge)).collect();
+        // A table's ids are random.
+        edges.sort_unstable();
+        edges
     }
 }
 

@@ -13,6 +13,9 @@ struct Args {
     /// Plays the history of this seed, and prints it.
     #[arg(long)]
     seed: Option<u64>,
+    /// Over limiter-log and a table, instead of Redis.
+    #[arg(long)]
+    table: bool,
     /// Leaves out what that history does not need to fail.
     #[arg(long, requires = "seed")]
     shrink: bool,
@@ -26,8 +29,12 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    let history = |seed| match args.table {
+        true => History::new(seed).over_a_table(),
+        false => History::new(seed),
+    };
     if let Some(seed) = args.seed {
-        let mut history = History::new(seed);
+        let mut history = history(seed);
         if args.shrink {
             history = history.shrink();
         }
@@ -51,7 +58,7 @@ fn main() -> anyhow::Result<()> {
         if seed >= args.from + args.seeds {
             break;
         }
-        let outcome = History::new(seed).play(false, None);
+        let outcome = history(seed).play(false, None);
         let mut total = total.lock().expect("no thread panicked");
         total.0.add(&outcome.tally);
         if let Some(broken) = outcome.broken.first() {

@@ -2,15 +2,16 @@
 
 use std::io::{Error, ErrorKind};
 
+use fastrand::Rng;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::world::{CALL, Fate, Shared};
+use crate::world::{CALL, Fate, Shared, World};
 
 /// A process's connection. When it breaks, the next message opens another one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) world: Shared,
     pub(crate) process: usize,
@@ -21,13 +22,16 @@ fn broken() -> RedisError {
 }
 
 impl Link {
-    async fn send(&self, command: Cmd) -> Result<Value, RedisError> {
-        let process = self.process;
+    /// Sends a request of a call, which the server executes when it arrives. Returns its reply, unless the connection breaks.
+    pub(crate) async fn send<T: Send + 'static>(
+        &self,
+        call: Option<usize>,
+        execute: impl FnOnce(&mut World, &mut Rng) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         let world = self.world.clone();
-        let call = CALL.try_with(|call| call.number).ok().flatten();
-        let (journey, mut random) = world.lock().send(process, call);
+        let (journey, mut random) = world.lock().send(self.process, call);
         if Instant::now() < world.lock().dead {
-            return Err(Error::from(ErrorKind::ConnectionRefused).into());
+            return Err(ErrorKind::ConnectionRefused.into());
         }
         let (reply, received) = oneshot::channel();
         // A request that was sent arrives even if the caller gives up.
@@ -38,14 +42,14 @@ impl Link {
                 sleep_until(until).await;
             }
             let executed = {
-                let mut world = world.lock();
+                let world = &mut *world.lock();
                 let is_lost = journey.fate == Fate::RequestLost || Instant::now() < world.dead;
-                (!is_lost).then(|| world.execute(process, call, &command, &mut random))
+                (!is_lost).then(|| (execute(world, &mut random), world.lives))
             };
             sleep(journey.back).await;
-            let world = world.lock();
-            let executed = executed
-                .filter(|executed| journey.fate == Fate::Arrives && executed.life == world.lives);
+            let lives = world.lock().lives;
+            let executed =
+                executed.filter(|(_, life)| journey.fate == Fate::Arrives && *life == lives);
             let _ = reply.send(executed);
         });
         if journey.is_silent {
@@ -53,11 +57,20 @@ impl Link {
         }
         if journey.fate == Fate::RequestLate {
             sleep(journey.back).await;
-            return Err(broken());
+            return Err(ErrorKind::BrokenPipe.into());
         }
-        let Ok(Some(executed)) = received.await else {
-            return Err(broken());
-        };
+        match received.await {
+            Ok(Some((reply, _))) => Ok(reply),
+            _ => Err(ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    async fn command(&self, command: Cmd) -> Result<Value, RedisError> {
+        let process = self.process;
+        let call = CALL.try_with(|call| call.number).ok().flatten();
+        let execute =
+            move |world: &mut World, random: &mut _| world.execute(process, call, &command, random);
+        let executed = self.send(call, execute).await?;
         if let Some(call) = call
             && executed.result.is_ok()
         {
@@ -73,7 +86,7 @@ impl Link {
 
 impl ConnectionLike for Link {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(self.send(command.clone()))
+        Box::pin(self.command(command.clone()))
     }
 
     fn req_packed_commands<'a>(

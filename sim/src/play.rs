@@ -11,13 +11,12 @@ use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::request::AllOf;
 use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
 use crate::process::{NAMES, SALT, SYSTEM, Stack};
-use crate::table::{self, Watched};
 use crate::world::{CALL, Caller, Shared, Slot, Tally, World};
 
 /// What a run of a history found.
@@ -72,85 +71,17 @@ impl History {
         runtime.block_on(self.run(is_traced, mistake))
     }
 
-    /// Plays the history over limiter-log and a table. Returns the broken rules, and how many changes were saved.
-    ///
-    /// # Panics
-    /// If the library does.
-    #[must_use]
-    pub fn play_table(&self) -> (Vec<String>, u64) {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let builder = builder.enable_time().start_paused(true);
-        builder
-            .build()
-            .expect("a runtime")
-            .block_on(self.run_table())
-    }
-
-    async fn run_table(&self) -> (Vec<String>, u64) {
-        let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
-        let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
-        let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();
-        let desk = table::Shared::new(&self.setting, of_logs, self.seed);
-        let store = |process, life| {
-            let desk = desk.clone();
-            Watched::new(table::Link {
-                desk,
-                life,
-                process,
-            })
-        };
-        let stores: Vec<_> = (0..self.setting.processes)
-            .map(|process| watch::Sender::new(store(process, process)))
-            .collect();
-        let start = Instant::now();
-        let step = async |number: usize, step: &Step| {
-            sleep_until(start + Duration::from_millis(step.at)).await;
-            let process = &stores[step.process];
-            match step.does {
-                Does::Fault(Fault::Restart, _) => {
-                    process.send_replace(store(step.process, 4 + number));
-                }
-                Does::Fault(fault, length) => {
-                    desk.lock()
-                        .fail(fault, step.process, length, &mut step.random(1));
-                }
-                Does::Call(verb, limiter, key) => {
-                    let store = process.borrow().clone();
-                    let mut lives = process.subscribe();
-                    let limiters = [0, 1]
-                        .map(|i| Limiter::new(NAMES[i], policies[i][0].clone(), store.clone()));
-                    let work = async |_, length| sleep(length).await;
-                    tokio::select! {
-                        biased;
-                        _ = lives.changed() => {}
-                        _ = call(&policies, &limiters, step, (verb, limiter, key), work) => {}
-                    }
-                }
-            }
-        };
-        let steps = self.steps.iter().enumerate();
-        join_all(steps.map(|(number, now)| step(number, now))).await;
-        sleep(Duration::from_secs(60)).await;
-        for process in &stores {
-            let limiter = Limiter::new(NAMES[0], policies[0][0].clone(), process.borrow().clone());
-            if let Err(error) = limiter.peek("0").await {
-                desk.lock()
-                    .broken
-                    .push(format!("is not as before after a minute: {error}"));
-            }
-        }
-        let mut desk = desk.lock();
-        (std::mem::take(&mut desk.broken), desk.saved)
-    }
-
     async fn run(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
         SYSTEM.set((Some(Instant::now()), [0; 4]));
         let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
         let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
         let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();
-        let key = |log: usize| format!("limiter:1:{{{}:{}}}", NAMES[log / 2], log % 2).into_bytes();
+        let key = |log: usize| match (NAMES[log / 2], log % 2) {
+            (name, key) if self.setting.is_table => format!("{name}:{key}"),
+            (name, key) => format!("limiter:1:{{{name}:{key}}}"),
+        };
         let redis = Redis::new(mistake);
-        let keys = (0..4).map(key).collect();
+        let keys = (0..4).map(|log| key(log).into_bytes()).collect();
         let world = World::new(self.setting.clone(), of_logs, keys, redis, is_traced);
         let world = Shared(Arc::new(Mutex::new(world)));
         let mut run = Run {

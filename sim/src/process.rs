@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep};
 use crate::history::{Choice, Setting};
 use crate::ledger::{Asked, Moment, sum_within};
 use crate::network::Link;
+use crate::table::Watched;
 use crate::world::{CALL, Call, Caller, Shared, World};
 
 tokio::task_local! {
@@ -70,7 +72,7 @@ pub(crate) fn place(log: LogKey<'_>) -> usize {
 /// The stack of a process in one of its lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
-    pub(crate) guarded: Guarded<RedisStore>,
+    pub(crate) guarded: Guarded<Arc<dyn WindowStore>>,
     world: Shared,
     process: usize,
 }
@@ -85,13 +87,16 @@ impl Stack {
             world: world.clone(),
             process,
         };
-        let store = RedisStore::builder()
-            .seed(seed)
-            .response_timeout(setting.response)
-            .retries(setting.retries);
-        let store = store
-            .with_connection(Connection::new(link))
-            .expect("a store");
+        let store: Arc<dyn WindowStore> = if setting.is_table {
+            Arc::new(Watched::new(link))
+        } else {
+            let store = RedisStore::builder()
+                .seed(seed)
+                .response_timeout(setting.response)
+                .retries(setting.retries)
+                .with_connection(Connection::new(link));
+            Arc::new(store.expect("a store"))
+        };
         let builder = Guarded::builder(store)
             .timeout(setting.timeout)
             .failure_threshold(setting.threshold)
@@ -156,9 +161,14 @@ impl Stack {
             response,
             retries,
             timeout,
+            is_table,
             ..
         } = world.setting;
-        let attempts = (response + Duration::from_millis(21)) * (retries + 1);
+        // A call over a table waits for those before it.
+        let attempts = match is_table {
+            true => Duration::MAX / 4,
+            false => (response + Duration::from_millis(21)) * (retries + 1),
+        };
         // One with a block, and one without.
         let was_paused = world.processes[self.process]
             .paused

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::history::{FAULTS, Fault, Setting};
 use crate::ledger::{self, Asked, Book, Moment, Wire};
 use crate::redis::{Copy, Redis, Refusal};
+use crate::table::Rows;
 
 /// The server's clock at the beginning, in microseconds.
 pub(crate) const EPOCH: u64 = 1_700_000_000_000_000;
@@ -176,6 +177,11 @@ pub(crate) struct World {
     /// The work that held slots.
     pub(crate) slots: Vec<Slot>,
     redis: Redis,
+    pub(crate) rows: Rows,
+    /// How many messages were sent.
+    unasked: u64,
+    /// Whether the table refuses writes.
+    pub(crate) is_refusing: bool,
     /// Microseconds by which the server's clock has stepped, and its last reading without steps.
     offset: i64,
     last: u64,
@@ -185,7 +191,7 @@ pub(crate) struct World {
     queue: Instant,
     pub(crate) lives: u64,
     /// Copies for servers that lose their last writes.
-    copies: Vec<(usize, Copy, Vec<Book>)>,
+    copies: Vec<(usize, Copy, Rows, Vec<Book>)>,
     /// Until when the network fails.
     lossy: Instant,
     slow: Instant,
@@ -229,6 +235,9 @@ impl World {
             processes: Default::default(),
             slots: Vec::new(),
             redis,
+            rows: Rows::new(),
+            unasked: 0,
+            is_refusing: false,
             offset: 0,
             last: 0,
             stopped: start,
@@ -277,7 +286,7 @@ impl World {
 
     /// Advances the server's clock within the millisecond that tokio's timers have, often to a microsecond at which an entry of the log
     /// leaves a window, or one beside it.
-    fn tick(&mut self, random: &mut Rng, log: Option<usize>) -> Moment {
+    pub(crate) fn tick(&mut self, random: &mut Rng, log: Option<usize>) -> Moment {
         let real = self.start.elapsed().as_micros() as u64;
         let from = self.last.max(real);
         let to = from.max(real + 999);
@@ -298,13 +307,14 @@ impl World {
 
     /// Decides how a message travels. Those of one connection arrive in their order.
     pub(crate) fn send(&mut self, process: usize, call: Option<usize>) -> (Journey, Rng) {
+        self.unasked += 1;
         let (salt, sent) = match call.and_then(|call| self.calls.get_mut(call)) {
             Some(call) => {
                 call.sent += 1;
                 call.replied = None;
                 (call.salt, call.sent)
             }
-            None => (self.last ^ 0x5eed, 0),
+            None => (self.last ^ 0x5eed ^ (process as u64) << 60, self.unasked),
         };
         let mut random = Rng::with_seed(salt ^ sent.wrapping_mul(0x9e37_79b9));
         let now = Instant::now();
@@ -353,6 +363,11 @@ impl World {
         })
     }
 
+    /// Returns the number of the log with this key. Of other keys, the checker knows nothing.
+    pub(crate) fn log_of(&self, key: &[u8]) -> Option<usize> {
+        self.keys.iter().position(|other| other == key)
+    }
+
     /// Executes a command that arrived, and checks what it did.
     pub(crate) fn execute(
         &mut self,
@@ -375,9 +390,7 @@ impl World {
             }
             _ => (&[][..], &[][..]),
         };
-        let place = |key: &&[u8]| self.keys.iter().position(|other| other == key);
-        // Of other keys, the checker knows nothing.
-        let logs: Vec<usize> = keys.iter().map_while(place).collect();
+        let logs: Vec<usize> = keys.iter().map_while(|key| self.log_of(key)).collect();
         let now = self.tick(random, logs.first().copied());
         for log in logs.iter().copied() {
             let is_held = self.redis.holds(now.clock, &self.keys[log]);
@@ -413,11 +426,7 @@ impl World {
                 now.clock.cast_signed() - EPOCH as i64
             )
         });
-        Executed {
-            result,
-            replied,
-            life: self.lives,
-        }
+        Executed { result, replied }
     }
 
     /// Checks what a script did with logs. Returns `None` if that is nothing.
@@ -528,8 +537,12 @@ impl World {
 
     /// Copies the server's data for the fault that this step brings.
     pub(crate) fn copy(&mut self, step: usize) {
-        self.copies
-            .push((step, self.redis.copy(), self.books.clone()));
+        self.copies.push((
+            step,
+            self.redis.copy(),
+            self.rows.clone(),
+            self.books.clone(),
+        ));
     }
 
     /// Begins a fault, perhaps of a process. `number` is that of its step.
@@ -550,16 +563,17 @@ impl World {
             Fault::Delay => self.slow = self.slow.max(end),
             Fault::Stop => self.stopped = self.stopped.max(end),
             Fault::Flush => self.redis.flush_scripts(),
-            Fault::Memory => self.redis.refuse(Some(Refusal::Memory)),
-            Fault::Replica => self.redis.refuse(Some(Refusal::Replica)),
+            Fault::Memory => self.refuse(Some(Refusal::Memory)),
+            Fault::Replica => self.refuse(Some(Refusal::Replica)),
             Fault::ServerClock => self.step_clock(random.i64(-2_000_000..2_000_000)),
             Fault::Crash | Fault::Forget | Fault::Failover => {
                 self.lives += 1;
                 self.dead = self.dead.max(end);
                 self.redis.flush_scripts();
                 if let Some(place) = self.copies.iter().position(|(step, ..)| *step == number) {
-                    let (_, copy, books) = self.copies.remove(place);
+                    let (_, copy, rows, books) = self.copies.remove(place);
                     self.redis.restore(copy);
+                    self.rows = rows;
                     self.restore(books);
                 }
                 if fault == Fault::Failover {
@@ -588,8 +602,13 @@ impl World {
     pub(crate) fn heal(&mut self, fault: Fault) {
         if matches!(fault, Fault::Memory | Fault::Replica) {
             self.note(|| format!("{fault:?} ends"));
-            self.redis.refuse(None);
+            self.refuse(None);
         }
+    }
+
+    fn refuse(&mut self, refusal: Option<Refusal>) {
+        self.is_refusing = refusal.is_some();
+        self.redis.refuse(refusal);
     }
 }
 
@@ -597,5 +616,4 @@ impl World {
 pub(crate) struct Executed {
     pub(crate) result: Result<Value, RedisError>,
     pub(crate) replied: Option<Judged>,
-    pub(crate) life: u64,
 }

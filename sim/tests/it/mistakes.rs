@@ -97,13 +97,13 @@ const IN_LUA: [(&str, Mistake, &str); 12] = [
 fn each_mistake_in_lua_is_found() {
     let mut missed = Vec::new();
     for (mistake, what, rule) in IN_LUA {
-        let found = play(0..1_000, 1.0, Some(what)).map(drop);
+        let found = play(0..1_000, std::convert::identity, Some(what)).map(drop);
         println!("{mistake}: {found:?}");
         if !found.is_err_and(|(_, text)| text.contains(rule)) {
             missed.push(mistake);
         }
     }
-    let found = play(0..1_000, 2.0, None).map(drop);
+    let found = play(0..1_000, |history| history.with_server_speed(2.0), None).map(drop);
     println!("a server whose clock is twice as fast: {found:?}");
     assert!(found.is_err() && missed.is_empty(), "{missed:?}");
 }
