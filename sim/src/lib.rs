@@ -14,7 +14,7 @@
 //!    redis    keys, commands, `struct`, the shipped scripts in Lua
 //! ```
 //!
-//! The same histories also run through limiter-log over a simulated table. Each change there must match what the waiting calls would do.
+//! In front of limiter-log and a `table`, the same histories run in the same world.
 //!
 //! [`Direct`] connects to a [`Redis`] without a network, for the conformance suite.
 

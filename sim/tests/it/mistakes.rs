@@ -109,7 +109,7 @@ fn each_mistake_in_lua_is_found() {
 }
 
 /// What is wrong, the file with an expression and its replacement, and the rule that it breaks.
-const IN_RUST: [(&str, &str, Mistake, &str); 9] = [
+const IN_RUST: [(&str, &str, Mistake, &str); 11] = [
     (
         "a reset keeps the block",
         "limiter-wrappers/src/guarded/blocks.rs",
@@ -165,7 +165,7 @@ const IN_RUST: [(&str, &str, Mistake, &str); 9] = [
             "table.swap(changes).await?",
             "table.swap(changes).await.unwrap_or(false)",
         ),
-        "no waiting call asked for it",
+        "entries are saved for",
     ),
     (
         "calls are answered although another process was faster",
@@ -174,7 +174,25 @@ const IN_RUST: [(&str, &str, Mistake, &str); 9] = [
             "table.swap(changes).await?",
             "table.swap(changes).await.is_ok()",
         ),
-        "returns",
+        "was not saved",
+    ),
+    (
+        "a row may go while its entries count",
+        "limiter-log/src/batch.rs",
+        (
+            "log.expires_at().unwrap_or_default()",
+            "log.newest().unwrap_or_default()",
+        ),
+        "a window of",
+    ),
+    (
+        "an operation's own policy is forgotten",
+        "limiter-log/src/call.rs",
+        (
+            "(&self.policy, self.limiter_policy.as_ref())",
+            "(self.limiter_policy.as_ref().unwrap_or(&self.policy), self.limiter_policy.as_ref())",
+        ),
+        "although it fits",
     ),
 ];
 
