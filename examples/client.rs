@@ -140,7 +140,7 @@ mod tests {
 
     use axum::{Router, routing::get};
     use exact_limiter::time::{Clock, WithClock};
-    use exact_limiter::{JointDenied, MemoryStore, RedisStore};
+    use exact_limiter::{Denied, MemoryStore, RedisStore};
     use futures::future::join_all;
     use limiter_testkit::MockClock;
     use limiter_tower::key::Constant;
@@ -186,7 +186,7 @@ mod tests {
                     refused.fetch_add(1, Relaxed);
                     None
                 }
-                Err(denied) => denied.downcast::<JointDenied>().unwrap().retry_after(),
+                Err(denied) => Some(denied.downcast::<Denied>().unwrap().retry_after()),
             }
         };
         let start = clock.now();

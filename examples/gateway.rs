@@ -159,7 +159,7 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
     let counted = streamed.clone();
     // The body owns the charge. It is dropped after the last token, or when the client hangs up.
     let charge = charges.iter().next().cloned().map(|charge| {
-        charge.on_drop(move |charge| {
+        scopeguard::guard(charge, move |charge| {
             let cost = counted.load(Ordering::Relaxed);
             tokio::spawn(async move { charge.settle_or_record(cost).await });
         })

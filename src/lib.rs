@@ -72,8 +72,8 @@
 
 pub use limiter_core::{
     AllOf, Counting, Decision, Denied, Error, ErrorKind, IdempotencyKey, IntoPolicy, IpBlock,
-    JointDecision, JointDenied, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit,
-    Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
+    JointDecision, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit, Policy,
+    Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
 #[cfg(feature = "log")]
 pub use limiter_log as log;

@@ -38,7 +38,7 @@ pub use policy::bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
 pub use policy::limit::Limit;
 pub use policy::time::{Timestamp, Window};
 pub use policy::{Counting, IntoPolicy, Policy};
-pub use request::{AllOf, JointDecision, JointDenied, Permit, PermitGuard};
+pub use request::{AllOf, JointDecision, Permit};
 pub use settled::Settled;
 pub use status::{LimitStatus, Status, ceil_secs};
 pub use store::clock::{BoxFuture, Clock};

@@ -11,8 +11,8 @@ mod verbs;
 mod view;
 mod wait;
 
-pub use all_of::{AllOf, JointDecision, JointDenied, Part, PartOutcome};
-pub use permit::{AcquirePermit, Permit, PermitDecision, PermitGuard};
+pub use all_of::{AllOf, JointDecision, Part, PartOutcome};
+pub use permit::{AcquirePermit, Permit, PermitDecision};
 pub use reset::Reset;
 pub use settle::Settle;
 pub use verbs::{Acquire, Peek, ReadStatus, Record};

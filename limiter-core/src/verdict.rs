@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::decision::Decision;
+use crate::name::Name;
 
 /// A denied operation, as an error.
 ///
@@ -24,9 +25,13 @@ use crate::decision::Decision;
 /// assert!(denied.starts_with("the limit 1/1h is exceeded; retry after 3"), "{denied}");
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
-// Boxed: a large `Err` makes every `Result` of the caller large.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied(Box<Decision>);
+pub struct Denied {
+    /// The limiter, if it is one of several.
+    limiter: Option<Name>,
+    /// Boxed, because a large `Err` makes every `Result` of the caller large.
+    decision: Box<Decision>,
+}
 
 impl Decision {
     /// Returns the decision, or the error [`Denied`] if the operation was denied, for `?`. A record is never denied.
@@ -42,28 +47,43 @@ impl Decision {
 
 impl Denied {
     pub(crate) fn new(denial: Decision) -> Self {
-        Self(Box::new(denial))
+        let decision = Box::new(denial);
+        Self {
+            limiter: None,
+            decision,
+        }
+    }
+
+    /// Returns the denial by one of several limiters.
+    pub(crate) fn by(limiter: Name, denial: Decision) -> Self {
+        Self {
+            limiter: Some(limiter),
+            ..Self::new(denial)
+        }
     }
 
     /// Returns the decision.
     pub const fn decision(&self) -> &Decision {
-        &self.0
+        &self.decision
     }
 
     /// Returns how long to wait until the operation fits, if nothing else is recorded in the meantime. Never zero.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        self.0.retry_after().unwrap_or_default()
+        self.decision.retry_after().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(limiter) = self.limiter {
+            write!(f, "{limiter}: ")?;
+        }
         let seconds = self.retry_after().as_secs_f64();
         write!(
             f,
             "the limit {} is exceeded; retry after {seconds} s",
-            self.0.limit()
+            self.decision.limit()
         )
     }
 }

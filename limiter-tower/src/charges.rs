@@ -7,8 +7,8 @@ use limiter_core::{BoxFuture, Permit, SharedStore};
 /// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
 /// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known. The cost of a streamed
-/// response is known when the stream ends: let the body own the guard that [`Permit::on_drop`] returns. Then a stream that breaks off is
-/// charged for what it has sent. Do not refund it: a client could break off each stream on purpose.
+/// response is known when the stream ends: let the body own a guard that settles. Then a stream that breaks off is charged for what it
+/// has sent. Do not refund it: a client could break off each stream on purpose.
 ///
 /// ```
 /// # use axum::{Extension, body::Body};
@@ -21,7 +21,7 @@ use limiter_core::{BoxFuture, Permit, SharedStore};
 ///     let tokens = Arc::new(AtomicU64::new(0));
 ///     let counted = tokens.clone();
 ///     let guard = charges.iter().next().cloned().map(|charge| {
-///         charge.on_drop(move |charge| {
+///         scopeguard::guard(charge, move |charge| {
 ///             let cost = counted.load(Relaxed);
 ///             tokio::spawn(async move { charge.settle_or_record(cost).await });
 ///         })

@@ -9,10 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-pub use self::decision::{
-    JointDecision, JointDenied, decision_into_owned, parts_mut, refund, take_errors,
-};
-use self::part::{Calls, within};
+pub use self::decision::{JointDecision, decision_into_owned, parts_mut, refund, take_errors};
+use self::part::within;
 pub use self::part::{Part, PartOutcome};
 use crate::decision::{Decision, decide as decide_one};
 use crate::error::{Error, ErrorKind};
@@ -65,27 +63,31 @@ use crate::store::{SyncStore, WindowStore};
 /// **So add limiters that many callers share last**: a caller that its own limiter denies then never charges them.
 #[must_use = "nothing happens until it is awaited, or `now` is called"]
 #[derive(Debug)]
-pub struct AllOf<'a, S: WindowStore = SharedStore>(Calls<'a, S>);
+pub struct AllOf<'a, S: WindowStore = SharedStore> {
+    parts: SmallVec<[Part<'a, S>; 2]>,
+    is_refundable: bool,
+    timeout: Option<Duration>,
+}
 
 impl<'a, S: WindowStore> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self(Calls {
+        Self {
             parts: SmallVec::new(),
             is_refundable: false,
             timeout: None,
-        })
+        }
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
     pub fn with(mut self, part: impl Into<Part<'a, S>>) -> Self {
-        self.0.parts.push(part.into());
+        self.parts.push(part.into());
         self
     }
 
     /// Asks the stores for receipts of all charges, because they will be settled or refunded.
     pub fn refundable(mut self) -> Self {
-        self.0.is_refundable = true;
+        self.is_refundable = true;
         self
     }
 
@@ -95,7 +97,7 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     /// [timeout](crate::store::Hints::timeout) of the store, and the rest is left for a fallback's decision. With the feature
     /// `tokio`, a store has failed after its share.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.0.timeout = Some(timeout);
+        self.timeout = Some(timeout);
         self
     }
 
@@ -106,6 +108,11 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     {
         let waits = || Error::new(ErrorKind::Inconsistent, "a synchronous store waits");
         decide(self).now_or_never().ok_or_else(waits)?.or_error()
+    }
+
+    /// Returns how long this many of the calls may take.
+    fn share(&self, calls: usize) -> Option<Duration> {
+        Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
     }
 }
 
@@ -126,17 +133,17 @@ impl<'a, S: WindowStore> IntoFuture for AllOf<'a, S> {
 
 /// Returns the same calls without their borrows, so that they can move into a task.
 pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S> {
-    AllOf(all.0.into_owned())
+    AllOf {
+        parts: all.parts.into_iter().map(Part::into_owned).collect(),
+        ..all
+    }
 }
 
 /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting an [`AllOf`] returns the first.
-pub async fn decide<S: WindowStore>(AllOf(mut calls): AllOf<'_, S>) -> JointDecision<'_, S> {
+pub async fn decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> JointDecision<'_, S> {
     let mut turns = Turns::of(&mut calls);
     while !turns.group().is_empty() {
-        let made = match turns.try_once(&calls) {
-            Some(made) => vec![made],
-            None => turns.ask(&calls).await,
-        };
+        let made = turns.ask(&calls).await;
         turns.note(&mut calls, made);
     }
     let mut decision = JointDecision(calls);
@@ -150,17 +157,17 @@ pub async fn decide<S: WindowStore>(AllOf(mut calls): AllOf<'_, S>) -> JointDeci
 /// charges.
 #[allow(clippy::result_large_err, reason = "the caller continues with either")]
 pub fn try_decide<S: WindowStore>(
-    AllOf(mut calls): AllOf<'_, S>,
+    mut calls: AllOf<'_, S>,
 ) -> Result<JointDecision<'_, S>, AllOf<'_, S>> {
     let mut turns = Turns::of(&mut calls);
     while !turns.group().is_empty() {
         match turns.try_once(&calls) {
             Some(made) => turns.note(&mut calls, [made]),
-            None => return Err(AllOf(calls)),
+            None => return Err(calls),
         }
     }
     if turns.is_denied && calls.parts.iter().any(Part::is_undone) {
-        return Err(AllOf(calls));
+        return Err(calls);
     }
     Ok(JointDecision(calls))
 }
@@ -172,7 +179,7 @@ pub fn again<S: WindowStore>(decision: JointDecision<'_, S>) -> AllOf<'_, S> {
         part.outcome
             .take_if(|outcome| !matches!(outcome, PartOutcome::Charged(_)));
     }
-    AllOf(calls)
+    calls
 }
 
 /// The calls that have not been made.
@@ -189,7 +196,7 @@ struct Turns {
 
 impl Turns {
     /// Notes the errors of invalid calls, and orders the others.
-    fn of<S: WindowStore>(Calls { parts, .. }: &mut Calls<'_, S>) -> Self {
+    fn of<S: WindowStore>(AllOf { parts, .. }: &mut AllOf<'_, S>) -> Self {
         let mut order = SmallVec::<[usize; 4]>::new();
         for (place, part) in parts.iter_mut().enumerate() {
             if part.outcome.is_none() {
@@ -228,7 +235,7 @@ impl Turns {
     /// Returns a call of the group. Its charge needs a receipt if it may be settled, or refunded because of a later call.
     fn call<'c, S: WindowStore>(
         &self,
-        calls: &'c Calls<'_, S>,
+        calls: &'c AllOf<'_, S>,
         place: usize,
     ) -> Call<'c, S, &'c [u8]> {
         // Advisory calls come last, and never deny.
@@ -238,14 +245,14 @@ impl Turns {
     }
 
     /// Makes a single call if its store decides without waiting.
-    fn try_once<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Option<Result<Decision, Error>> {
+    fn try_once<S: WindowStore>(&self, calls: &AllOf<'_, S>) -> Option<Result<Decision, Error>> {
         let [place] = *self.group() else { return None };
         let call = self.call(calls, place);
         calls.parts[place].store().try_decide(call.op())
     }
 
     /// Makes the calls of the group, as one if there are several. Returns nothing if they have to be made one by one.
-    async fn ask<S: WindowStore>(&self, calls: &Calls<'_, S>) -> Vec<Result<Decision, Error>> {
+    async fn ask<S: WindowStore>(&self, calls: &AllOf<'_, S>) -> Vec<Result<Decision, Error>> {
         let group = self.group();
         let share = calls.share(group.len());
         let call = |place: &usize| {
@@ -255,7 +262,7 @@ impl Turns {
         };
         let all: SmallVec<[_; 2]> = group.iter().map(call).collect();
         if let [call] = &all[..] {
-            return vec![within(share, call.apply()).await];
+            return vec![within(share, call.decide()).await];
         }
         let mut ops = Vec::with_capacity(all.len());
         for (place, call) in group.iter().zip(&all) {
@@ -288,9 +295,9 @@ impl Turns {
     }
 
     /// Notes what the store returned for the group, or nothing if it cannot make the group as one.
-    fn note<S>(
+    fn note<S: WindowStore>(
         &mut self,
-        calls: &mut Calls<'_, S>,
+        calls: &mut AllOf<'_, S>,
         made: impl IntoIterator<Item = Result<Decision, Error>>,
     ) {
         let before = self.next;

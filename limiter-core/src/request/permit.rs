@@ -103,8 +103,6 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// An admitted acquire, which can be settled or refunded later.
 ///
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
-/// [`on_drop`](Self::on_drop) changes that. Work that breaks off should be charged for what it has done so far, as in the example
-/// there: with a refund instead, a client could break off each stream on purpose, and streams would be free.
 ///
 /// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
 /// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
@@ -128,6 +126,25 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// }
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
+///
+/// # Work that breaks off
+/// Work that may break off should be charged for what it has done so far. With a refund instead, a client could break off each stream
+/// on purpose, and streams would be free. A guard, as of the crate `scopeguard`, settles when it is dropped. `drop` cannot await, so the
+/// permit moves into a task:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// # use limiter_core::Permit;
+/// # fn example(permit: Permit<'_>, streamed: Arc<AtomicU64>) {
+/// let charge = scopeguard::guard(permit.into_owned(), move |permit| {
+///     let cost = streamed.load(Relaxed);
+///     tokio::spawn(async move { permit.settle_or_record(cost).await });
+/// });
+/// # let _ = charge; }
+/// ```
+///
+/// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
 ///
 /// # Acquire and refund, or peek and record?
 /// There are two ways to count only some calls, such as failed logins. They differ when calls overlap. Assume a limit of
@@ -291,32 +308,6 @@ impl<'a, S> Permit<'a, S> {
             ..self
         }
     }
-
-    /// Returns a guard that calls `settle` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
-    ///
-    /// On a synchronous store, `|permit| drop(permit.refund().now())` refunds an acquire whose work returned early or panicked.
-    /// For other stores, `drop` cannot await, so the permit moves into a task. This charges a streamed response for the units
-    /// that it sent, even if the client disconnects:
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    /// # use limiter_core::{Permit, PermitGuard};
-    /// fn guard(permit: Permit<'_>, streamed: Arc<AtomicU64>) -> PermitGuard<'static> {
-    ///     permit.into_owned().on_drop(move |permit| {
-    ///         let cost = streamed.load(Relaxed);
-    ///         tokio::spawn(async move { permit.settle_or_record(cost).await });
-    ///     })
-    /// }
-    /// ```
-    ///
-    /// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
-    pub fn on_drop(self, settle: impl FnOnce(Self) + Send + 'a) -> PermitGuard<'a, S> {
-        PermitGuard {
-            permit: self,
-            settle: Some(Box::new(settle)),
-        }
-    }
 }
 
 impl<S> Clone for Permit<'_, S> {
@@ -336,40 +327,5 @@ impl<S> fmt::Debug for Permit<'_, S> {
             .field("key", &self.target.key)
             .field("receipt", &self.receipt());
         out.finish_non_exhaustive()
-    }
-}
-
-/// A guard that settles its permit when it is dropped, unless it is confirmed. See [`Permit::on_drop`].
-#[must_use = "dropping it settles the acquire immediately"]
-pub struct PermitGuard<'a, S = SharedStore> {
-    permit: Permit<'a, S>,
-    settle: Option<OnDrop<'a, S>>,
-}
-
-type OnDrop<'a, S> = Box<dyn FnOnce(Permit<'a, S>) + Send + 'a>;
-
-impl<'a, S> PermitGuard<'a, S> {
-    /// Returns the permit.
-    pub const fn permit(&self) -> &Permit<'a, S> {
-        &self.permit
-    }
-
-    /// Keeps the charge as it is.
-    pub fn confirm(mut self) {
-        self.settle = None;
-    }
-}
-
-impl<S> Drop for PermitGuard<'_, S> {
-    fn drop(&mut self) {
-        if let Some(settle) = self.settle.take() {
-            settle(self.permit.clone());
-        }
-    }
-}
-
-impl<S> fmt::Debug for PermitGuard<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PermitGuard").field(&self.permit).finish()
     }
 }

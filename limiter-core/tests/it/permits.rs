@@ -167,26 +167,6 @@ fn a_permit_moves_into_a_thread() {
 }
 
 #[test]
-fn a_guard_refunds_unless_it_is_confirmed() {
-    let limiter = chat();
-    let acquire = || permit(&limiter, 1).on_drop(|permit| drop(permit.refund().now()));
-    let first = acquire();
-    assert_eq!(used(&limiter), 1);
-    drop(first);
-    assert_eq!(used(&limiter), 0);
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _permit = acquire();
-        panic!("the work failed");
-    }));
-    assert!(panicked.is_err());
-    assert_eq!(used(&limiter), 0);
-    let kept = acquire();
-    assert!(kept.permit().settle(3).now().unwrap().applied());
-    kept.confirm();
-    assert_eq!(used(&limiter), 3);
-}
-
-#[test]
 fn settle_or_record_charges_work_that_took_longer_than_the_window() {
     let (clock, limiter) = timed(policy!("10/1m"));
     let late = permit(&limiter, 2);

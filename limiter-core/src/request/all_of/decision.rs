@@ -1,13 +1,11 @@
-//! The decision over several limiters, and its denial as an error.
+//! The decision over several limiters.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::part::{Calls, Part, PartOutcome, within};
-use crate::decision::Decision;
+use super::part::{Part, PartOutcome, within};
+use super::{AllOf, into_owned};
 use crate::error::Error;
 use crate::limiter::SharedStore;
-use crate::name::Name;
 use crate::request::permit::Permit;
 use crate::store::WindowStore;
 use crate::verdict::Denied;
@@ -15,11 +13,7 @@ use crate::verdict::Denied;
 /// The decision of an [`AllOf`](super::AllOf).
 #[must_use = "a decision may be a denial"]
 #[derive(Debug)]
-pub struct JointDecision<'a, S: WindowStore = SharedStore>(pub(super) Calls<'a, S>);
-
-/// The denial of an [`AllOf`](super::AllOf) as an error: the limiters that denied, with their decisions, in the order of the calls.
-#[derive(Clone, Debug)]
-pub struct JointDenied(Vec<(Name, Denied)>);
+pub struct JointDecision<'a, S: WindowStore = SharedStore>(pub(super) AllOf<'a, S>);
 
 impl<'a, S: WindowStore> JointDecision<'a, S> {
     /// Returns the calls and their outcomes, in the order in which they were added.
@@ -50,29 +44,28 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         first.map_or(Ok(self), Err)
     }
 
-    /// Returns the charges in the order of the calls, to settle or refund them, or the error [`JointDenied`] if a call denies, for `?`.
-    pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, JointDenied> {
-        let is_denied = self.is_denied();
-        let parts = self.0.parts.into_iter();
+    /// Returns the charges in the order of the calls, to settle or refund them, or the denial with the longest wait, for `?`.
+    ///
+    /// An error that middleware has left in a part is not a denial: [take](crate::request::joint::take_errors) it first.
+    pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, Denied> {
         let mut permits = Vec::new();
         let mut denials = Vec::new();
-        for part in parts.filter(|part| !is_denied || part.denies()) {
+        for part in self.0.parts {
             let name = part.limiter().name();
+            let denies = part.denies();
             match part.outcome {
                 Some(PartOutcome::Charged(charge)) => {
                     permits.extend(Permit::of_entry(part.target, charge, part.id));
                 }
-                Some(PartOutcome::Denied(denial)) if is_denied => {
-                    denials.push((name, Denied::new(denial)));
+                Some(PartOutcome::Denied(denial)) if denies => {
+                    denials.push(Denied::by(name, denial));
                 }
                 _ => {}
             }
         }
-        if is_denied {
-            Err(JointDenied(denials))
-        } else {
-            Ok(permits)
-        }
+        // The first of equals, like the binding limit.
+        let longest = denials.into_iter().rev().max_by_key(Denied::retry_after);
+        longest.map_or(Ok(permits), Err)
     }
 }
 
@@ -80,7 +73,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
 pub fn decision_into_owned<S: WindowStore + Clone>(
     decision: JointDecision<'_, S>,
 ) -> JointDecision<'static, S> {
-    JointDecision(decision.0.into_owned())
+    JointDecision(into_owned(decision.0))
 }
 
 /// Takes the errors of the calls that deny, in their order.
@@ -111,27 +104,3 @@ pub fn parts_mut<'d, 'a, S: WindowStore>(
 ) -> &'d mut [Part<'a, S>] {
     &mut decision.0.parts
 }
-
-impl JointDenied {
-    /// Returns how long to wait until the same calls fit, if nothing else is charged.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.0.iter().map(|(_, denied)| denied.retry_after()).max()
-    }
-
-    /// Returns the limiters that denied, with their decisions.
-    pub fn denials(&self) -> impl Iterator<Item = (Name, &Decision)> {
-        self.0
-            .iter()
-            .map(|(name, denied)| (*name, denied.decision()))
-    }
-}
-
-impl fmt::Display for JointDenied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let longest = self.0.iter().max_by_key(|(_, denied)| denied.retry_after());
-        longest.map_or(Ok(()), |(name, denied)| write!(f, "{name}: {denied}"))
-    }
-}
-
-impl std::error::Error for JointDenied {}

@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::Limiter;
@@ -18,14 +16,6 @@ use crate::status::Status;
 use crate::store::WindowStore;
 use crate::store::log_key::LogKey;
 use crate::store::op::{EntryId, Mode};
-
-/// Calls with the options of all, before and after they are made.
-#[derive(Debug)]
-pub(super) struct Calls<'a, S> {
-    pub(super) parts: SmallVec<[Part<'a, S>; 2]>,
-    pub(super) is_refundable: bool,
-    pub(super) timeout: Option<Duration>,
-}
 
 /// One call of an [`AllOf`](super::AllOf): a request with options, and its outcome.
 ///
@@ -231,7 +221,7 @@ impl<'a, S> Part<'a, S> {
         !self.keeps_charge && self.charge().is_some_and(has_receipt)
     }
 
-    fn into_owned(self) -> Part<'static, S>
+    pub(super) fn into_owned(self) -> Part<'static, S>
     where
         S: Clone,
     {
@@ -289,23 +279,6 @@ impl<S: WindowStore> Part<'_, S> {
         let status = limiter.status(key).await?;
         self.outcome = Some(PartOutcome::Uncharged(status));
         Ok(removed)
-    }
-}
-
-impl<S> Calls<'_, S> {
-    /// Returns how long this many of the calls may take.
-    pub(super) fn share(&self, calls: usize) -> Option<Duration> {
-        Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
-    }
-
-    pub(super) fn into_owned(self) -> Calls<'static, S>
-    where
-        S: Clone,
-    {
-        Calls {
-            parts: self.parts.into_iter().map(Part::into_owned).collect(),
-            ..self
-        }
     }
 }
 
