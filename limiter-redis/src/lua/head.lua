@@ -1,4 +1,4 @@
--- The beginning of every script: the time. README.md has the formats, constants.lua the numbers.
+-- The beginning of every script: the time. README.md has the formats, ../format.rs the numbers.
 --
 -- KEYS are the logs. ARGV is a request for each of them, then the given time, or '' or nothing for the server's clock, then
 -- what a repetition knows of the earlier attempts, otherwise '' or nothing.
