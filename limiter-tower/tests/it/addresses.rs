@@ -1,9 +1,17 @@
 //! Spoofed and malformed addresses, and a property: no header chooses a key outside the rule.
 
+use std::net::SocketAddr;
+
+use axum::body::Body;
+use axum::extract::connect_info::MockConnectInfo;
 use http::{HeaderName, HeaderValue, Request};
-use limiter_tower::RequestHead;
+use limiter_core::policy;
 use limiter_tower::key::{ClientAddress, Header, KeyExtractor, Peer, Trust};
+use limiter_tower::{LimitLayer, RequestHead};
 use proptest::prelude::*;
+use tower::ServiceExt;
+
+use crate::common::{CLOSED, get, hello, rule};
 
 const FIELDS: [&str; 2] = ["x-forwarded-for", "forwarded"];
 const PEER: &str = "10.0.0.1:80";
@@ -234,6 +242,27 @@ fn a_field_on_two_lines_or_of_many_bytes_is_no_key() {
     assert_eq!(of(&[&most]), Some(most));
     assert_eq!(of(&[&"x".repeat(257)]), None);
     assert_eq!(of(&["a", "b"]), None);
+}
+
+#[tokio::test]
+async fn a_mocked_connection_has_an_address() {
+    let mocked = |address: &str| MockConnectInfo(address.parse::<SocketAddr>().unwrap());
+    let (rule, _clock) = rule("search", policy!("1/1m"));
+    let limited = hello(LimitLayer::new([rule], CLOSED));
+    for (address, expected) in [
+        ("203.0.113.7:80", 200),
+        ("203.0.113.7:81", 429),
+        ("[2001:db8::1]:80", 200),
+        ("[2001:db8::2]:80", 429),
+    ] {
+        let router = limited.clone().layer(mocked(address));
+        let response = router.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), expected, "{address}");
+    }
+    // A real connection comes first: `get` is from 127.0.0.1, which has not called yet.
+    let router = limited.layer(mocked("203.0.113.7:80"));
+    assert_eq!(get(&router).await.status, 200);
+    assert_eq!(get(&router).await.status, 429);
 }
 
 fn trust() -> impl Strategy<Value = Trust> {

@@ -5,7 +5,6 @@ mod addresses;
 mod common;
 mod hanging;
 mod header_fields;
-mod neighbours;
 mod rules;
 mod settling;
 mod store_failure;
