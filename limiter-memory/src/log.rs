@@ -118,7 +118,7 @@ impl LogForm {
         match self {
             Self::Ring(ring) => ring.header.lifetime(),
             Self::Other(Other::Inline(inline)) => inline.lifetime(),
-            Self::Other(Other::Sparse(sparse)) => sparse.lifetime(),
+            Self::Other(Other::Sparse(sparse)) => sparse.lifetime,
         }
     }
 
@@ -127,7 +127,7 @@ impl LogForm {
         match self {
             Self::Ring(ring) => ring.header.len(),
             Self::Other(Other::Inline(inline)) => inline.len(),
-            Self::Other(Other::Sparse(sparse)) => sparse.len(),
+            Self::Other(Other::Sparse(sparse)) => sparse.log.len(),
         }
     }
 

@@ -237,7 +237,10 @@ impl Placement {
             .direct
             .all()
             .iter()
-            .filter_map(|slot| slot.lock().copy());
+            .filter_map(|slot| match &*slot.lock() {
+                DirectSlot::Taken(keyed) => Some(keyed.clone()),
+                _ => None,
+            });
         let in_shards = self.shards.all().iter().flat_map(move |shard| {
             let mut next = Some(0);
             let parts = iter::from_fn(move || {
@@ -276,13 +279,6 @@ impl DirectSlot {
     pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut LogForm> {
         match self {
             Self::Taken(keyed) if keyed.key.is(name, key) => Some(&mut keyed.log),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn copy(&self) -> Option<KeyedLog> {
-        match self {
-            Self::Taken(keyed) => Some(keyed.clone()),
             _ => None,
         }
     }

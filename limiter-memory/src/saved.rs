@@ -25,7 +25,8 @@ pub(crate) fn import(saved: &store::Log) -> LogForm {
     let newest = saved.newest().unwrap_or_default();
     let lifetime = Lifetime::until(saved.expires_at().unwrap_or_default(), newest);
     compact(saved, lifetime).unwrap_or_else(|| {
-        let sparse = Sparse::new(saved.clone(), lifetime);
+        let log = saved.clone();
+        let sparse = Sparse { log, lifetime };
         LogForm::Other(Other::Sparse(Box::new(sparse)))
     })
 }

@@ -11,7 +11,7 @@ use super::view::{Encoding, View};
 #[derive(Clone)]
 pub(crate) struct Sparse {
     pub(crate) log: store::Log,
-    lifetime: Lifetime,
+    pub(crate) lifetime: Lifetime,
 }
 
 impl Sparse {
@@ -21,18 +21,6 @@ impl Sparse {
             log: store::Log::numbered(u64::from(log.number(0)), entries),
             lifetime,
         }
-    }
-
-    pub(crate) fn new(log: store::Log, lifetime: Lifetime) -> Self {
-        Self { log, lifetime }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.log.len()
-    }
-
-    pub(crate) fn lifetime(&self) -> Lifetime {
-        self.lifetime
     }
 
     pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
