@@ -1,7 +1,6 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
 mod merge;
-pub(crate) mod merging;
 mod saved;
 pub(crate) mod search;
 

@@ -221,6 +221,12 @@ impl Policy {
         self.len & RESOLUTION > 0
     }
 
+    /// Returns the resolution, which the limits that have one share.
+    pub(crate) fn resolution_micros(&self) -> Option<u64> {
+        let all = self.limits().iter().map(Limit::resolution_micros);
+        all.max().filter(|resolution| *resolution > 0)
+    }
+
     /// Returns the shortest [lease](Limit::lease) of all limits. `None` if a limit has none.
     #[must_use]
     pub const fn lease(&self) -> Option<Duration> {

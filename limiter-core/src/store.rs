@@ -42,13 +42,12 @@ pub use self::facts::{Changed, Entry, Facts, LogFacts, Outcome, SettlementFacts,
 pub use self::joint::JointOp;
 pub use self::live::{LiveKey, LogInfo, StoredKey};
 pub use self::log_key::LogKey;
-pub use self::op::{At, EntryId, Hints, Mode, Op, Retention};
+pub use self::op::{At, EntryId, Hints, Merging, Mode, Op, Retention};
 pub use self::settlement::{Change, Settlement};
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
 pub use crate::log::Log;
-pub use crate::log::merging::Merging;
 use crate::policy::time::Timestamp;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.

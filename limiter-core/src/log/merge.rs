@@ -4,31 +4,32 @@ use std::ops::Range;
 
 use super::{Log, MERGED, StoredEntry};
 use crate::log::search::gallop;
+use crate::policy::Policy;
 use crate::policy::bounds::MAX_COST;
+use crate::policy::limit::Limit;
 use crate::policy::time::{Timestamp, Window};
-use crate::store::op::Op;
+use crate::store::op::{Merging, Op};
 
 impl Log {
     /// Merges entries after an append at `now`. Before it, the newest entry was at `before`.
     ///
     /// Only the new entry, or entries that have just left the last exact window, can merge, so the time is amortised.
     pub(super) fn merge(&mut self, op: &Op<'_>, before: Timestamp, now: Timestamp) {
-        if !op.merges() {
+        let Some(Merging { resolution, exact }) = op.merging() else {
             return;
-        }
-        let due = match op.receipt_window() {
+        };
+        let due = match exact {
             None => self.len() - 1..self.len(),
             Some(exact) => self.crossed(exact, before, now),
         };
         // The oldest entry has none before it.
         let due = due.start.max(1)..due.end;
-        let Some(merging) = op.merging().filter(|_| !due.is_empty()) else {
-            return;
-        };
         let mut past = due.start;
         for i in due.clone() {
             let entry = self.entries[i];
-            if merging.joins(self.entries[past - 1].at, entry.at, now) {
+            let older = self.entries[past - 1].at;
+            let is_one_cell = entry.at.as_micros() % resolution >= entry.at.micros_since(older);
+            if is_one_cell && counts_both_or_neither(op, [older, entry.at], now) {
                 self.entries[past - 1] = StoredEntry {
                     flagged: entry.flagged | MERGED,
                     ..entry
@@ -44,7 +45,9 @@ impl Log {
                 past += 1;
             }
         }
-        self.entries.drain(past..due.end);
+        if past < due.end {
+            self.entries.drain(past..due.end);
+        }
         self.shrink();
     }
 
@@ -55,4 +58,14 @@ impl Log {
         let younger = newer(0, window.edge(now));
         self.len() - newer(younger, window.edge(before))..self.len() - younger
     }
+}
+
+/// Returns `true` if each limit of the operation's policies counts both entries or neither.
+fn counts_both_or_neither(op: &Op<'_>, at: [Timestamp; 2], now: Timestamp) -> bool {
+    let is_equal = |limit: &Limit| {
+        let [older, newer] = at.map(|at| limit.window().counts(at, now));
+        older == newer
+    };
+    let all_equal = |policy: &Policy| policy.limits().iter().all(is_equal);
+    all_equal(op.policy) && op.limiter_policy.is_none_or(all_equal)
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::log::merging::Merging;
 use crate::name::Name;
 use crate::policy::bounds::MAX_COST;
 use crate::policy::time::{Timestamp, Window};
@@ -343,10 +342,16 @@ impl<'a> Op<'a> {
     /// Returns the rule by which an append merges entries. `None` unless it [may](Self::merges).
     #[must_use]
     pub fn merging(&self) -> Option<Merging> {
-        let both = [Some(self.policy), self.limiter_policy]
-            .into_iter()
-            .flatten();
-        Merging::of(both.flat_map(Policy::limits).copied())
+        if !self.merges() {
+            return None;
+        }
+        let own = self.policy.resolution_micros();
+        let default = self.limiter_policy.and_then(Policy::resolution_micros);
+        let finer = own.zip(default).map(|(own, default)| own.min(default));
+        Some(Merging {
+            resolution: finer.or(own).or(default)?,
+            exact: self.receipt_window(),
+        })
     }
 
     /// Returns how long an entry's receipt and idempotency key are valid: the longest window of the exact limits of `policy` and
@@ -382,4 +387,13 @@ impl Retention {
             max: policy.largest_max(),
         }
     }
+}
+
+/// The rule by which an append merges entries. See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merging {
+    /// The smallest resolution, in microseconds.
+    pub resolution: u64,
+    /// The longest window of the exact limits. `None` if no limit is exact.
+    pub exact: Option<Window>,
 }
