@@ -100,6 +100,15 @@ impl Error {
         self
     }
 
+    /// Records which log the failed operation used, unless the error contains one.
+    #[must_use]
+    pub fn about(self, log: LogKey<'_>) -> Self {
+        match self.0.log {
+            Some(_) => self,
+            None => self.with_log(log),
+        }
+    }
+
     /// Returns an error with the same kind and text about no log.
     pub(crate) fn without_log(&self) -> Self {
         Self::new(self.0.kind, &*self.0.message)

@@ -3,13 +3,13 @@
 mod all_of;
 mod call;
 #[cfg(feature = "tokio")]
-mod hold;
+pub(crate) mod hold;
 mod permit;
 mod reset;
 mod settle;
 mod verbs;
 mod view;
-mod wait;
+pub(crate) mod wait;
 
 pub use all_of::{AllOf, JointDecision, Part, PartOutcome};
 pub use permit::{AcquirePermit, Permit, PermitDecision};

@@ -61,14 +61,3 @@ pub(crate) fn run<T: Send + 'static>(
     }
     Box::pin(async { Some(future.await) })
 }
-
-/// Awaits a future, on tokio's runtime for at most this long.
-pub(crate) async fn within(timeout: std::time::Duration, future: impl Future<Output = ()>) {
-    #[cfg(feature = "tokio")]
-    if tokio::runtime::Handle::try_current().is_ok() {
-        let _ = tokio::time::timeout(timeout, future).await;
-        return;
-    }
-    let _ = timeout;
-    future.await;
-}

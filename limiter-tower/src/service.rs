@@ -9,11 +9,12 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use limiter_core::BoxFuture;
+use limiter_core::internal::within;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::builder::LayerBuilder;
-use crate::charges::{run, within};
+use crate::charges::run;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Values;
 use crate::respond::{Problem, Respond};
@@ -257,7 +258,12 @@ impl<R: Send + Sync + 'static> Unsettled<R> {
         let mut rulings = self.rulings.take()?;
         let costs = config.rules.actual_costs(&rulings, head.as_ref())?;
         let settling = run(async move {
-            within(config.rules.timeout, Rules::settle(&mut rulings, costs)).await;
+            let settle = async {
+                Rules::settle(&mut rulings, costs).await;
+                Ok(())
+            };
+            // A store that is late keeps the charge.
+            _ = within(Some(config.rules.timeout), settle).await;
             config.values(&rulings)
         });
         Some(Box::pin(async { settling.await.unwrap_or_default() }))

@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
+use limiter_core::internal::within;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 pub use self::blocks::can_lease;
@@ -201,7 +200,7 @@ impl<S: WindowStore> Inner<S> {
         let timeout = patience.map_or(self.timeout, |patience| {
             in_millis(patience.min(self.timeout))
         });
-        let result = within(timeout, call).await;
+        let result = within(Some(timeout), call).await;
         let is_response = match &result {
             Ok(result) => is_response(result),
             // Other errors are the library's, or a refusal: no decision, and no outage.
@@ -321,7 +320,11 @@ fn left_to_wait(mut op: Op<'_>, sent: Instant) -> Op<'_> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        only(self.apply_all(&[op.into()]).await.map_err(about(op.log))?)
+        only(
+            self.apply_all(&[op.into()])
+                .await
+                .map_err(|error| error.about(op.log))?,
+        )
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
@@ -334,7 +337,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _watch = self.0.denials.watch(log);
         let settled = self.0.store.settle(settlement);
         let settled = self.0.call(log, None, settled, |_| true).await;
-        self.or_stand_in(settled.map_err(about(log)), |stand_in| {
+        self.or_stand_in(settled.map_err(|error| error.about(log)), |stand_in| {
             stand_in.settle(&settlement)
         })
     }
@@ -350,7 +353,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _forget = self.0.blocks.forget(log);
         let reset = self.0.store.reset(log);
         let reset = self.0.call(log, None, reset, |_| true).await;
-        reset.map_err(about(log))
+        reset.map_err(|error| error.about(log))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
@@ -384,40 +387,11 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 }
 
-/// Waits for a call, but no longer than `timeout`.
-async fn within<T>(
-    timeout: Duration,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
-    if Handle::try_current().is_err() {
-        let text = "an asynchronous store's timeout needs a tokio runtime";
-        let error = || Err(Error::new(ErrorKind::Configuration, text));
-        return call.now_or_never().unwrap_or_else(error);
-    }
-    let text = "the store did not respond in time";
-    let late = |_| Err(Error::new(ErrorKind::Timeout, text));
-    tokio::time::timeout(timeout, call)
-        .await
-        .unwrap_or_else(late)
-}
-
 /// Returns the facts of a single operation.
 fn only(results: Option<JointFacts>) -> Result<Facts, Error> {
     let none = || Error::new(ErrorKind::Inconsistent, "the store returned no facts");
     let first = results.and_then(|mut results| results.pop());
     first.ok_or_else(none)?
-}
-
-/// Adds the log to an error that names none.
-fn about(log: LogKey<'_>) -> impl Fn(Error) -> Error {
-    move |error| {
-        if error.limiter_name().is_none() {
-            error.with_log(log)
-        } else {
-            error
-        }
-    }
 }
 
 impl<S> Clone for Guarded<S> {

@@ -10,12 +10,12 @@ use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 pub use self::decision::{JointDecision, decision_into_owned, parts_mut, refund, take_errors};
-use self::part::within;
 pub use self::part::{Part, PartOutcome};
 use crate::decision::{Decision, decide as decide_one};
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::request::call::Call;
+use crate::request::wait::within;
 use crate::store::clock::BoxFuture;
 use crate::store::facts::Facts;
 use crate::store::joint::JointOp;

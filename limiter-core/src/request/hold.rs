@@ -15,9 +15,11 @@ use crate::store::op::At;
 
 /// A moment by both clocks of a process: the monotonic one stops while the machine sleeps, the system's may step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    monotonic: Instant,
-    system: SystemTime,
+pub struct Moment {
+    /// By tokio's clock.
+    pub monotonic: Instant,
+    /// By the system's clock.
+    pub system: SystemTime,
 }
 
 impl Moment {
@@ -27,10 +29,12 @@ impl Moment {
         Self { monotonic, system }
     }
 
-    /// Returns `true` if `age` has passed by one of the clocks, or if the system's has stepped back.
-    fn is_past(self, age: Duration) -> bool {
-        let system = self.system.elapsed();
-        self.monotonic.elapsed() >= age || system.map_or(true, |passed| passed >= age)
+    /// Returns `true` if `length` has passed by one of the clocks. If the system's has stepped back, nobody knows how far.
+    #[must_use]
+    pub fn has_passed(self, length: Duration, now: Self) -> bool {
+        let system = now.system.duration_since(self.system);
+        now.monotonic.duration_since(self.monotonic) >= length
+            || system.map_or(true, |passed| passed >= length)
     }
 }
 
@@ -115,7 +119,9 @@ fn watch<W: Future>(
     mut work: Pin<&mut W>,
 ) -> impl Future<Output = Option<W::Output>> + Unpin {
     poll_fn(move |context| match sent {
-        Some(sent) if !sent.is_past(held_for) => work.as_mut().poll(context).map(Some),
+        Some(sent) if !sent.has_passed(held_for, Moment::now()) => {
+            work.as_mut().poll(context).map(Some)
+        }
         _ => Poll::Ready(None),
     })
 }

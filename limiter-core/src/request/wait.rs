@@ -1,4 +1,4 @@
-//! The loop that waits until an acquire fits.
+//! Waiting: for a store, and until an acquire fits.
 
 use std::time::Duration;
 #[cfg(not(feature = "tokio"))]
@@ -76,4 +76,27 @@ fn can_sleep() -> Result<(), Error> {
     let text = "waiting needs a timer, found none: enable the feature `tokio` and run in a tokio runtime, or give the store a \
                 clock that sleeps, by `WithClock`";
     Err(Error::new(ErrorKind::Configuration, text))
+}
+
+/// Awaits a store for at most this long, on tokio's timers. Outside a runtime, it may not wait.
+pub async fn within<T>(
+    timeout: Option<Duration>,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    #[cfg(feature = "tokio")]
+    if let Some(timeout) = timeout {
+        use futures_util::FutureExt;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "an asynchronous store's timeout needs a tokio runtime";
+            let error = Error::new(ErrorKind::Configuration, text);
+            return call.now_or_never().unwrap_or(Err(error));
+        }
+        let text = "the store did not respond in time";
+        let late = |_| Err(Error::new(ErrorKind::Timeout, text));
+        return tokio::time::timeout(timeout, call)
+            .await
+            .unwrap_or_else(late);
+    }
+    let _ = timeout;
+    call.await
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 use foldhash::fast::SeedableRandomState;
+use limiter_core::internal::Moment;
 use limiter_core::store::{
     At, Entry, EntryId, Facts, JointFacts, JointOp, LogFacts, LogKey, Mode, Op, Outcome, Usage,
 };
@@ -72,13 +73,6 @@ struct Block {
     left: u64,
     sent: Moment,
     received: Instant,
-}
-
-/// A time by both clocks.
-#[derive(Clone, Copy)]
-struct Moment {
-    monotonic: Instant,
-    system: SystemTime,
 }
 
 /// A request for a block. Its end without a grant, or its drop, lets the next acquire ask.
@@ -179,15 +173,6 @@ fn without(log: &LogFacts, units: u64) -> LogFacts {
     LogFacts {
         usage: log.usage.map(unused),
         ..log.clone()
-    }
-}
-
-impl Moment {
-    fn has_passed(&self, length: Duration, now: Self) -> bool {
-        // The system clock may have stepped back. Nobody knows how far.
-        let system = now.system.duration_since(self.system);
-        now.monotonic.duration_since(self.monotonic) >= length
-            || system.map_or(true, |passed| passed >= length)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::part::{Part, PartOutcome, within};
+use super::part::{Part, PartOutcome};
 use super::{AllOf, into_owned};
 use crate::error::Error;
 use crate::limiter::SharedStore;
 use crate::request::permit::Permit;
+use crate::request::wait::within;
 use crate::store::WindowStore;
 use crate::verdict::Denied;
 

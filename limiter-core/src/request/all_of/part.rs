@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
@@ -206,11 +205,7 @@ impl<'a, S> Part<'a, S> {
             Ok(decision) if decision.is_denied() && denies => PartOutcome::Denied(decision),
             Ok(decision) if decision.appended() => PartOutcome::Charged(decision),
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
-            // Not every error contains the limiter's name.
-            Err(error) if error.limiter_name().is_none() => {
-                PartOutcome::Failed(error.with_log(self.log()))
-            }
-            Err(error) => PartOutcome::Failed(error),
+            Err(error) => PartOutcome::Failed(error.about(self.log())),
         });
     }
 
@@ -280,27 +275,6 @@ impl<S: WindowStore> Part<'_, S> {
         self.outcome = Some(PartOutcome::Uncharged(status));
         Ok(removed)
     }
-}
-
-/// Awaits a store for its share of the time, on tokio's timers. Outside a runtime, it may not wait.
-pub(super) async fn within<T>(
-    share: Option<Duration>,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    #[cfg(feature = "tokio")]
-    if let Some(share) = share {
-        use futures_util::FutureExt;
-        if tokio::runtime::Handle::try_current().is_err() {
-            let text = "an asynchronous store's timeout needs a tokio runtime";
-            let error = Error::new(ErrorKind::Configuration, text);
-            return call.now_or_never().unwrap_or(Err(error));
-        }
-        let text = "the store did not respond in time";
-        let late = |_| Err(Error::new(ErrorKind::Timeout, text));
-        return tokio::time::timeout(share, call).await.unwrap_or_else(late);
-    }
-    let _ = share;
-    call.await
 }
 
 impl<S> fmt::Debug for Part<'_, S> {
