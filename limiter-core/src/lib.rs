@@ -13,6 +13,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod decision;
+mod denied;
 mod error;
 #[doc(hidden)]
 pub mod internal;
@@ -27,9 +28,9 @@ mod serde;
 mod settled;
 mod status;
 pub mod store;
-mod verdict;
 
 pub use decision::Decision;
+pub use denied::Denied;
 pub use error::{Error, ErrorKind};
 pub use key::{IpBlock, Key, KeyBuf};
 pub use limiter::{Limiter, SharedStore};
@@ -47,4 +48,3 @@ pub use store::per_limit::PerLimit;
 pub use store::settlement::Receipt;
 pub use store::with_clock::WithClock;
 pub use store::{SyncStore, WindowStore};
-pub use verdict::Denied;

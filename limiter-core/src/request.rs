@@ -7,8 +7,8 @@ pub(crate) mod hold;
 mod permit;
 mod reset;
 mod settle;
+mod target;
 mod verbs;
-mod view;
 pub(crate) mod wait;
 
 pub use all_of::{AllOf, JointDecision, Part, PartOutcome};

@@ -160,39 +160,22 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     }
 }
 
-/// Defines the asynchronous methods of a store that forwards to another one, without another box.
-macro_rules! forward {
-    ($($method:ident($self:ident, $argument:ident: $type:ident) -> $answer:ty { $forward:expr })*) => {$(
-        fn $method<'s, 'o, 'async_trait>(
-            &'s $self,
-            $argument: $type<'o>,
-        ) -> $crate::BoxFuture<'async_trait, Result<$answer, $crate::Error>>
-        where
-            's: 'async_trait,
-            'o: 'async_trait,
-        {
-            $forward
-        }
-    )*};
-}
-
+#[async_trait]
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
-    forward! {
-        apply(self, op: Op) -> Facts { (**self).apply(op) }
-        settle(self, settlement: Settlement) -> SettlementFacts { (**self).settle(settlement) }
-        reset(self, log: LogKey) -> bool { (**self).reset(log) }
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        (**self).apply(op).await
     }
 
-    fn apply_all<'s, 'l, 'o, 'async_trait>(
-        &'s self,
-        ops: &'l [JointOp<'o>],
-    ) -> crate::BoxFuture<'async_trait, Result<Option<JointFacts>, Error>>
-    where
-        's: 'async_trait,
-        'l: 'async_trait,
-        'o: 'async_trait,
-    {
-        (**self).apply_all(ops)
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        (**self).settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        (**self).reset(log).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        (**self).apply_all(ops).await
     }
 
     #[inline(always)]

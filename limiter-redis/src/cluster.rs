@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use self::slots::{slot_of, slot_ranges};
 use crate::failure::is_deposed;
-use crate::first_answer::{first_answer, no_server};
+use crate::first_response::{first_response, no_server};
 use crate::reconnecting::Reconnecting;
 use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
@@ -237,7 +237,7 @@ impl NodePool {
                 || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
             slot_ranges(&reply, &node.address.0).ok_or_else(malformed)
         });
-        self.set(&first_answer(self.0.timeouts.refresh(), asked).await?)
+        self.set(&first_response(self.0.timeouts.refresh(), asked).await?)
     }
 }
 

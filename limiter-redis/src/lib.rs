@@ -22,7 +22,7 @@ mod cluster;
 mod connection;
 mod failure;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-mod first_answer;
+mod first_response;
 mod format;
 mod id;
 mod inspect;

@@ -10,7 +10,7 @@ use redis::{
 use tokio::time::sleep;
 
 use crate::failure::is_refusal;
-use crate::first_answer::first_answer;
+use crate::first_response::first_response;
 use crate::reconnecting::Reconnecting;
 use crate::settings::{Address, Runtime, Timeouts, moved_to};
 
@@ -63,7 +63,7 @@ pub(crate) fn master_of(
     let connect = move || -> redis::RedisFuture<'static, _> {
         let asked = sentinels.clone().into_iter().map(Sentinel::connect);
         Box::pin(async move {
-            let master = first_answer(timeouts.refresh(), asked).await;
+            let master = first_response(timeouts.refresh(), asked).await;
             if master.is_err() {
                 sleep(PAUSE).await;
             }

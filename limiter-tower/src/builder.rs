@@ -66,7 +66,7 @@ impl<R> LayerBuilder<R> {
         self
     }
 
-    /// Sets how refused requests are answered. Default: [`Problem`].
+    /// Sets the response to refused requests. Default: [`Problem`].
     pub fn respond_with<T>(self, respond: T) -> LayerBuilder<T> {
         let Self {
             rules,

@@ -23,12 +23,12 @@ use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
 use tokio::time::{Instant, sleep_until};
 
 pub use self::blocks::can_lease;
-use self::blocks::{Asking, Blocks, lease_of};
+use self::blocks::{BlockRequest, Blocks, lease_of};
 pub use self::builder::GuardedBuilder;
 use self::denials::{Denials, Watch};
 use self::local::Local;
 pub use self::nodes::Outage;
-use self::nodes::{Nodes, Out, later};
+use self::nodes::{CurrentOutage, Nodes, later};
 use self::stand_in::StandIn;
 
 /// A shorter timeout of a caller is no evidence against the store.
@@ -119,7 +119,7 @@ impl<S> Guarded<S> {
     /// Returns the nodes that have failed since the start, and whether the breaker of each is open. A call may still pass as a probe.
     #[must_use]
     pub fn breakers(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        self.0.nodes.which(Out::is_open)
+        self.0.nodes.which(CurrentOutage::has_open_breaker)
     }
 
     /// Returns how many outages of nodes have begun.
@@ -173,15 +173,15 @@ impl<S: WindowStore> Guarded<S> {
     /// Returns the result of an operation, or its replacement if the store is down.
     fn or_stand_in<T>(
         &self,
-        answer: Result<T, Error>,
+        result: Result<T, Error>,
         replaced: impl FnOnce(&StandIn) -> Option<T>,
     ) -> Result<T, Error> {
-        let answer = answer.or_else(|error| match error.is_retryable() {
+        let result = result.or_else(|error| match error.is_retryable() {
             true => replaced(&self.0.stand_in).ok_or(error),
             false => Err(error),
         });
         self.0.start_sweep();
-        answer
+        result
     }
 }
 
@@ -230,21 +230,21 @@ impl<S: WindowStore> Inner<S> {
         if let Some(known) = known.or_else(|| self.blocks.spend_all(ops)) {
             return Ok(Some(known));
         }
-        let mut askings = self.blocks.ask_all(ops);
+        let mut requests = self.blocks.ask_all(ops);
         let mut sent = Instant::now();
         let mut asked = ops.to_vec();
-        for (joint, asking) in asked.iter_mut().zip(&askings) {
-            if let Some(asking) = asking {
-                joint.op = asking.with_block(joint.op);
+        for (joint, request) in asked.iter_mut().zip(&requests) {
+            if let Some(request) = request {
+                joint.op = request.with_block(joint.op);
             }
         }
         let (mut results, mut watches) = self.apply(&asked).await?;
-        let refuses = |(asking, facts): (&Option<Asking<'_>>, &Result<Facts, Error>)| {
-            asking.is_some() && facts.as_ref().is_ok_and(|facts| !facts.admitted)
+        let refuses = |(request, facts): (&Option<BlockRequest<'_>>, &Result<Facts, Error>)| {
+            request.is_some() && facts.as_ref().is_ok_and(|facts| !facts.admitted)
         };
-        if askings.iter().zip(results.iter().flatten()).any(refuses) {
+        if requests.iter().zip(results.iter().flatten()).any(refuses) {
             // Nothing was appended. Without the blocks, all may fit.
-            askings.fill_with(|| None);
+            requests.fill_with(|| None);
             // Dropped later, they would take the denial for outdated.
             watches.clear();
             for (joint, original) in asked.iter_mut().zip(ops) {
@@ -253,17 +253,17 @@ impl<S: WindowStore> Inner<S> {
             sent = Instant::now();
             (results, watches) = self.apply(&asked).await?;
         }
-        let calls = asked.iter().zip(askings).zip(watches);
-        for (((joint, asking), watch), result) in calls.zip(results.iter_mut().flatten()) {
+        let calls = asked.iter().zip(requests).zip(watches);
+        for (((joint, request), watch), result) in calls.zip(results.iter_mut().flatten()) {
             let Ok(facts) = result else { continue };
-            match asking {
+            match request {
                 None => {
                     watch.end(&joint.op, facts);
                     self.blocks.note(&joint.op, facts, sent);
                 }
-                Some(asking) => {
-                    facts.verify(&joint.answered_by(facts))?;
-                    *facts = asking.grant(&joint.op, facts.clone());
+                Some(request) => {
+                    facts.verify(&joint.described_by(facts))?;
+                    *facts = request.grant(&joint.op, facts.clone());
                 }
             }
         }
@@ -357,17 +357,17 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let answer = self.0.ask_all(ops).await;
+        let results = self.0.ask_all(ops).await;
         let all_ok = |facts: Vec<Facts>| Some(facts.into_iter().map(Ok).collect());
-        let mut answer = self.or_stand_in(answer, |stand_in| stand_in.apply_all(ops).map(all_ok));
-        if let Ok(Some(results)) = &mut answer {
+        let mut results = self.or_stand_in(results, |stand_in| stand_in.apply_all(ops).map(all_ok));
+        if let Ok(Some(results)) = &mut results {
             for (joint, result) in ops.iter().zip(results) {
                 if let Ok(facts) = result {
                     facts.refundable &= lease_of(&joint.op).is_none();
                 }
             }
         }
-        answer
+        results
     }
 
     /// Spends blocks and repeats cached denials. A store that decides without waiting is not asked here, so its denials are also cached.

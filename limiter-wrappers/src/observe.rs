@@ -51,7 +51,7 @@ use metrics::{
 #[cfg(feature = "outages")]
 use crate::Guarded;
 
-/// A store that counts and times each operation. It changes no answer.
+/// A store that counts and times each operation. It changes no result.
 ///
 /// It does not count an operation that is dropped before it ends, for example by a timeout around it.
 #[derive(Debug)]
@@ -274,7 +274,7 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
             Ok(results) => {
                 for (joint, facts) in ops.iter().zip(results.iter().flatten()) {
                     let facts = facts.as_ref();
-                    let op = facts.map_or(joint.op, |facts| joint.answered_by(facts));
+                    let op = facts.map_or(joint.op, |facts| joint.described_by(facts));
                     self.note_facts(&op, facts, began);
                 }
             }

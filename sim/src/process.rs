@@ -202,7 +202,7 @@ impl Stack {
         let replied = world.calls[number].replied.clone();
         let was_sent = world.calls[number].sent > 0;
         for (i, (joint, facts)) in ops.iter().zip(facts).enumerate() {
-            let op = joint.answered_by(facts);
+            let op = joint.described_by(facts);
             let log = place(op.log);
             let replied = replied.as_ref().and_then(|replied| replied.get(i));
             let is_admitted = facts.admitted || op.mode == Mode::Record;

@@ -160,13 +160,15 @@ pub fn try_decide<S: WindowStore>(
     mut calls: AllOf<'_, S>,
 ) -> Result<JointDecision<'_, S>, AllOf<'_, S>> {
     let mut turns = Turns::of(&mut calls);
-    while !turns.group().is_empty() {
-        match turns.try_once(&calls) {
-            Some(made) => turns.note(&mut calls, [made]),
-            None => return Err(calls),
-        }
+    while let [place] = *turns.group() {
+        let call = turns.call(&calls, place);
+        let Some(made) = calls.parts[place].store().try_decide(call.op()) else {
+            return Err(calls);
+        };
+        turns.note(&mut calls, [made]);
     }
-    if turns.is_denied && calls.parts.iter().any(Part::is_undone) {
+    let must_refund = turns.is_denied && calls.parts.iter().any(Part::is_undone);
+    if must_refund || !turns.group().is_empty() {
         return Err(calls);
     }
     Ok(JointDecision(calls))
@@ -244,13 +246,6 @@ impl Turns {
         calls.parts[place].call(self.is_denied, calls.is_refundable || may_deny)
     }
 
-    /// Makes a single call if its store decides without waiting.
-    fn try_once<S: WindowStore>(&self, calls: &AllOf<'_, S>) -> Option<Result<Decision, Error>> {
-        let [place] = *self.group() else { return None };
-        let call = self.call(calls, place);
-        calls.parts[place].store().try_decide(call.op())
-    }
-
     /// Makes the calls of the group, as one if there are several. Returns nothing if they have to be made one by one.
     async fn ask<S: WindowStore>(&self, calls: &AllOf<'_, S>) -> Vec<Result<Decision, Error>> {
         let group = self.group();
@@ -279,7 +274,7 @@ impl Turns {
         }
         let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
             let facts = facts?;
-            let op = joint.answered_by(&facts);
+            let op = joint.described_by(&facts);
             facts.verify(&op)?;
             Ok(decide_one(&op, facts))
         };

@@ -9,17 +9,17 @@ use super::call::Call;
 #[cfg(feature = "tokio")]
 pub(super) use super::hold::Moment;
 use super::settle::Settle;
+use super::target::Target;
 use super::verbs::Acquire;
-use super::view::Target;
 use super::wait;
 use crate::decision::Decision;
+use crate::denied::Denied;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::settled::Settled;
 use crate::store::op::{EntryId, Mode};
 use crate::store::settlement::Receipt;
 use crate::store::{SyncStore, WindowStore};
-use crate::verdict::Denied;
 
 /// Stands for a moment where permits are not held.
 #[cfg(not(feature = "tokio"))]
@@ -70,7 +70,7 @@ impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
         let Acquire { call, .. } = &self.acquire;
         call.op().check_receipts()?;
         let mut sent = None;
-        let decision = wait::sleeping(call, wait, || sent = moment()).await?;
+        let decision = wait::until_it_fits(call, wait, || sent = moment()).await?;
         PermitDecision::of(call, decision, sent)
     }
 }

@@ -166,7 +166,7 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
     where
         S: WindowStore,
     {
-        wait::sleeping(&self.call, wait, || ()).await
+        wait::until_it_fits(&self.call, wait, || ()).await
     }
 
     /// Returns a [`PermitDecision`](super::PermitDecision) instead of a decision: an acquire that can be settled or refunded if it is admitted.

@@ -14,12 +14,12 @@ use crate::store::WindowStore;
 use crate::store::clock::{BoxFuture, Clock};
 use crate::store::op::At;
 
-/// Tries until the acquire fits or cannot fit in time, and sleeps between tries. Fails before the first try if it may have to wait
-/// and nothing can sleep. Calls `before` before each try.
-pub(super) async fn sleeping<S, B>(
+/// Tries until the acquire fits or cannot fit within `longest`, and sleeps between tries. Fails before the first try if it may have to wait
+/// and nothing can sleep. Calls `before_try` before each.
+pub(super) async fn until_it_fits<S, B>(
     call: &Call<'_, S, B>,
-    within: Duration,
-    mut before: impl FnMut(),
+    longest: Duration,
+    mut before_try: impl FnMut(),
 ) -> Result<Decision, Error>
 where
     S: WindowStore,
@@ -28,16 +28,16 @@ where
     // The store's clock comes first: a mock clock advances independently of other timers.
     let clock = call.limiter.store.clock();
     // A caller-supplied time does not advance while the call waits.
-    let may_wait = !within.is_zero() && call.at == At::StoreClock;
+    let may_wait = !longest.is_zero() && call.at == At::StoreClock;
     // Otherwise the mistake would show in production, with the first denial.
     if may_wait && clock.is_none() {
         can_sleep()?;
     }
     // Of another clock, only the sleeps are known.
     let start = clock.is_none().then(Instant::now);
-    before();
+    before_try();
     let mut decision = call.decide().await?;
-    let end = decision.at().saturating_add(within);
+    let end = decision.at().saturating_add(longest);
     let mut slept = Duration::ZERO;
     while may_wait
         && !decision.is_final_denial()
@@ -45,12 +45,12 @@ where
     {
         // The decisions' clock stands still while the log's newest entry is ahead of it, so it cannot bound the wait alone.
         let waited = start.map_or(slept, |start| start.elapsed());
-        if decision.at().saturating_add(wait) > end || waited.saturating_add(wait) > within {
+        if decision.at().saturating_add(wait) > end || waited.saturating_add(wait) > longest {
             break;
         }
         sleep(clock, wait).await;
         slept = slept.saturating_add(wait);
-        before();
+        before_try();
         decision = call.decide().await?;
     }
     Ok(decision)

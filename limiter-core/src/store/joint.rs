@@ -44,7 +44,7 @@ impl<'a> JointOp<'a> {
 
     /// Returns the operation that these facts describe: the operation itself, or its peek if another one denied.
     #[must_use]
-    pub fn answered_by(&self, facts: &Facts) -> Op<'a> {
+    pub fn described_by(&self, facts: &Facts) -> Op<'a> {
         let is_held = facts.outcome == Outcome::Nothing && self.op.appends(facts.admitted);
         if is_held { self.op.to_peek() } else { self.op }
     }

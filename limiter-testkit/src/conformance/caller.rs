@@ -220,7 +220,7 @@ impl Caller {
         let mut receipts = Vec::new();
         let each = calls.iter().zip(&ops).zip(all);
         let results = each.map(|(((step, _), joint), facts)| {
-            let decided = facts.and_then(|facts| from_facts(&joint.answered_by(&facts), facts));
+            let decided = facts.and_then(|facts| from_facts(&joint.described_by(&facts), facts));
             decided.map_or_else(
                 |error| CallResult::failed(&error),
                 |(decision, raw_facts)| {

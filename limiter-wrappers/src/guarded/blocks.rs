@@ -76,7 +76,7 @@ struct Block {
 }
 
 /// A request for a block. Its end without a grant, or its drop, lets the next acquire ask.
-pub(super) struct Asking<'a> {
+pub(super) struct BlockRequest<'a> {
     blocks: &'a Blocks,
     place: u64,
     request: u64,
@@ -253,7 +253,7 @@ impl Blocks {
     }
 
     /// Notes a plain acquire that no block covers. Returns a request for a block, if the acquire should ask for one.
-    fn ask(&self, op: &Op<'_>) -> Option<Asking<'_>> {
+    fn ask(&self, op: &Op<'_>) -> Option<BlockRequest<'_>> {
         let lease = lease_of(op)?;
         let place = self.place(op.log)?;
         let hash = self.hash(op);
@@ -269,7 +269,7 @@ impl Blocks {
         let units = slot.next_block(op, lease, sent)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         slot.request = request;
-        Some(Asking {
+        Some(BlockRequest {
             blocks: self,
             place,
             request,
@@ -291,7 +291,7 @@ impl Blocks {
     }
 
     /// Asks for several operations that are applied as one. Only if they can be repeated without blocks: then no refusal appends.
-    pub(super) fn ask_all(&self, ops: &[JointOp<'_>]) -> Vec<Option<Asking<'_>>> {
+    pub(super) fn ask_all(&self, ops: &[JointOp<'_>]) -> Vec<Option<BlockRequest<'_>>> {
         let appends = |joint: &JointOp<'_>| {
             joint.keeps_charge || joint.op.mode == Mode::Acquire && joint.op.appends(false)
         };
@@ -394,7 +394,7 @@ impl Slot {
     }
 }
 
-impl Asking<'_> {
+impl BlockRequest<'_> {
     /// Returns the operation with the cost of the block.
     pub(super) fn with_block<'o>(&self, op: Op<'o>) -> Op<'o> {
         op.with_cost(op.cost + self.units)
@@ -434,7 +434,7 @@ impl Asking<'_> {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for BlockRequest<'_> {
     fn drop(&mut self) {
         let slot = self.blocks.slots.get_mut(&self.place);
         if let Some(mut slot) = slot.filter(|slot| slot.request == self.request) {

@@ -50,7 +50,7 @@ struct Denial {
 }
 
 impl Denial {
-    fn answers(&self, op: &Op<'_>) -> bool {
+    fn covers(&self, op: &Op<'_>) -> bool {
         self.name == op.log.name
             && *self.key == *op.log.key
             && self.cost == op.cost
@@ -106,7 +106,7 @@ impl Denials {
         let place = self.hash(op.log).checked_rem(self.max_keys)?;
         let denial = self.denials.get(&place)?;
         let now = Instant::now();
-        (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
+        (now < denial.until && denial.covers(op)).then(|| denial.facts(now))
     }
 
     /// Begins a call that may change a log.

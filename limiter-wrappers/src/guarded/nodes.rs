@@ -47,8 +47,8 @@ type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
 /// A node's outage is reported once, regardless of how many calls fail or succeed during it.
 ///
 /// ```text
-///           failure                answer
-///   well ───────────► out ◄──────────────────► answering ─── answer, a second later ───► well
+///           failure                response
+///   well ───────────► out ◄──────────────────► responding ─── response, a second later ───► well
 ///                                 failure
 /// ```
 pub(super) struct Nodes {
@@ -56,7 +56,7 @@ pub(super) struct Nodes {
     threshold: u32,
     /// How long it stays open before each probe.
     pause: Duration,
-    /// Whether any node is out, so that calls to a healthy store take no lock and look up no node.
+    /// Whether any node has an outage, so that calls to a healthy store take no lock and look up no node.
     in_outage: AtomicBool,
     state: Mutex<State>,
 }
@@ -65,16 +65,16 @@ pub(super) struct Nodes {
 struct State {
     listeners: Vec<Listener>,
     /// The nodes that have failed at some time, with their outages.
-    nodes: HashMap<NodeName, Option<Out>>,
+    nodes: HashMap<NodeName, Option<CurrentOutage>>,
     /// How many outages have begun.
     begun: u64,
 }
 
 /// An outage that is not over.
-pub(super) struct Out {
+pub(super) struct CurrentOutage {
     failed: Instant,
     /// The first response since the last failure.
-    answering_since: Option<Instant>,
+    responding_since: Option<Instant>,
     /// The calls that it has affected so far.
     calls: u64,
     /// Failures in a row, until the breaker opens.
@@ -83,23 +83,23 @@ pub(super) struct Out {
     probe: Option<Instant>,
 }
 
-impl Out {
-    fn has_left(&self) -> bool {
+impl CurrentOutage {
+    fn is_gone(&self) -> bool {
         self.failed.elapsed() > GONE_AFTER
             && self.probe.is_none_or(|probe| probe.elapsed() > GONE_AFTER)
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.probe.is_some() && !self.has_left()
+    pub(super) fn has_open_breaker(&self) -> bool {
+        self.probe.is_some() && !self.is_gone()
     }
 
     fn is_over(&self) -> bool {
-        self.answering_since
-            .map_or_else(|| self.has_left(), |since| since.elapsed() >= STABLE_AFTER)
+        self.responding_since
+            .map_or_else(|| self.is_gone(), |since| since.elapsed() >= STABLE_AFTER)
     }
 
     fn fail(&mut self) {
-        (self.calls, self.failed, self.answering_since) = (self.calls + 1, Instant::now(), None);
+        (self.calls, self.failed, self.responding_since) = (self.calls + 1, Instant::now(), None);
     }
 }
 
@@ -123,12 +123,12 @@ impl Nodes {
     }
 
     /// Returns the nodes that have ever failed, and whether each has an outage for which the predicate holds.
-    pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(NodeName, bool)> {
-        let is_so = |out: &Option<Out>| out.as_ref().is_some_and(&is_so);
+    pub(super) fn which(&self, is_so: impl Fn(&CurrentOutage) -> bool) -> Vec<(NodeName, bool)> {
+        let is_so = |outage: &Option<CurrentOutage>| outage.as_ref().is_some_and(&is_so);
         let state = self.lock();
         let nodes = state.nodes.iter();
         nodes
-            .map(|(node, out)| (node.clone(), is_so(out)))
+            .map(|(node, outage)| (node.clone(), is_so(outage)))
             .collect()
     }
 
@@ -145,15 +145,15 @@ impl Nodes {
         let node = node();
         let now = Instant::now();
         let mut state = self.lock();
-        let out = state.nodes.get_mut(&node).and_then(Option::as_mut);
-        let Some(out) = out.filter(|out| out.is_open()) else {
+        let outage = state.nodes.get_mut(&node).and_then(Option::as_mut);
+        let Some(outage) = outage.filter(|outage| outage.has_open_breaker()) else {
             return Ok(());
         };
-        if out.probe.is_some_and(|probe| now >= probe) {
-            out.probe = Some(later(self.pause));
+        if outage.probe.is_some_and(|probe| now >= probe) {
+            outage.probe = Some(later(self.pause));
             return Ok(());
         }
-        out.fail();
+        outage.fail();
         let node = node.map_or_else(String::new, |node| format!(" on {node}"));
         let failed = format!("the store failed {} times in a row{node}", self.threshold);
         Err(Error::new(
@@ -165,16 +165,16 @@ impl Nodes {
     /// Notes the result of a call. `timeout_counts` is `false` for a caller whose own short timeout must not open the breaker for all.
     pub(super) fn note<T>(
         &self,
-        answer: &Result<T, Error>,
+        result: &Result<T, Error>,
         timeout_counts: bool,
         node: impl FnOnce() -> NodeName,
     ) {
-        match answer {
+        match result {
             Err(error) if error.is_retryable() => {
                 let counts = timeout_counts || error.kind() != ErrorKind::Timeout;
                 self.failed(error, counts, &node());
             }
-            _ if self.in_outage() => self.answered(&node()),
+            _ if self.in_outage() => self.responded(&node()),
             _ => {}
         }
     }
@@ -182,8 +182,8 @@ impl Nodes {
     /// Lets another call be the probe, after a probe that no server saw.
     pub(super) fn pass_on(&self, node: impl FnOnce() -> NodeName) {
         if self.in_outage()
-            && let Some(out) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
-            && let Some(probe) = &mut out.probe
+            && let Some(outage) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
+            && let Some(probe) = &mut outage.probe
         {
             *probe = Instant::now();
         }
@@ -191,24 +191,24 @@ impl Nodes {
 
     fn failed(&self, error: &Error, counts: bool, node: &NodeName) {
         let mut locked = self.lock();
-        let out = locked.nodes.entry(node.clone()).or_default();
-        let is_new = out.is_none();
-        let new = || Out {
+        let outage = locked.nodes.entry(node.clone()).or_default();
+        let is_new = outage.is_none();
+        let new = || CurrentOutage {
             failed: Instant::now(),
-            answering_since: None,
+            responding_since: None,
             calls: 0,
             failures: 0,
             probe: None,
         };
-        let out = out.get_or_insert_with(new);
-        if out.has_left() {
-            (out.failures, out.probe) = (0, None);
+        let outage = outage.get_or_insert_with(new);
+        if outage.is_gone() {
+            (outage.failures, outage.probe) = (0, None);
         }
-        out.fail();
+        outage.fail();
         // A call from before the breaker opened does not lengthen the pause.
-        if counts && out.probe.is_none() {
-            out.failures += 1;
-            out.probe = (out.failures >= self.threshold).then(|| later(self.pause));
+        if counts && outage.probe.is_none() {
+            outage.failures += 1;
+            outage.probe = (outage.failures >= self.threshold).then(|| later(self.pause));
         }
         if is_new {
             locked.begun += 1;
@@ -218,21 +218,21 @@ impl Nodes {
         }
     }
 
-    fn answered(&self, node: &NodeName) {
+    fn responded(&self, node: &NodeName) {
         let mut locked = self.lock();
-        if let Some(out) = locked.nodes.get_mut(node).and_then(Option::as_mut) {
-            out.answering_since.get_or_insert_with(Instant::now);
-            (out.failures, out.probe) = (0, None);
+        if let Some(outage) = locked.nodes.get_mut(node).and_then(Option::as_mut) {
+            outage.responding_since.get_or_insert_with(Instant::now);
+            (outage.failures, outage.probe) = (0, None);
         }
-        let end = |(node, out): (&NodeName, &mut Option<Out>)| {
-            Some((node.clone(), out.take_if(|out| out.is_over())?))
+        let end = |(node, outage): (&NodeName, &mut Option<CurrentOutage>)| {
+            Some((node.clone(), outage.take_if(|outage| outage.is_over())?))
         };
         let over: Vec<_> = locked.nodes.iter_mut().filter_map(end).collect();
         let in_outage = locked.nodes.values().any(Option::is_some);
         self.in_outage.store(in_outage, Ordering::Release);
-        let ended = over.iter().map(|(node, out)| Outage::Ended {
+        let ended = over.iter().map(|(node, outage)| Outage::Ended {
             node: node.as_deref(),
-            calls: out.calls,
+            calls: outage.calls,
         });
         report(locked, &ended.collect::<Vec<_>>());
     }

@@ -247,7 +247,7 @@ async fn several_operations_are_decided_from_blocks_if_blocks_cover_all() {
                     );
                     for (joint, facts) in ops.iter().zip(&facts) {
                         let facts = facts.as_ref().unwrap();
-                        facts.verify(&joint.answered_by(facts)).unwrap();
+                        facts.verify(&joint.described_by(facts)).unwrap();
                     }
                 }
             }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::part::{Part, PartOutcome};
 use super::{AllOf, into_owned};
+use crate::denied::Denied;
 use crate::error::Error;
 use crate::limiter::SharedStore;
 use crate::request::permit::Permit;
 use crate::request::wait::within;
 use crate::store::WindowStore;
-use crate::verdict::Denied;
 
 /// The decision of an [`AllOf`](super::AllOf).
 #[must_use = "a decision may be a denial"]

@@ -9,8 +9,8 @@ use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::request::call::Call;
 use crate::request::permit::Permit;
+use crate::request::target::{BorrowedOrShared, Target};
 use crate::request::verbs::{Acquire, Peek, ReadStatus, Record};
-use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
 use crate::store::log_key::LogKey;
@@ -75,7 +75,7 @@ impl<'a, S> Part<'a, S> {
     /// Sets the policy for this call, like [`Acquire::policy`], and copies it.
     #[must_use]
     pub fn policy(mut self, policy: &Policy) -> Self {
-        self.target.policy = Some(View::Shared(Arc::new(policy.clone())));
+        self.target.policy = Some(BorrowedOrShared::Shared(Arc::new(policy.clone())));
         self
     }
 

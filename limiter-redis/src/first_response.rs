@@ -8,16 +8,16 @@ use tokio::time::timeout;
 
 /// Asks all servers concurrently, and returns the first reply within this time. Otherwise an error, best that of a server that
 /// responds.
-pub(crate) async fn first_answer<T: Send + 'static>(
+pub(crate) async fn first_response<T: Send + 'static>(
     limit: Duration,
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,
 ) -> RedisResult<T> {
-    let mut asked: JoinSet<_> = servers.map(|answer| timeout(limit, answer)).collect();
+    let mut asked: JoinSet<_> = servers.map(|response| timeout(limit, response)).collect();
     let mut failure = no_server();
     let mut is_final = false;
-    while let Some(answer) = asked.join_next().await {
-        match answer {
-            Ok(Ok(Ok(answer))) => return Ok(answer),
+    while let Some(response) = asked.join_next().await {
+        match response {
+            Ok(Ok(Ok(response))) => return Ok(response),
             Ok(Ok(Err(error))) if error.is_io_error() && is_final => {}
             Ok(Ok(Err(error))) => {
                 is_final = !error.is_io_error();

@@ -1,4 +1,4 @@
-//! Values that are borrowed until they have to move into a task.
+//! The target of calls, which is borrowed until it has to move into a task.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::policy::Policy;
 use crate::store::op::{At, Mode};
 use crate::store::settlement::Receipt;
 
-pub(super) enum View<'a, T> {
+pub(super) enum BorrowedOrShared<'a, T> {
     Borrowed(&'a T),
     Shared(Arc<T>),
 }
 
-impl<T: Clone> View<'_, T> {
-    fn into_shared(self) -> View<'static, T> {
-        View::Shared(match self {
+impl<T: Clone> BorrowedOrShared<'_, T> {
+    fn into_shared(self) -> BorrowedOrShared<'static, T> {
+        BorrowedOrShared::Shared(match self {
             Self::Borrowed(value) => Arc::new(T::clone(value)),
             Self::Shared(value) => value,
         })
     }
 }
 
-impl<T> Clone for View<'_, T> {
+impl<T> Clone for BorrowedOrShared<'_, T> {
     fn clone(&self) -> Self {
         match self {
             Self::Borrowed(value) => Self::Borrowed(value),
@@ -34,7 +34,7 @@ impl<T> Clone for View<'_, T> {
     }
 }
 
-impl<T> Deref for View<'_, T> {
+impl<T> Deref for BorrowedOrShared<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -47,16 +47,16 @@ impl<T> Deref for View<'_, T> {
 
 /// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time.
 pub(super) struct Target<'a, S> {
-    pub(super) limiter: View<'a, Limiter<S>>,
+    pub(super) limiter: BorrowedOrShared<'a, Limiter<S>>,
     pub(super) key: KeyBuf,
-    pub(super) policy: Option<View<'a, Policy>>,
+    pub(super) policy: Option<BorrowedOrShared<'a, Policy>>,
     pub(super) at: At,
 }
 
 impl<'a, S> Target<'a, S> {
     pub(super) fn of(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
-        let limiter = View::Borrowed(call.limiter);
-        let policy = call.policy.map(View::Borrowed);
+        let limiter = BorrowedOrShared::Borrowed(call.limiter);
+        let policy = call.policy.map(BorrowedOrShared::Borrowed);
         Self {
             limiter,
             key: call.key.as_ref().into(),
@@ -84,7 +84,7 @@ impl<'a, S> Target<'a, S> {
     {
         Target {
             limiter: self.limiter.into_shared(),
-            policy: self.policy.map(View::into_shared),
+            policy: self.policy.map(BorrowedOrShared::into_shared),
             ..self
         }
     }
