@@ -18,37 +18,21 @@ use crate::log::ring::Narrow;
 use crate::log::view::{Encoding, View};
 use crate::log::{LogForm, LogParts, Other, with_entries};
 
-/// A result, written where the caller wants it. Moving a decision would cost more than making it.
-pub(crate) trait Answer {
-    /// Returns the result for facts on `LIMITS` limits.
+/// A decision, written where the caller wants it. Moving it would cost more than making it.
+pub(crate) trait Decided {
+    /// Returns the decision for facts on `LIMITS` limits.
     fn from_sized<const LIMITS: usize>(
         op: &Op<'_>,
         limits: &[Limit; LIMITS],
         facts: SizedFacts<LIMITS>,
     ) -> Self;
 
-    /// Returns the result for any facts. The operation comes by value: letting a pointer to it escape would force it out of
+    /// Returns the decision for any facts. The operation comes by value: letting a pointer to it escape would force it out of
     /// registers.
     fn from_facts(op: Op<'_>, facts: Facts) -> Self;
 }
 
-impl Answer for Facts {
-    #[inline(always)]
-    fn from_sized<const LIMITS: usize>(
-        _: &Op<'_>,
-        _: &[Limit; LIMITS],
-        facts: SizedFacts<LIMITS>,
-    ) -> Self {
-        facts.of_first(LIMITS)
-    }
-
-    #[inline(always)]
-    fn from_facts(_: Op<'_>, facts: Facts) -> Self {
-        facts
-    }
-}
-
-impl Answer for Result<Decision, Error> {
+impl Decided for Result<Decision, Error> {
     #[inline(always)]
     fn from_sized<const LIMITS: usize>(
         op: &Op<'_>,
@@ -65,31 +49,30 @@ impl Answer for Result<Decision, Error> {
     }
 }
 
-impl<A: Answer> Answer for Poll<A> {
+impl<D: Decided> Decided for Poll<D> {
     #[inline(always)]
     fn from_sized<const LIMITS: usize>(
         op: &Op<'_>,
         limits: &[Limit; LIMITS],
         facts: SizedFacts<LIMITS>,
     ) -> Self {
-        Poll::Ready(A::from_sized(op, limits, facts))
+        Poll::Ready(D::from_sized(op, limits, facts))
     }
 
     #[inline(always)]
     fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-        Poll::Ready(A::from_facts(op, facts))
+        Poll::Ready(D::from_facts(op, facts))
     }
 }
 
-/// Applies an operation to a locked log, unlocks it, and returns the result. `rest` is [`apply_rest`], or [`apply_any`] where
-/// the time of operations with several limits does not matter.
+/// Applies an operation to a locked log, unlocks it, and returns the decision. `rest` is [`apply_rest`], inlined or not.
 #[inline(always)]
-pub(crate) fn apply<'a, A: Answer, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply<'a, D: Decided, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: &Op<'a>,
     now: Timestamp,
-    rest: impl FnOnce(G, Op<'a>, Timestamp) -> A,
-) -> A {
+    rest: impl FnOnce(G, Op<'a>, Timestamp) -> D,
+) -> D {
     // Each form returns separately: facts merged at one return would be written to memory.
     if let Some(limits) = common_limits::<1>(op) {
         let (form, oldest) = log.parts();
@@ -97,12 +80,12 @@ pub(crate) fn apply<'a, A: Answer, G: DerefMut<Target: LogParts>>(
             LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
                 let entries = ring.view::<Narrow>(oldest);
                 if let Ok(facts) = evaluate(limits, entries, op, now) {
-                    return answer(log, op, limits, facts);
+                    return unlock_and_decide(log, op, limits, facts);
                 }
             }
             LogForm::Other(Other::Inline(inline)) => {
                 if let Ok(facts) = evaluate(limits, inline.view(), op, now) {
-                    return answer(log, op, limits, facts);
+                    return unlock_and_decide(log, op, limits, facts);
                 }
             }
             _ => {}
@@ -113,40 +96,40 @@ pub(crate) fn apply<'a, A: Answer, G: DerefMut<Target: LogParts>>(
 
 /// Applies an operation that [`apply`] did not.
 #[inline(always)]
-pub(crate) fn apply_rest<A: Answer, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply_rest<D: Decided, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
-) -> A {
+) -> D {
     match op.policy.limits().len() {
         1 => match log.parts().0 {
             LogForm::Ring(ring) if ring.header.is::<Narrow>() => {}
             LogForm::Other(Other::Inline(_)) => {}
-            _ => return apply_limits::<A, G, 1>(log, op, now),
+            _ => return apply_limits::<D, G, 1>(log, op, now),
         },
-        2 => return apply_limits::<A, G, 2>(log, op, now),
-        3 => return apply_limits::<A, G, 3>(log, op, now),
-        4 => return apply_limits::<A, G, 4>(log, op, now),
+        2 => return apply_limits::<D, G, 2>(log, op, now),
+        3 => return apply_limits::<D, G, 3>(log, op, now),
+        4 => return apply_limits::<D, G, 4>(log, op, now),
         _ => {}
     }
-    apply_any(log, op, now)
+    D::from_facts(op, apply_any(log, op, now))
 }
 
 /// Applies an operation with this number of limits to a compact log, if it is a common one.
 #[inline(never)]
-fn apply_limits<A: Answer, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
+fn apply_limits<D: Decided, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
-) -> A {
+) -> D {
     if let Some(limits) = common_limits::<LIMITS>(&op) {
         with_entries!(log.parts().0, entries => {
             if let Ok(facts) = evaluate(limits, entries, &op, now) {
-                return answer(log, &op, limits, facts);
+                return unlock_and_decide(log, &op, limits, facts);
             }
         }, _ => {});
     }
-    apply_any(log, op, now)
+    D::from_facts(op, apply_any(log, op, now))
 }
 
 /// Returns the limits of a common operation: with the limiter's policy of `LIMITS` exact limits, and without an id.
@@ -156,36 +139,35 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
     (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
 }
 
-/// Unlocks the log and returns the result. Each outcome has its own code: the facts of both, merged, would be written to memory.
+/// Unlocks the log and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
 #[inline(always)]
-fn answer<A: Answer, G, const LIMITS: usize>(
+fn unlock_and_decide<D: Decided, G, const LIMITS: usize>(
     log: G,
     op: &Op<'_>,
     limits: &[Limit; LIMITS],
     mut facts: SizedFacts<LIMITS>,
-) -> A {
+) -> D {
     drop(log);
     if let Outcome::Nothing = facts.outcome {
         facts.outcome = Outcome::Nothing;
-        return A::from_sized(op, limits, facts);
+        return D::from_sized(op, limits, facts);
     }
-    A::from_sized(op, limits, facts)
+    D::from_sized(op, limits, facts)
 }
 
-/// Applies any operation to any log.
+/// Applies any operation to any log, and unlocks it.
 #[inline(never)]
-pub(crate) fn apply_any<A: Answer, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply_any<G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
-) -> A {
+) -> Facts {
     let (form, oldest) = log.parts();
     let facts = facts_of_any(form, &op, now);
     if let Some(oldest) = oldest {
         *oldest = form.no_oldest();
     }
-    drop(log);
-    A::from_facts(op, facts)
+    facts
 }
 
 #[inline(never)]
@@ -399,7 +381,7 @@ mod tests {
         let mut log = LogForm::new(u32::MAX - 150);
         let mut receipts = Vec::new();
         for i in 0..len {
-            let facts: Facts = apply_any(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
+            let facts = apply_any(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
             let Outcome::Appended(entry) = facts.outcome else {
                 panic!("not appended")
@@ -409,7 +391,7 @@ mod tests {
             let is_ring = matches!(log, LogForm::Ring(_));
             assert_eq!(is_ring, (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
-        let full: Facts = apply_any(&mut log, Op::acquire("", &policy).at(at(len)), at(len));
+        let full = apply_any(&mut log, Op::acquire("", &policy).at(at(len)), at(len));
         assert!(!full.admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);

@@ -11,10 +11,10 @@ use limiter_core::store::{
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
-use crate::evaluate::{self, Answer, apply_any, apply_rest};
+use crate::evaluate::{self, Decided, apply_any, apply_rest};
 use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
-use crate::placement::lock::{BucketGuard, Guard, LogGuard};
+use crate::placement::lock::{Guard, LogGuard};
 use crate::placement::{DirectSlot, Placement, Vacancy};
 use crate::saved;
 
@@ -175,34 +175,59 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn run<A: OutOfLine>(&self, op: &Op<'_>) -> A {
+    fn decide<D: OutOfLine>(&self, op: &Op<'_>) -> D {
         let name = op.log.name.id();
         let key = op.log.key;
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
-            return A::in_shard(self, None, hash, *op);
+            return D::in_shard(self, None, hash, *op);
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = time(op.at);
         match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now, A::rest_in_slot),
-            Err(slot) => A::in_shard(self, Some(slot), hash, *op),
+            Ok(log) => evaluate::apply(log, op, now, D::rest_in_slot),
+            Err(slot) => D::in_shard(self, Some(slot), hash, *op),
         }
     }
 
-    /// Applies an operation at a reading of the clock.
-    fn apply_at(&self, op: &Op<'_>, now: Timestamp) -> Facts {
+    #[inline(always)]
+    fn decide_in_shard<'a, D: Decided>(
+        &'a self,
+        slot: Option<Guard<'a, DirectSlot>>,
+        hash: u64,
+        op: Op<'a>,
+    ) -> D {
+        let found = self
+            .placement
+            .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
+        // The clock is free while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
+        // had a log with a later entry, which has expired since.
+        let now = time(op.at);
+        match found {
+            Ok(log) => evaluate::apply(log, &op, now, apply_rest),
+            Err(vacancy) => {
+                let apply = |log: &mut _| evaluate::apply(log, &op, now, apply_rest);
+                self.insert(vacancy, op.log, apply)
+            }
+        }
+    }
+
+    /// Applies an operation without haste. `clock` returns its time.
+    fn facts(&self, op: Op<'_>, clock: impl Fn(At) -> Timestamp) -> Facts {
         let name = op.log.name.id();
         let key = op.log.key;
         let hash = self.placement.hash(name, key);
         let direct = self.placement.has_direct_slots();
         let slot = match direct.then(|| self.placement.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return evaluate::apply(log, op, now, apply_any),
+            Some(Ok(log)) => return apply_any(log, op, clock(op.at)),
             other => other.and_then(Result::err),
         };
         match self.placement.find_in_shard(slot, hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now, apply_any),
-            Err(vacancy) => self.insert(vacancy, *op, now),
+            Ok(log) => apply_any(log, op, clock(op.at)),
+            Err(vacancy) => {
+                let now = clock(op.at);
+                self.insert(vacancy, op.log, |log| apply_any(log, op, now))
+            }
         }
     }
 
@@ -211,38 +236,24 @@ impl MemoryStore {
         let found = self.placement.find(op.log.name.id(), op.log.key);
         let repeated = found.as_deref().and_then(|log| log.repeated(op, now));
         drop(found);
-        repeated.unwrap_or_else(|| self.apply_at(&op.to_peek(), now))
+        repeated.unwrap_or_else(|| self.facts(op.to_peek(), |_| now))
     }
 
-    #[inline(always)]
-    fn run_in_shard<'a, A: Answer>(
-        &'a self,
-        slot: Option<Guard<'a, DirectSlot>>,
-        hash: u64,
-        op: Op<'a>,
-        rest: impl FnOnce(BucketGuard<'a>, Op<'a>, Timestamp) -> A,
-    ) -> A {
-        let found = self
-            .placement
-            .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
-        // The clock is free while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
-        // had a log with a later entry, which has expired since.
-        let now = time(op.at);
-        match found {
-            Ok(log) => evaluate::apply(log, &op, now, rest),
-            Err(vacancy) => self.insert(vacancy, op, now),
-        }
-    }
-
+    /// Applies an operation to a new log, and inserts it unless it is empty.
     #[inline(never)]
-    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>, now: Timestamp) -> A {
+    fn insert<T>(
+        &self,
+        vacancy: Vacancy<'_>,
+        LogKey { name, key }: LogKey<'_>,
+        apply: impl FnOnce(&mut LogForm) -> T,
+    ) -> T {
         let mut log = LogForm::new(self.first_number());
-        let answer = evaluate::apply(&mut log, &op, now, apply_any);
+        let result = apply(&mut log);
         if log.newest().is_some() {
             self.placement
-                .insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
+                .insert(vacancy, name.id(), key, log, clock::now);
         }
-        answer
+        result
     }
 
     /// Returns the number of a new log's first entry. It is far from the numbers of the key's earlier logs, so that a receipt from
@@ -262,7 +273,7 @@ fn time(at: At) -> Timestamp {
 }
 
 /// What a call does not inline. None of it is generic: otherwise each crate that calls a store would compile it again.
-trait OutOfLine: Answer {
+trait OutOfLine: Decided {
     /// Applies an operation that [`evaluate::apply`] did not to a log in its direct slot.
     fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self;
 
@@ -273,23 +284,6 @@ trait OutOfLine: Answer {
         hash: u64,
         op: Op<'_>,
     ) -> Self;
-}
-
-impl OutOfLine for Facts {
-    #[inline(never)]
-    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
-        apply_any(log, op, now)
-    }
-
-    #[inline(never)]
-    fn in_shard(
-        store: &MemoryStore,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Self {
-        store.run_in_shard(slot, hash, op, apply_any)
-    }
 }
 
 impl OutOfLine for Result<Decision, Error> {
@@ -305,7 +299,7 @@ impl OutOfLine for Result<Decision, Error> {
         hash: u64,
         op: Op<'_>,
     ) -> Self {
-        store.run_in_shard(slot, hash, op, apply_rest)
+        store.decide_in_shard(slot, hash, op)
     }
 }
 
@@ -322,19 +316,19 @@ impl OutOfLine for Poll<Result<Decision, Error>> {
         hash: u64,
         op: Op<'_>,
     ) -> Self {
-        store.run_in_shard(slot, hash, op, apply_rest)
+        store.decide_in_shard(slot, hash, op)
     }
 }
 
 impl SyncStore for MemoryStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.run(op)
+        self.facts(*op, time)
     }
 
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         if op.is_checked() {
-            self.run(&op)
+            self.decide(&op)
         } else {
             self.check_and_decide(op)
         }
@@ -348,7 +342,7 @@ impl SyncStore for MemoryStore {
         let held = JointOp::held(ops, &alone).zip(ops);
         let apply = |(is_held, JointOp { op, .. }): (bool, &JointOp<'_>)| {
             let op = if is_held { op.to_peek() } else { *op };
-            self.apply_at(&op, now)
+            self.facts(op, |_| now)
         };
         held.map(apply).collect()
     }
@@ -395,7 +389,7 @@ impl WindowStore for MemoryStore {
     #[inline(always)]
     fn poll_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         if op.is_checked() {
-            self.run(&op)
+            self.decide(&op)
         } else {
             Poll::Ready(self.check_and_decide(op))
         }
