@@ -10,13 +10,13 @@ mod case;
 mod cases;
 mod contention;
 mod forgetting;
-mod generated;
 mod golden;
 mod handles;
 mod long_log;
 mod mismatch;
 mod model;
 pub(crate) mod policies;
+mod random;
 mod result;
 pub(crate) mod script;
 mod sentence;
@@ -51,16 +51,13 @@ use watched::Watched;
 type Check = for<'r, 'a> fn(&'r mut Run<'a>) -> BoxFuture<'r, ()>;
 
 /// All phases, in the order in which they run. The golden traces run last: a failure of any other phase is more specific.
-const PHASES: [(Phase, Check); 11] = [
+const PHASES: [(Phase, Check); 10] = [
     (Phase::Cases, |run| Box::pin(cases::run(run))),
     (Phase::LongLog, |run| Box::pin(long_log::run(run))),
     (Phase::StoreClock, |run| Box::pin(store_clock::run(run))),
     (Phase::Forgetting, |run| Box::pin(forgetting::run(run))),
     (Phase::Handles, |run| Box::pin(handles::run(run))),
-    (Phase::Exhaustive, |run| {
-        Box::pin(generated::exhaustive(run))
-    }),
-    (Phase::Random, |run| Box::pin(generated::random(run))),
+    (Phase::Random, |run| Box::pin(random::run(run))),
     (Phase::Contention, |run| {
         Box::pin(contention::run(run, script::TOGETHER))
     }),

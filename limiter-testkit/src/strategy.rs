@@ -35,13 +35,14 @@ pub use shrink::Tree;
 /// Many windows differ from the one before by a microsecond, some maxima by a unit. A few limits have up to 100 units, no reachable
 /// maximum, a resolution or a lease.
 pub fn policies() -> impl Strategy<Value = Policy> {
-    Generated::by(|random| generate::policies(random, 1).remove(0))
+    Generated::by(|random| generate::policies(random, 1, None).remove(0))
 }
 
 /// Returns cases with this number of steps, with up to three [policies], on two keys, through four limiters with two names.
 ///
 /// They contain all operations, costs up to and above the maximum, repeated ids, and settlements of any earlier receipt. Time stands
-/// still, steps back, or moves to just before, exactly to, or just after the end of a window.
+/// still, steps back, or moves to just before, exactly to, or just after the end of a window. Up to half of the cases are traffic on one
+/// key that keeps limits nearly full; long cases more often than short ones.
 pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree = Tree<Case>> {
     Generated::by(move |random| generate::case(random, steps.clone(), 2))
 }
@@ -53,11 +54,6 @@ pub fn joint_cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, 
         generate::join(random, &mut case);
         case
     })
-}
-
-/// Returns cases on one key that keep limits nearly full, with up to two policies, at times that suit the windows.
-pub(crate) fn traffic() -> impl Strategy<Value = Case, Tree = Tree<Case>> {
-    Generated::by(generate::traffic)
 }
 
 /// Values that shrink by [`Shrunk`].

@@ -36,16 +36,6 @@ conformance_tests!(
 );
 
 #[test]
-fn sequences_of_three_conform() {
-    let one_in = size(8, 1);
-    let suite = Suite::new()
-        .sizes(|sizes| (sizes.depth, sizes.one_in) = (3, one_in))
-        .phases(&[Phase::Exhaustive]);
-    let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-    assert_eq!(report.checks_of(Phase::Exhaustive), 279_328 / one_in);
-}
-
-#[test]
 fn many_tasks_on_a_key_conform() {
     let calls = size(400, 2_000) as usize;
     for tasks in [2, 4, 8] {

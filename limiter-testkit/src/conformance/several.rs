@@ -5,8 +5,8 @@ use proptest::strategy::Strategy as _;
 use proptest::test_runner::TestRunner;
 
 use super::contention;
-use super::generated::{is_joint, repeat, sequences};
 use super::mismatch::Mismatch;
+use super::random::{is_joint, repeat, sequences};
 use super::script;
 use super::sentence::Sentence::A2;
 use super::session::Session;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use limiter_core::{BoxFuture, Clock, SharedStore, Timestamp, WithClock};
 use limiter_testkit::conformance::__private::block_on;
-use limiter_testkit::conformance::Phase::{Exhaustive, Handles, Random};
+use limiter_testkit::conformance::Phase::{Handles, Random};
 use limiter_testkit::conformance::{Failure, Report, Suite};
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 
@@ -66,16 +66,13 @@ conformance_tests!(
 );
 
 #[test]
-fn a_seed_repeats_the_random_sequences_and_selects_other_short_ones() {
-    let run = |phase, seed| {
-        let suite = Suite::slow().seed(seed).phases(&[phase]);
-        suite.run_blocking(reference()).unwrap()
+fn a_seed_repeats_the_random_sequences() {
+    let calls = |seed| {
+        let suite = Suite::slow().seed(seed).phases(&[Random]);
+        suite.run_blocking(reference()).unwrap().calls
     };
-    let calls = |seed| run(Random, seed).calls;
     assert_eq!(calls(1), calls(1));
     assert_ne!(calls(1), calls(2));
-    let short = (0..6).map(|seed| run(Exhaustive, seed).checks_of(Exhaustive));
-    assert_eq!(short.sum::<u64>(), 3_702);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use futures::executor;
 use limiter_core::BoxFuture;
 use limiter_testkit::conformance::__private::block_on;
 use limiter_testkit::conformance::Phase::{
-    Cases, Contention, Exhaustive, Golden, Handles, Random, Several, StoreClock,
+    Cases, Contention, Golden, Handles, Random, Several, StoreClock,
 };
 use limiter_testkit::conformance::{Case, Failure, Phase, Report, Suite, replay};
 use limiter_testkit::strategy;
@@ -222,7 +222,6 @@ fn a_failing_sequence_is_kept() {
 fn a_failure_cites_what_may_be_wrong() {
     for (name, phase, text) in [
         ("IgnoresWeights", Golden, "\nL3: "),
-        ("IgnoresWeights", Exhaustive, "\nL2: "),
         ("IgnoresWeights", Random, "\nL2: "),
         ("IgnoresIds", Random, "\nL9: "),
         ("WaitsFromNewest", StoreClock, "\nT3: "),

@@ -77,7 +77,7 @@ macro_rules! conformance_tests {
 
             $crate::__conformance_tests! {
                 golden Golden, cases Cases, long_log LongLog, store_clock StoreClock, forgetting Forgetting, cancel Cancel,
-                exhaustive Exhaustive, random Random, contention Contention, several Several, $($handles Handles,)?
+                random Random, contention Contention, several Several, $($handles Handles,)?
             }
         }
     };

@@ -21,8 +21,6 @@ pub enum Phase {
     Cancel,
     /// Several handles of one store, in turn and concurrently. Nothing runs with a single handle.
     Handles,
-    /// Every short sequence.
-    Exhaustive,
     /// Random sequences, which are shrunk if they fail.
     Random,
     /// Many concurrent tasks on one key.

@@ -27,11 +27,7 @@ pub struct Sizes {
     /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows half of
     /// that for the calls after a dropped one.
     pub call: Duration,
-    /// The length of the exhaustive sequences. There are 3,702 of length 2 and 279,328 of length 3.
-    pub depth: usize,
-    /// One in this many exhaustive sequences runs; the seed selects which.
-    pub one_in: u64,
-    /// The number of random sequences, of which three in twenty are traffic that keeps limits nearly full.
+    /// The number of random sequences.
     pub sequences: u64,
     /// The maximum number of runs to shrink a failing sequence.
     pub shrinking: usize,
@@ -54,8 +50,6 @@ impl Sizes {
         other_keys: 2_000,
         blocking: Duration::from_millis(2),
         call: Duration::from_secs(10),
-        depth: 2,
-        one_in: 1,
         sequences: 750,
         shrinking: 5_000,
         tasks: 8,
@@ -70,7 +64,6 @@ impl Sizes {
         other_keys: 50,
         blocking: Duration::from_millis(20),
         call: Duration::from_secs(20),
-        one_in: 6,
         sequences: 150,
         shrinking: 1_000,
         tries: 20,
@@ -83,7 +76,6 @@ impl Sizes {
         huge_keys: false,
         in_a_row: 50,
         other_keys: 10,
-        one_in: 24,
         sequences: 50,
         shrinking: 500,
         tasks: 4,

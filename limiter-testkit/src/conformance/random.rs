@@ -1,13 +1,11 @@
-//! Generated sequences: every short one, and random ones.
+//! Random sequences.
 
-use limiter_core::{Name, Policy};
+use limiter_core::Name;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, Reason, RngAlgorithm, TestRng, TestRunner};
 
-use super::case::{Case, Step, Verb};
+use super::case::Case;
 use super::mismatch::Mismatch;
-use super::policies::START;
-use super::script;
 use super::session::Session;
 use super::suite::regressions;
 use super::suite::run::Run;
@@ -15,21 +13,6 @@ use crate::strategy::{self, Tree};
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
-
-pub(crate) async fn exhaustive(run: &mut Run<'_>) {
-    let depth = run.suite.sizes.depth;
-    let one_in = run.suite.sizes.one_in;
-    let mut number = run.suite.seed % one_in;
-    for policy in SHORT_POLICIES.into_iter().filter_map(script::policy) {
-        for case in short_sequences(&policy, depth) {
-            number += 1;
-            if number.is_multiple_of(one_in) {
-                let result = sequence(run, &case).await;
-                run.check(result);
-            }
-        }
-    }
-}
 
 /// Runs a case on new keys, with new ids.
 async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<u64, Mismatch> {
@@ -52,12 +35,12 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<u64, Mismatch> {
     result.map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
-pub(crate) async fn random(run: &mut Run<'_>) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     repeat(run, |case| !is_joint(case)).await;
     let mut made = |number: u64, runner: &mut TestRunner| match number % 20 {
         // A few sequences are long, because a store may encode large logs differently.
         19 => strategy::cases(60..=200).new_tree(runner),
-        4 | 9 | 14 => strategy::traffic().new_tree(runner),
+        4 | 9 | 14 => strategy::cases(20..=60).new_tree(runner),
         _ => strategy::cases(1..=30).new_tree(runner),
     };
     sequences(run, run.suite.sizes.sequences, &mut made).await;
@@ -139,65 +122,4 @@ async fn shrink(run: &mut Run<'_>, tree: &mut Tree<Case>, mismatch: &mut Mismatc
     if let Some(file) = &run.suite.regressions {
         mismatch.text += &regressions::keep(file, &text);
     }
-}
-
-/// The policies that every short sequence runs under.
-const SHORT_POLICIES: [&str; 7] = [
-    "1/1us",
-    "3/10us",
-    "3/10us attempts",
-    "2/10us, 3/11us",
-    "4/10us, 3/9us attempts",
-    "3/10us~10us",
-    "3/9us, 4/20us~10us",
-];
-
-/// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log, so its time is
-/// irrelevant and it never settles.
-fn short_sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
-    let max = policy.smallest_max();
-    let above = max + 1;
-    let window = policy.longest_window().as_micros() as i64;
-    let steps = format!(
-        "acquire 1, acquire 2, acquire {max}, acquire {above}, acquire 1 id 7, record 1, record {above}, peek {max}, reset"
-    );
-    let case = format!("first steps | | 1/1us\n    {steps}").parse::<Case>();
-    let mut firsts: Vec<Step> = Vec::new();
-    for step in case.unwrap_or_default().steps {
-        // The maximum may be 1 or 2.
-        if !firsts.contains(&step) {
-            firsts.push(step);
-        }
-    }
-    let mut others = firsts.clone();
-    others.extend([(0, 0), (0, 2)].map(|(step, cost)| Step::new(Verb::Settle(step), cost)));
-    // From the third step on, the receipt of the second step can be settled.
-    others.extend((depth > 2).then_some(Step::new(Verb::Settle(1), 0)));
-    let mut times = vec![0, 1, window - 1, window, window + 1, -1];
-    times.sort_unstable();
-    times.dedup();
-    let later: Vec<Step> = times
-        .iter()
-        .flat_map(|&after| others.iter().map(move |step| Step { after, ..*step }))
-        .collect();
-    let policies = vec![policy.clone()];
-    let depth = depth.min(4) as u32;
-    let count = match depth.checked_sub(1) {
-        Some(more) => firsts.len() * later.len().pow(more),
-        None => 0,
-    };
-    (0..count).map(move |number| {
-        let mut rest = number / firsts.len();
-        let mut steps = vec![firsts[number % firsts.len()]];
-        for _ in 1..depth {
-            steps.push(later[rest % later.len()]);
-            rest /= later.len();
-        }
-        Case {
-            policies: policies.clone(),
-            start: START,
-            steps,
-            ..Case::default()
-        }
-    })
 }
