@@ -30,14 +30,15 @@ pub struct Row {
     /// The usage of each limit. Empty if the trace does not state it.
     pub used_each: Vec<u64>,
     /// The result. `None` if the operation is refused because its cost can never fit.
-    pub answer: Option<RowAnswer>,
+    pub result: Option<RowResult>,
 }
 
-/// The decision on a [`Row`], for the binding limit. A renewal is allowed if it takes effect. Times are in microseconds after the operation.
+/// The result of a [`Row`], for the binding limit. Times are in microseconds after the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the decision's")]
-pub struct RowAnswer {
-    pub allowed: bool,
+#[allow(missing_docs, reason = "the other fields are the decision's")]
+pub struct RowResult {
+    /// Whether the operation fits, or the renewal takes effect.
+    pub succeeds: bool,
     /// The maximum of the binding limit.
     pub limit: u64,
     pub used: u64,
@@ -81,7 +82,7 @@ fn trace(block: &str) -> Option<Trace> {
         let (at, step) = columns.next()?.split_once(' ')?;
         let (step, times) = step.split_once(" x ").unwrap_or((step, "1"));
         let at = micros(at)?;
-        let answer = answer(columns.next()?);
+        let result = result(columns.next()?);
         let used = columns.next().unwrap_or_default().split_whitespace();
         let used: Vec<u64> = used.filter_map(|used| used.parse().ok()).collect();
         for time in 0..times.trim().parse().ok()? {
@@ -93,12 +94,12 @@ fn trace(block: &str) -> Option<Trace> {
                 at,
                 step,
                 used_each: used.clone(),
-                answer,
+                result,
             };
             // Each repetition finds the usage larger by the cost.
-            if let Some(answer) = row.answer.as_mut().filter(|answer| answer.allowed) {
-                answer.used += time * step.cost;
-                answer.remaining = answer.limit.saturating_sub(answer.used);
+            if let Some(result) = row.result.as_mut().filter(|result| result.succeeds) {
+                result.used += time * step.cost;
+                result.remaining = result.limit.saturating_sub(result.used);
             }
             rows.push(row);
         }
@@ -111,15 +112,15 @@ fn trace(block: &str) -> Option<Trace> {
     })
 }
 
-fn answer(text: &str) -> Option<RowAnswer> {
+fn result(text: &str) -> Option<RowResult> {
     let mut words = text.split(' ');
     let verdict = words.next()?;
     let (used, limit) = words.next()?.split_once('/')?;
     let used = used.parse().ok()?;
     let limit = limit.parse::<u64>().ok()?;
     let mut time = || micros(words.next()?);
-    Some(RowAnswer {
-        allowed: verdict == "A",
+    Some(RowResult {
+        succeeds: verdict == "A",
         limit,
         used,
         remaining: limit.checked_sub(used)?,

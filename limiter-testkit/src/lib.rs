@@ -12,10 +12,10 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answer;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod decision_values;
 #[cfg(feature = "conformance")]
 pub mod golden;
 #[cfg(feature = "conformance")]
@@ -25,8 +25,8 @@ mod reference;
 pub mod strategy;
 mod worst_window;
 
-pub use answer::Answer;
 pub use clock::MockClock;
+pub use decision_values::DecisionValues;
 #[cfg(feature = "conformance")]
 pub use poll_times::poll_times;
 pub use reference::{ReferenceEntry, ReferenceStore};

@@ -12,14 +12,14 @@ use limiter_core::{
     Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore,
     ceil_secs, policy,
 };
-use limiter_testkit::{Answer, ReferenceStore};
+use limiter_testkit::{DecisionValues, ReferenceStore};
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
 }
 
 /// Calls every method with every option.
-async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Answer>, Error> {
+async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<DecisionValues>, Error> {
     let gold = policy!("50/1s");
     let later = at(2_000_000);
     let golden = |micros| {
@@ -62,7 +62,7 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Answer>
     decisions.push(limiter.peek("k").at(later).await?);
     assert!(limiter.reset("k").await?);
     assert!(!limiter.reset("k").await?);
-    Ok(decisions.iter().map(Answer::from).collect())
+    Ok(decisions.iter().map(DecisionValues::from).collect())
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     assert_eq!(answers, block_on(all_options(&slow)).unwrap());
     assert_eq!(answers, block_on(all_options(&shared)).unwrap());
     let allowed = [true, true, false, false, true, true, false, false];
-    assert!(answers.iter().map(|answer| answer.allowed).eq(allowed));
+    assert!(answers.iter().map(|values| values.fits).eq(allowed));
     assert_eq!(slow.store().calls.load(Ordering::Relaxed), 15);
 }
 

@@ -9,7 +9,7 @@ use limiter_core::{
     Counting, MAX_COST, Name, Policy, Receipt, Settled, Timestamp, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
-use limiter_testkit::{Answer, ReferenceEntry, ReferenceStore};
+use limiter_testkit::{DecisionValues, ReferenceEntry, ReferenceStore};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any};
@@ -367,7 +367,11 @@ async fn compare(
         for _ in 0..draft.alike {
             let got = run(redis, op).await.unwrap();
             let expected = run(&reference, op).await.unwrap();
-            same!(Answer::from(&got), Answer::from(&expected), context);
+            same!(
+                DecisionValues::from(&got),
+                DecisionValues::from(&expected),
+                context
+            );
             same!(got.appended(), expected.appended(), context);
             appended += usize::from(got.appended());
             // Once its entry is forgotten, an id may come again at one time. An older receipt then matches the new entry.

@@ -23,7 +23,7 @@ mod tests {
 
     use crate::conformance::result::CallResult;
     use crate::conformance::session::planned;
-    use crate::golden::{RowAnswer, traces};
+    use crate::golden::{RowResult, traces};
 
     #[test]
     fn the_reference_store_agrees_with_every_field() {
@@ -32,24 +32,31 @@ mod tests {
         for trace in traces() {
             let calls = planned(&trace.script.case).calls;
             for (row, planned) in trace.rows.iter().zip(&calls) {
-                let mut expected = (None, row.used_each.clone());
-                if let CallResult::Decided(decided) = &planned.expected {
-                    let status = &decided.answer.status;
-                    let answer = RowAnswer {
-                        allowed: decided.answer.allowed,
-                        limit: status.limit().max(),
-                        used: status.used(),
-                        remaining: status.remaining(),
-                        retry_after: decided.answer.retry_after.map(micros),
-                        refill_after: micros(status.refill_after()),
-                        reset_after: micros(status.reset_after()),
-                    };
-                    let limits = status.limits();
-                    let used = limits.iter().map(LimitStatus::used);
-                    let is_stated = !row.used_each.is_empty();
-                    expected = (Some(answer), used.filter(|_| is_stated).collect());
-                }
-                let stated = (row.answer, row.used_each.clone());
+                let (succeeds, retry_after) = match &planned.expected {
+                    CallResult::Decided(decided) => {
+                        (decided.values.fits, decided.values.retry_after)
+                    }
+                    CallResult::Settled(settled) => (settled.applied, None),
+                    _ => (false, None),
+                };
+                let result = planned.expected.status().map(|status| RowResult {
+                    succeeds,
+                    limit: status.limit().max(),
+                    used: status.used(),
+                    remaining: status.remaining(),
+                    retry_after: retry_after.map(micros),
+                    refill_after: micros(status.refill_after()),
+                    reset_after: micros(status.reset_after()),
+                });
+                let status = planned
+                    .expected
+                    .status()
+                    .filter(|_| !row.used_each.is_empty());
+                let used = status.map_or(Vec::new(), |status| {
+                    status.limits().iter().map(LimitStatus::used).collect()
+                });
+                let expected = (result, used);
+                let stated = (row.result, row.used_each.clone());
                 assert_eq!(stated, expected, "{}: {row:?}", trace.name);
                 rows += 1;
             }

@@ -11,7 +11,7 @@ use super::mismatch::{Mismatch, columns};
 use super::policies::{START, limit, policy, resolved};
 use super::sentence::Sentence::L14;
 use super::suite::run::{Run, log, op, reset_all};
-use crate::answer::Answer;
+use crate::DecisionValues;
 
 /// Nothing leaves this window.
 const WINDOW: u64 = 1 << 40;
@@ -70,7 +70,7 @@ impl LongLog {
         let got = decided(&self.store, op, Route::in_turn(self.calls as usize)).await;
         let (got, _) = got.map_err(|error| format!("the store returned the error {error:?}"))?;
         let both = [decide(&op, self.log.apply(&op, at)), got];
-        let [expected, got] = both.each_ref().map(Answer::from);
+        let [expected, got] = both.each_ref().map(DecisionValues::from);
         if expected == got {
             return Ok(both.map(|decision| decision.receipt()));
         }

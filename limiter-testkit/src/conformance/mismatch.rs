@@ -139,23 +139,30 @@ fn likely(call: &Call, expected: &CallResult, got: &CallResult, is_joint: bool) 
     if is_joint {
         return vec![A4, A5, A6];
     }
-    let (CallResult::Decided(expected), CallResult::Decided(got)) = (expected, got) else {
-        let is_reset = matches!(expected, CallResult::Reset { .. });
-        return is_reset.then_some(S8).into_iter().collect();
-    };
-    let ours = &expected.answer;
-    let theirs = &got.answer;
-    match call.step.verb {
-        Verb::Renew(_) => vec![S9],
-        Verb::Settle(_) if ours.allowed != theirs.allowed => vec![S4],
-        Verb::Settle(_) => vec![S7],
-        _ if ours.status.at() != theirs.status.at() || expected.clock != got.clock => vec![T3],
-        _ if ours.appended != theirs.appended || expected.repeats != got.repeats => {
-            vec![if call.step.id.is_some() { L9 } else { L4 }]
+    let (expected, got) = match (expected, got) {
+        (CallResult::Decided(expected), CallResult::Decided(got)) => (expected, got),
+        (CallResult::Settled(expected), CallResult::Settled(got)) => {
+            return vec![match call.step.verb {
+                Verb::Renew(_) => S9,
+                _ if expected.applied != got.applied => S4,
+                _ => S7,
+            }];
         }
-        _ if ours.allowed != theirs.allowed => vec![L2, L3],
-        _ if ours.receipt != theirs.receipt => vec![L15],
-        _ => vec![L2, L11],
+        (CallResult::Reset { .. }, _) => return vec![S8],
+        _ => return Vec::new(),
+    };
+    let ours = &expected.values;
+    let theirs = &got.values;
+    if ours.status.at() != theirs.status.at() || expected.clock != got.clock {
+        vec![T3]
+    } else if ours.appended != theirs.appended || expected.repeats != got.repeats {
+        vec![if call.step.id.is_some() { L9 } else { L4 }]
+    } else if ours.fits != theirs.fits {
+        vec![L2, L3]
+    } else if ours.receipt != theirs.receipt {
+        vec![L15]
+    } else {
+        vec![L2, L11]
     }
 }
 

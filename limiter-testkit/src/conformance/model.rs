@@ -297,22 +297,21 @@ impl Model {
 
     /// Notes what a call changed in the reference store.
     fn note(&mut self, step: usize, call: &Call, result: &CallResult) {
-        let CallResult::Decided(decided) = result else {
-            return;
-        };
-        let issued = match call.step.verb {
-            Verb::Renew(issuer) => {
+        let (issued, appends) = match (call.step.verb, result) {
+            (Verb::Renew(issuer), CallResult::Settled(settled)) => {
                 let issued = self.issued.get(&issuer);
-                let issued = issued.filter(|_| decided.answer.allowed);
-                issued.map(|issued| (issued.log, issued.id))
+                let issued = issued.filter(|_| settled.applied);
+                let issued = issued.map(|issued| (issued.log, issued.id));
+                (issued, settled.applied)
             }
-            Verb::Run(_) => {
+            (Verb::Run(_), CallResult::Decided(decided)) => {
                 let id = call.step.id.and_then(|id| self.caller.id(id));
-                decided.answer.receipt.map(|_| (call.log, id))
+                let issued = decided.values.receipt.map(|_| (call.log, id));
+                (issued, decided.values.appended && !decided.is_repeated())
             }
             _ => return,
         };
-        if decided.answer.appended && !decided.is_repeated() {
+        if appends {
             let policies = [Some(call.policy), call.limiter_policy];
             let windows = policies.into_iter().flatten();
             let window = windows.map(|policy| self.policies[policy].longest_window());

@@ -6,13 +6,15 @@ use limiter_core::store::{Change, Facts, Mode, Outcome, Settlement, SettlementFa
 use limiter_core::{Decision, Error, ErrorKind, LimitStatus, Receipt, Settled, Status, Timestamp};
 
 use super::case::Verb;
-use crate::answer::Answer;
+use crate::DecisionValues;
 
 /// The result of a call, expected or actual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallResult {
-    /// Of an acquire, a peek, a record, a settlement or a renewal.
+    /// Of an acquire, a peek or a record.
     Decided(Box<Decided>),
+    /// Of a settlement or a renewal.
+    Settled(Box<SettledValues>),
     Reset {
         there_was_a_log: bool,
     },
@@ -26,8 +28,7 @@ pub(crate) enum CallResult {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
-    /// A settlement is allowed if it took effect. Its receipt has the entry's time, and its cost is the one before.
-    pub(crate) answer: Answer,
+    pub(crate) values: DecisionValues,
     /// The time from which the waits count.
     pub(crate) clock: Timestamp,
     /// The step that appended the entry, if it was not this one.
@@ -39,53 +40,49 @@ pub(crate) struct Decided {
 /// The parts of [`Facts`] that a decision lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFacts {
-    /// The name of the [`Outcome`], or [`SETTLED`](Self::SETTLED).
+    /// The name of the [`Outcome`].
     pub(crate) outcome: &'static str,
+    pub(crate) newest: Option<Timestamp>,
+}
+
+/// The values of a settlement or a renewal on which all stores must agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SettledValues {
+    pub(crate) applied: bool,
+    /// The time of the entry.
+    pub(crate) entry: Option<Timestamp>,
+    pub(crate) cost_before: Option<u64>,
+    pub(crate) status: Status,
+    /// The time from which the waits count.
+    pub(crate) clock: Timestamp,
     pub(crate) newest: Option<Timestamp>,
 }
 
 impl RawFacts {
     const REPEATED: &str = "Repeated";
-    const SETTLED: &str = "Settled";
 }
 
 impl Decided {
-    fn new(answer: Answer, raw_facts: Option<RawFacts>) -> Self {
-        Self {
-            clock: clock(&answer.status),
-            answer,
-            repeats: None,
-            raw_facts,
-        }
-    }
-
-    fn is(&self, outcome: &str) -> bool {
-        self.raw_facts.is_some_and(|facts| facts.outcome == outcome)
-    }
-
     pub(crate) fn is_repeated(&self) -> bool {
-        self.is(RawFacts::REPEATED)
+        self.raw_facts
+            .is_some_and(|facts| facts.outcome == RawFacts::REPEATED)
     }
 
     /// Takes over what is unspecified for one of several operations.
     fn relax(&mut self, joint: Option<Verb>, got: &Self) {
-        // A store need not know whether a repeated entry has a receipt.
-        if self.is_repeated() && got.answer.receipt.is_none() {
-            (self.answer.receipt, self.repeats) = (None, None);
-        }
         // A record that another one denied may be above the maximum, so that no wait helps: which limit binds is unspecified.
-        let values = |answer: &Answer| -> Vec<_> {
+        let of_limits = |values: &DecisionValues| -> Vec<_> {
             let of =
                 |limit: &LimitStatus| (limit.used(), limit.refill_after(), limit.reset_after());
-            answer.status.limits().iter().map(of).collect()
+            values.status.limits().iter().map(of).collect()
         };
-        let is_held = joint == Some(Verb::Run(Mode::Record)) && !self.answer.appended;
+        let is_held = joint == Some(Verb::Run(Mode::Record)) && !self.values.appended;
         if is_held
-            && self.answer.status.at() == got.answer.status.at()
-            && values(&self.answer) == values(&got.answer)
+            && self.values.status.at() == got.values.status.at()
+            && of_limits(&self.values) == of_limits(&got.values)
         {
-            self.answer.status = got.answer.status.clone();
-            self.answer.retry_after = got.answer.retry_after;
+            self.values.status = got.values.status.clone();
+            self.values.retry_after = got.values.retry_after;
         }
     }
 }
@@ -112,7 +109,12 @@ fn clock(status: &Status) -> Timestamp {
 
 impl CallResult {
     pub(crate) fn decided(decision: &Decision, raw_facts: Option<RawFacts>) -> Self {
-        Self::Decided(Box::new(Decided::new(Answer::from(decision), raw_facts)))
+        Self::Decided(Box::new(Decided {
+            values: DecisionValues::from(decision),
+            clock: clock(decision.status()),
+            repeats: None,
+            raw_facts,
+        }))
     }
 
     pub(crate) fn failed(error: &Error) -> Self {
@@ -127,26 +129,23 @@ impl CallResult {
         let newest = facts.log.newest;
         let changed = facts.changed;
         let settled = Settled::new(settlement, facts);
-        let is_renewal = matches!(settlement.change, Change::Renew { .. });
-        let answer = Answer {
-            allowed: settled.applied(),
-            retry_after: None,
-            appended: settled.applied() && is_renewal,
-            receipt: changed.map(|changed| (changed.entry.at, settlement.receipt.window())),
-            cost: changed.map(|changed| changed.cost_before),
+        let values = SettledValues {
+            applied: settled.applied(),
+            entry: changed.map(|changed| changed.entry.at),
+            cost_before: changed.map(|changed| changed.cost_before),
             status: settled.status().clone(),
+            clock: clock(settled.status()),
+            newest,
         };
-        let outcome = RawFacts::SETTLED;
-        let decided = Decided::new(answer, Some(RawFacts { outcome, newest }));
+        let is_renewal = matches!(settlement.change, Change::Renew { .. });
         let receipt = settled.receipt().filter(|_| is_renewal);
-        (Self::Decided(Box::new(decided)), receipt)
+        (Self::Settled(Box::new(values)), receipt)
     }
 
     /// Notes the step that appended the entry, if the result has a receipt.
     pub(crate) fn with_original(mut self, original: impl FnOnce() -> Option<usize>) -> Self {
         if let Self::Decided(decided) = &mut self
-            && decided.answer.receipt.is_some()
-            && !decided.is(RawFacts::SETTLED)
+            && decided.values.receipt.is_some()
         {
             decided.repeats = original();
         }
@@ -168,32 +167,33 @@ impl CallResult {
         }
     }
 
-    fn as_decided(&self) -> Option<&Decided> {
+    pub(crate) fn status(&self) -> Option<&Status> {
         match self {
-            Self::Decided(decided) => Some(decided),
+            Self::Decided(decided) => Some(&decided.values.status),
+            Self::Settled(settled) => Some(&settled.status),
             _ => None,
         }
     }
 
-    pub(crate) fn status(&self) -> Option<&Status> {
-        self.as_decided().map(|decided| &decided.answer.status)
-    }
-
     /// Returns the time from which the waits count.
     pub(crate) fn clock(&self) -> Option<Timestamp> {
-        self.as_decided().map(|decided| decided.clock)
+        self.status().map(clock)
     }
 
     /// Returns the time of the newest entry, if the store stated it.
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.as_decided()?.raw_facts?.newest
+        match self {
+            Self::Decided(decided) => decided.raw_facts?.newest,
+            Self::Settled(settled) => settled.newest,
+            _ => None,
+        }
     }
 
     /// Returns `true` if the call may have changed its log.
     pub(crate) fn may_have_changed(&self) -> bool {
         match self {
-            Self::Decided(decided) if decided.is(RawFacts::SETTLED) => decided.answer.allowed,
-            Self::Decided(decided) => decided.answer.appended,
+            Self::Decided(decided) => decided.values.appended,
+            Self::Settled(settled) => settled.applied,
             Self::Reset { there_was_a_log } => *there_was_a_log,
             _ => false,
         }
@@ -203,8 +203,32 @@ impl CallResult {
 /// Prints the most telling fields in one line. Usage has one number per limit.
 impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decided = match self {
-            Self::Decided(decided) => decided,
+        let status = match self {
+            Self::Decided(decided) => {
+                let values = &decided.values;
+                f.write_str(match (values.fits, values.retry_after) {
+                    (true, _) => "allowed",
+                    (false, Some(_)) => "denied",
+                    // A record counts even then.
+                    (false, None) => "above a maximum",
+                })?;
+                if let Some(wait) = values.retry_after {
+                    write!(f, ", retry_after {}", wait.as_micros())?;
+                }
+                if let Some(step) = decided.repeats {
+                    write!(f, ", appended by step {step}")?;
+                }
+                &values.status
+            }
+            Self::Settled(settled) => {
+                let text = if settled.applied {
+                    "applied"
+                } else {
+                    "not applied"
+                };
+                f.write_str(text)?;
+                &settled.status
+            }
             Self::Reset { there_was_a_log } => {
                 return write!(f, "there was a log: {there_was_a_log}");
             }
@@ -213,20 +237,7 @@ impl fmt::Display for CallResult {
             Self::Dropped => return f.write_str("dropped"),
             Self::NotTogether => return f.write_str("not together with others"),
         };
-        let answer = &decided.answer;
-        f.write_str(match (decided.is(RawFacts::SETTLED), answer.allowed) {
-            (false, true) => "allowed",
-            (false, false) => "denied",
-            (true, true) => "applied",
-            (true, false) => "not applied",
-        })?;
-        if let Some(wait) = answer.retry_after {
-            write!(f, ", retry_after {}", wait.as_micros())?;
-        }
-        if let Some(step) = decided.repeats {
-            write!(f, ", appended by step {step}")?;
-        }
-        let limits = answer.status.limits();
+        let limits = status.limits();
         let used: Vec<u64> = limits.iter().map(LimitStatus::used).collect();
         write!(f, ", used {used:?}")
     }

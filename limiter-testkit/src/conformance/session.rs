@@ -230,8 +230,8 @@ impl Session {
         };
         if let Some(got) = got {
             let by = route.method(&got[0]);
-            let answered = self.answered(calls, (before, got));
-            answered.map_err(|mismatch| mismatch.decided_by(by))?;
+            let checked = self.check(calls, (before, got));
+            checked.map_err(|mismatch| mismatch.decided_by(by))?;
             return is_consistent.map_err(|text| Mismatch::at_last(&self.model, &[A1], text));
         }
         self.model.add_refused(calls);
@@ -261,7 +261,7 @@ impl Session {
         let policies = &self.model.policies;
         let made = self.caller.call(&store, policies, &calls, Route::Facts);
         match after.poll(made).await {
-            Some(Some(got)) => self.answered(&calls, (before, got)).map(|()| true),
+            Some(Some(got)) => self.check(&calls, (before, got)).map(|()| true),
             Some(None) => {
                 self.model.add_refused(&calls);
                 Ok(true)
@@ -277,7 +277,7 @@ impl Session {
     }
 
     /// Compares the results of calls that are one, and their time.
-    fn answered(
+    fn check(
         &mut self,
         calls: &[(usize, Call)],
         (before, got): (Moment, Vec<CallResult>),

@@ -2,7 +2,7 @@
 
 use limiter_core::{Counting, Limit};
 use limiter_testkit::conformance::{Step, Verb};
-use limiter_testkit::golden::{Row, RowAnswer, Trace, traces};
+use limiter_testkit::golden::{Row, RowResult, Trace, traces};
 
 use crate::common::stdout_of;
 
@@ -26,21 +26,21 @@ fn json(row: &Row) -> String {
         r#"{{"at_us":{at},"key":"k","op":"{}","cost":{cost}"#,
         op(row)
     );
-    let Some(RowAnswer {
-        allowed,
+    let Some(RowResult {
+        succeeds,
         limit,
         used,
         remaining,
         retry_after,
         refill_after,
         reset_after,
-    }) = row.answer
+    }) = row.result
     else {
         return start + r#","error":"cost_exceeds_limit"}"#;
     };
     let retry = retry_after.map_or_else(|| "null".to_owned(), |retry| retry.to_string());
     format!(
-        r#"{start},"allowed":{allowed},"limit":{limit},"used":{used},"remaining":{remaining},"retry_after_us":{retry},"refill_after_us":{refill_after},"reset_after_us":{reset_after}}}"#
+        r#"{start},"allowed":{succeeds},"limit":{limit},"used":{used},"remaining":{remaining},"retry_after_us":{retry},"refill_after_us":{refill_after},"reset_after_us":{reset_after}}}"#
     )
 }
 

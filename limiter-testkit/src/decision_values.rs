@@ -1,4 +1,4 @@
-//! Comparable forms of decisions.
+//! Decisions in a form that all stores share.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use limiter_core::{Decision, Status, Timestamp, Window};
 /// The values of a [`Decision`] on which all stores must agree: all except the store's entry id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the decision's")]
-pub struct Answer {
-    pub allowed: bool,
+pub struct DecisionValues {
+    pub fits: bool,
     pub retry_after: Option<Duration>,
     pub appended: bool,
     /// When the entry was appended, and how long its receipt is valid.
@@ -19,10 +19,10 @@ pub struct Answer {
     pub status: Status,
 }
 
-impl From<&Decision> for Answer {
+impl From<&Decision> for DecisionValues {
     fn from(decision: &Decision) -> Self {
         Self {
-            allowed: decision.fits(),
+            fits: decision.fits(),
             retry_after: decision.retry_after(),
             appended: decision.appended(),
             receipt: decision
