@@ -21,7 +21,7 @@ pub struct Trace {
 }
 
 /// An operation of a [`Trace`] and its result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The time given with the operation, in microseconds.
     pub at: u64,

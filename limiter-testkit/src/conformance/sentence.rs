@@ -65,23 +65,3 @@ fn items() -> impl Iterator<Item = (&'static str, String)> {
         Some((label, text.replace(']', "")))
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_enum_and_the_contract_list_the_same_items() {
-        let labels: Vec<&str> = items().map(|(label, _)| label).collect();
-        let expected: Vec<&str> = Sentence::ALL
-            .iter()
-            .map(|sentence| sentence.label())
-            .collect();
-        assert_eq!(labels, expected);
-        assert_eq!(CONTRACT.matches("**").count(), 2 * labels.len());
-        let text = "L4: Op::appends returns true if the operation appends an entry. An operation that does not append";
-        assert!(Sentence::L4.to_string().starts_with(text));
-        let text = "S4: A settlement has no effect if the log no longer holds the entry, or if the receipt has expired at the settlement's time";
-        assert!(Sentence::S4.to_string().starts_with(text));
-    }
-}

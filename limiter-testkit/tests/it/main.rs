@@ -4,3 +4,5 @@ mod clock;
 mod conformance;
 mod flawed;
 mod flaws;
+mod texts;
+mod worst_window;

@@ -1,8 +1,14 @@
 //! The macro that makes one test per phase of the suite.
 
+use std::sync::Arc;
+
 use super::Suite;
 use super::failure::Failure;
 use super::report::{Phase, Report};
+use crate::ReferenceStore;
+use crate::conformance::caller::StoreKeys;
+use crate::conformance::session::replay_in;
+use crate::conformance::{Case, Mismatch};
 
 /// The number of threads of the runtime. More than there are CPUs, so that the system interrupts tasks at any point.
 const THREADS: usize = 8;
@@ -19,6 +25,15 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let output = runtime.block_on(future);
     runtime.shutdown_background();
     output
+}
+
+/// Returns the number of calls that a replay of a case makes. It leaves out settlements without a receipt.
+///
+/// # Errors
+/// Returns the reference store's mismatch with itself.
+pub fn calls_of(case: &Case) -> Result<u64, Mismatch> {
+    let store_keys = StoreKeys::of(case, |key| vec![key]);
+    block_on(replay_in(Arc::new(ReferenceStore::new()), store_keys, case))
 }
 
 /// Runs one phase, and fails the test with the phase's mismatches.
