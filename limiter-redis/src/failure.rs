@@ -221,14 +221,58 @@ mod tests {
         assert!(text.ends_with("cannot connect: timed out"), "{text}");
     }
 
+    /// Returns the error of a server's reply.
+    fn server(text: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn a_command_is_repeated_if_it_was_not_executed() {
+        use ErrorKind::{Configuration, Unavailable};
+        for (text, repeat, kind) in [
+            (
+                "LOADING Redis is loading the dataset in memory",
+                Repeat::Safe,
+                Unavailable,
+            ),
+            ("CLUSTERDOWN The cluster is down", Repeat::Safe, Unavailable),
+            (
+                "MASTERDOWN Link with MASTER is down",
+                Repeat::Safe,
+                Unavailable,
+            ),
+            (
+                "BUSY Redis is busy running a script",
+                Repeat::Safe,
+                Unavailable,
+            ),
+            (
+                "READONLY You can't write against a replica",
+                Repeat::Safe,
+                Unavailable,
+            ),
+            ("OOM command not allowed", Repeat::Never, Unavailable),
+            (
+                "NOREPLICAS Not enough good replicas",
+                Repeat::Never,
+                Unavailable,
+            ),
+            (
+                "NOPERM this user has no permissions",
+                Repeat::Never,
+                Configuration,
+            ),
+        ] {
+            let failure = Failure::Redis(server(text));
+            assert_eq!((failure.repeat(), failure.kind()), (repeat, kind), "{text}");
+        }
+    }
+
     #[test]
     fn an_error_prints_the_text_of_the_client_once() {
         let io =
             || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
-        let server = |text: &str| {
-            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
-            reply.extract_error().unwrap_err()
-        };
         let no_node = redis::ErrorKind::ClusterConnectionNotFound;
         for (source, last) in [
             (RedisError::from(io()), "connection refused"),

@@ -18,7 +18,7 @@ use proptest::sample::select;
 use testbed::Network::*;
 use testbed::PostgresFault::{LockedRows, LockedTable, Network as Pg, NoStandby, Terminated};
 use testbed::RedisFault::{
-    Busy, Failover, KillAndForget, Loading, Network as Net, NoReplicas, OutOfMemory, Pause,
+    Busy, Failover, KillAndForget, Network as Net, NoReplicas, OutOfMemory, Pause,
 };
 use testbed::{
     ClusterFault, Network, Observed, PostgresFault, PostgresScene, RedisFault, RedisScene, Subject,
@@ -150,7 +150,7 @@ enum Fault {
 
 const LATENCY: Network = Latency(Duration::from_millis(30));
 const FAR_AWAY: Network = Latency(Duration::from_millis(40));
-const OF_REDIS: [(&str, RedisFault, &str); 18] = [
+const OF_REDIS: [(&str, RedisFault, &str); 17] = [
     ("latency of 30 ms each way", Net(LATENCY), LATE),
     ("bandwidth of 10000 bytes/s", Net(Bandwidth(10_000)), LATE),
     ("connections refused", Net(Refuse), REFUSED),
@@ -168,7 +168,6 @@ const OF_REDIS: [(&str, RedisFault, &str); 18] = [
     ("kill -9, restart without data", KillAndForget, REFUSED),
     ("failover to a replica", Failover, REFUSED),
     ("SIGSTOP, SIGCONT", Pause, SILENT),
-    ("LOADING", Loading, REFUSED),
     ("BUSY", Busy, REFUSED),
     ("OOM", OutOfMemory, REFUSED),
     ("READONLY", RedisFault::ReadOnly, REFUSED),
@@ -346,12 +345,10 @@ async fn seen_in_turn(faults: &[RedisFault]) -> Vec<Observed> {
     observe(&subjects, false, inject, direct).await.unwrap()
 }
 
-/// Returns the faults of Redis that lose nothing. Loading takes too long for many of them.
+/// Returns the faults of Redis that lose nothing.
 fn lossless() -> Vec<RedisFault> {
     let faults = OF_REDIS.into_iter().map(|(_, fault, _)| fault);
-    faults
-        .filter(|fault| !fault.loses_data() && *fault != Loading)
-        .collect()
+    faults.filter(|fault| !fault.loses_data()).collect()
 }
 
 proptest! {

@@ -15,11 +15,6 @@ const ARGS: [&str; 6] = [
     "--repl-diskless-sync-delay",
     "0",
 ];
-/// Sleeps at every 16th command of the append-only file. The server replies after each 1,024 of them.
-const LOAD_DELAY: [&str; 2] = ["--key-load-delay", "-16"];
-/// A script whose commands take some 4 s to load with the delay.
-const FILL: &str =
-    "for _ = 1, 1000000 do redis.call('INCR', 'i') end return redis.status_reply('OK')";
 
 /// A fault of a Redis server, or of the network before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +29,6 @@ pub enum RedisFault {
     Pause,
     /// Killed with `SIGKILL`. Its replica takes over, at the same address.
     Failover,
-    /// Restarted, and loading its data.
-    Loading,
     /// Busy with a script that does not end.
     Busy,
     /// Out of memory, with the default policy `noeviction`.
@@ -113,22 +106,6 @@ impl RedisFault {
                 proxy.redirect(address(&replica));
                 proxy.set(Network::Healthy);
                 *server = replica;
-            }
-            Self::Loading => {
-                server.command::<()>(&["EVAL", FILL, "0"])?;
-                server.restart_with(&[&ARGS[..], &LOAD_DELAY].concat())?;
-                during();
-                if server.info_number("persistence", "loading")? == 0 {
-                    return Err(io::Error::other("the server has loaded its data too early"));
-                }
-                // Redis 6.2 refuses the command while it loads.
-                if server
-                    .command::<()>(&["CONFIG", "SET", "key-load-delay", "0"])
-                    .is_err()
-                {
-                    server.restart_with(&ARGS)?;
-                }
-                until_loaded(server)?;
             }
             Self::Busy => {
                 server.command::<()>(&["CONFIG", "SET", "lua-time-limit", "20"])?;

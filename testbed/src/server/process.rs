@@ -135,12 +135,6 @@ impl Server {
         self.launch()
     }
 
-    /// Restarts the server as [`restart`](Self::restart) does, with other additional arguments.
-    pub fn restart_with(&mut self, args: &[&str]) -> io::Result<()> {
-        self.args = args.iter().map(ToString::to_string).collect();
-        self.restart()
-    }
-
     /// Stops the server with `SIGSTOP`, so that it hangs with its connections open.
     pub fn pause(&self) -> io::Result<()> {
         self.signal("-STOP")
