@@ -7,17 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use futures_util::poll;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, Policy, SyncStore, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
 use limiter_testkit::worst_window;
 use limiter_wrappers::Guarded;
-use testbed::server::Server;
-use testbed::{Network, Proxy};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, sleep};
 
 use crate::script::{Virtual, step_system_clock, system_clock};
 
@@ -274,43 +270,4 @@ async fn far_regions() {
         }
     }
     assert_shown(include_str!("../../../docs/regions.md"), &rows.join("\n"));
-}
-
-/// Three regions on a real server, with 80 ms each way.
-#[tokio::test(flavor = "multi_thread")]
-async fn far_regions_share_a_limit_on_a_real_server() {
-    let server = Server::start().unwrap();
-    const SECOND: Duration = Duration::from_secs(1);
-    let policy: Policy = "2000/64s+1s".parse().unwrap();
-    let region = async || {
-        let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).unwrap();
-        proxy.set(Network::Latency(Duration::from_millis(80)));
-        let url = format!("redis://{}", proxy.address());
-        // As regions.md says, but for a busy machine.
-        let store = RedisStore::builder().connect_timeout(10 * SECOND);
-        let store = store.response_timeout(5 * SECOND).connect(&url).await;
-        let stack = Guarded::builder(store.unwrap());
-        let stack = stack.timeout(Duration::MAX).or_error();
-        let limiter = Limiter::new("t", policy.clone(), stack).into_shared();
-        let mut ticks = interval(Duration::from_millis(3));
-        let mut own = 0;
-        let mut waiting = Vec::new();
-        for _ in 0..1_000 {
-            ticks.tick().await;
-            let limiter = limiter.clone();
-            let mut call = Box::pin(async move { limiter.acquire("k").await });
-            match poll!(call.as_mut()) {
-                Poll::Ready(decision) => own += usize::from(decision.unwrap().is_allowed()),
-                Poll::Pending => waiting.push(tokio::spawn(call)),
-            }
-        }
-        let far = join_all(waiting).await.into_iter();
-        let far = far.filter(|far| far.as_ref().unwrap().as_ref().unwrap().is_allowed());
-        (own, far.count())
-    };
-    let regions = join_all([region(), region(), region()]).await;
-    let admitted: usize = regions.iter().map(|(own, far)| own + far).sum();
-    println!("admitted by blocks and by the store: {regions:?}");
-    assert!(admitted <= 2_000, "{regions:?}");
-    assert!(regions.iter().any(|(own, _)| *own > 0), "{regions:?}");
 }
