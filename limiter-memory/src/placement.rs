@@ -56,6 +56,13 @@ pub(crate) struct Vacancy<'a> {
     shard: Guard<'a, Table>,
 }
 
+/// Where a key's log is, locked.
+pub(crate) enum Located<'a> {
+    InSlot(LogGuard<'a>),
+    InShard(BucketGuard<'a>),
+    Nowhere(Vacancy<'a>),
+}
+
 impl Placement {
     pub(crate) fn new(max_keys: usize) -> Self {
         let threads = thread::available_parallelism().map_or(4, usize::from);
@@ -110,14 +117,23 @@ impl Placement {
 
     /// Returns a key's log.
     pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
+        match self.locate(name, key) {
+            Located::InSlot(log) => Some(log),
+            Located::InShard(log) => Some(BucketGuard::map(log, |log| &mut log.keyed.log)),
+            Located::Nowhere(_) => None,
+        }
+    }
+
+    /// Returns a key's log, or the locked place for it.
+    pub(crate) fn locate(&self, name: u32, key: &[u8]) -> Located<'_> {
         let hash = self.hash(name, key);
         let direct = self.has_direct_slots();
         let slot = match direct.then(|| self.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return Some(log),
+            Some(Ok(log)) => return Located::InSlot(log),
             other => other.and_then(Result::err),
         };
-        let found = self.find_in_shard(slot, hash, name, key).ok()?;
-        Some(BucketGuard::map(found, |log| &mut log.keyed.log))
+        let found = self.find_in_shard(slot, hash, name, key);
+        found.map_or_else(Located::Nowhere, Located::InShard)
     }
 
     /// Returns a key's log if it is in its direct slot, otherwise the locked slot.
@@ -212,21 +228,13 @@ impl Placement {
         mut log: LogForm,
         now: impl Fn() -> Timestamp,
     ) {
-        let hash = self.hash(name, key);
-        let direct = self.has_direct_slots();
-        let slot = match direct.then(|| self.find_direct(hash, name, key)) {
-            Some(Ok(mut old)) => {
-                *old = log;
-                return;
-            }
-            other => other.and_then(Result::err),
-        };
-        match self.find_in_shard(slot, hash, name, key) {
-            Ok(mut old) => {
+        match self.locate(name, key) {
+            Located::InSlot(mut old) => *old = log,
+            Located::InShard(mut old) => {
                 old.oldest = log.no_oldest();
                 old.keyed.log = log;
             }
-            Err(vacancy) => self.insert(vacancy, name, key, log, now),
+            Located::Nowhere(vacancy) => self.insert(vacancy, name, key, log, now),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::evaluate::{self, Decided, apply_any, apply_rest};
 use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
 use crate::placement::lock::{Guard, LogGuard};
-use crate::placement::{DirectSlot, Placement, Vacancy};
+use crate::placement::{DirectSlot, Located, Placement, Vacancy};
 use crate::saved;
 
 /// A log's first number is below this, so that an inline log can append for long before its numbers run out.
@@ -174,20 +174,47 @@ impl MemoryStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
+    /// Decides an operation. `rest_in_slot` and `in_shard` are not inlined, and not generic: otherwise each crate that calls a store
+    /// would compile them again.
     #[inline(always)]
-    fn decide<D: OutOfLine>(&self, op: &Op<'_>) -> D {
+    fn decide<'a, D: Decided>(
+        &'a self,
+        op: &Op<'a>,
+        rest_in_slot: impl FnOnce(LogGuard<'a>, Op<'a>, Timestamp) -> D,
+        in_shard: impl FnOnce(&'a Self, Option<Guard<'a, DirectSlot>>, u64, Op<'a>) -> D,
+    ) -> D {
         let name = op.log.name.id();
         let key = op.log.key;
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
-            return D::in_shard(self, None, hash, *op);
+            return in_shard(self, None, hash, *op);
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = time(op.at);
         match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now, D::rest_in_slot),
-            Err(slot) => D::in_shard(self, Some(slot), hash, *op),
+            Ok(log) => evaluate::apply(log, op, now, rest_in_slot),
+            Err(slot) => in_shard(self, Some(slot), hash, *op),
         }
+    }
+
+    #[inline(never)]
+    fn result_in_shard(
+        &self,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Result<Decision, Error> {
+        self.decide_in_shard(slot, hash, op)
+    }
+
+    #[inline(never)]
+    fn poll_in_shard(
+        &self,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        self.decide_in_shard(slot, hash, op)
     }
 
     #[inline(always)]
@@ -214,17 +241,10 @@ impl MemoryStore {
 
     /// Applies an operation without haste. `clock` returns its time.
     fn facts(&self, op: Op<'_>, clock: impl Fn(At) -> Timestamp) -> Facts {
-        let name = op.log.name.id();
-        let key = op.log.key;
-        let hash = self.placement.hash(name, key);
-        let direct = self.placement.has_direct_slots();
-        let slot = match direct.then(|| self.placement.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return apply_any(log, op, clock(op.at)),
-            other => other.and_then(Result::err),
-        };
-        match self.placement.find_in_shard(slot, hash, name, key) {
-            Ok(log) => apply_any(log, op, clock(op.at)),
-            Err(vacancy) => {
+        match self.placement.locate(op.log.name.id(), op.log.key) {
+            Located::InSlot(log) => apply_any(log, op, clock(op.at)),
+            Located::InShard(log) => apply_any(log, op, clock(op.at)),
+            Located::Nowhere(vacancy) => {
                 let now = clock(op.at);
                 self.insert(vacancy, op.log, |log| apply_any(log, op, now))
             }
@@ -272,52 +292,14 @@ fn time(at: At) -> Timestamp {
     }
 }
 
-/// What a call does not inline. None of it is generic: otherwise each crate that calls a store would compile it again.
-trait OutOfLine: Decided {
-    /// Applies an operation that [`evaluate::apply`] did not to a log in its direct slot.
-    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self;
-
-    /// Applies an operation to a log that is not in its direct slot.
-    fn in_shard(
-        store: &MemoryStore,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Self;
+#[inline(never)]
+fn result_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Result<Decision, Error> {
+    apply_rest(log, op, now)
 }
 
-impl OutOfLine for Result<Decision, Error> {
-    #[inline(never)]
-    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
-        apply_rest(log, op, now)
-    }
-
-    #[inline(never)]
-    fn in_shard(
-        store: &MemoryStore,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Self {
-        store.decide_in_shard(slot, hash, op)
-    }
-}
-
-impl OutOfLine for Poll<Result<Decision, Error>> {
-    #[inline(never)]
-    fn rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Self {
-        apply_rest(log, op, now)
-    }
-
-    #[inline(never)]
-    fn in_shard(
-        store: &MemoryStore,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Self {
-        store.decide_in_shard(slot, hash, op)
-    }
+#[inline(never)]
+fn poll_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Poll<Result<Decision, Error>> {
+    apply_rest(log, op, now)
 }
 
 impl SyncStore for MemoryStore {
@@ -328,7 +310,7 @@ impl SyncStore for MemoryStore {
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         if op.is_checked() {
-            self.decide(&op)
+            self.decide(&op, result_in_slot, Self::result_in_shard)
         } else {
             self.check_and_decide(op)
         }
@@ -389,7 +371,7 @@ impl WindowStore for MemoryStore {
     #[inline(always)]
     fn poll_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         if op.is_checked() {
-            self.decide(&op)
+            self.decide(&op, poll_in_slot, Self::poll_in_shard)
         } else {
             Poll::Ready(self.check_and_decide(op))
         }
