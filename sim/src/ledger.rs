@@ -2,9 +2,12 @@
 //!
 //! A copy of the server's data has a copy of its books, so that they are restored together.
 
+mod rows;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
+use anyhow::{Context, Result, ensure};
 use limiter_core::store::{
     At, Change, Entry, EntryId, Facts, JointOp, Log, Mode, Op, Outcome, Settlement,
 };
@@ -159,7 +162,7 @@ pub(crate) fn apply(
     books: &mut [Book],
     ops: &[(Asked, Wire)],
     now: Moment,
-) -> Result<Vec<Option<Facts>>, String> {
+) -> Result<Vec<Option<Facts>>> {
     // A repeated denial denies the others.
     let repeats_denial = |(_, wire): &(_, Wire)| wire.has(REPEATED) && !wire.has(ADMITTED);
     let is_denied = ops.iter().any(repeats_denial);
@@ -184,16 +187,15 @@ pub(crate) fn apply(
 
 impl Book {
     /// Checks that the server holds a log until it may expire.
-    pub(crate) fn expire(&mut self, is_held: bool, now: Moment) -> Result<(), String> {
+    pub(crate) fn expire(&mut self, is_held: bool, now: Moment) -> Result<()> {
         let expires_at = self.log.expires_at();
         if is_held {
             return Ok(());
         }
         self.log = Log::new();
-        match expires_at.is_some_and(|expires_at| now.time() < expires_at) {
-            true => Err("is gone before its entries have expired".to_owned()),
-            false => Ok(()),
-        }
+        let has_expired = expires_at.is_none_or(|expires_at| now.time() >= expires_at);
+        ensure!(has_expired, "is gone before its entries have expired");
+        Ok(())
     }
 
     fn holds(&self, id: EntryId, window: Option<Window>, asked: &Asked, now: Moment) -> bool {
@@ -212,39 +214,23 @@ impl Book {
         facts: &Facts,
         log: Log,
         now: Moment,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         if wire.has(REPEATED) {
-            let is_known = self.entries.contains_key(&wire.id);
-            return is_known
-                .then_some(())
-                .ok_or_else(|| "repeats what nobody did".to_owned());
+            ensure!(self.knows(wire.id), "repeats what nobody did");
+            return Ok(());
         }
         let window = asked.op().receipt_window();
-        if wire.has(APPENDED) && !self.is_set_back && self.holds(wire.id, window, asked, now) {
-            return Err("counts twice".to_owned());
-        }
-        if wire.has(ADMITTED) != facts.admitted {
-            let verdict = if wire.has(ADMITTED) {
-                "admits"
-            } else {
-                "denies"
-            };
-            return Err(format!(
-                "{verdict} {} unlike the contract: {asked:?} after {} entries, {facts:?}",
-                wire.cost,
-                self.log.len()
-            ));
-        }
+        let counts_twice =
+            wire.has(APPENDED) && !self.is_set_back && self.holds(wire.id, window, asked, now);
+        ensure!(!counts_twice, "counts twice");
         let appended = match facts.outcome {
             Outcome::Appended(entry) => Some(entry),
             _ => None,
         };
-        if wire.has(APPENDED) != appended.is_some() {
-            return Err(format!(
-                "appended: {}, unlike the contract",
-                wire.has(APPENDED)
-            ));
-        }
+        ensure!(
+            wire.has(ADMITTED) == facts.admitted && wire.has(APPENDED) == appended.is_some(),
+            "{wire:?} is unlike the contract: {asked:?}, {facts:?}"
+        );
         self.log = log;
         if let Some(entry) = appended {
             self.entries.insert(wire.id, entry);
@@ -260,140 +246,28 @@ impl Book {
         id: EntryId,
         cost: u64,
         now: Moment,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         self.admitted.push((now.line, cost, id));
         self.check(policy, now.line)
     }
 
     /// Checks the windows that end at a moment.
-    fn check(&mut self, policy: &Policy, line: u64) -> Result<(), String> {
+    fn check(&mut self, policy: &Policy, line: u64) -> Result<()> {
         let is_excused = line < self.excused;
         for limit in policy.limits().iter().filter(|_| !is_excused) {
             let window = limit.stated_window().as_micros();
             let admitted = sum_within(&self.admitted, window, line);
             self.worst = self.worst.max(admitted as f64 / limit.max() as f64);
-            if admitted > limit.max() {
-                return Err(format!("a window of {limit} admits {admitted}"));
-            }
+            ensure!(
+                admitted <= limit.max(),
+                "a window of {limit} admits {admitted}"
+            );
         }
         Ok(())
     }
 
-    /// Notes how a swap changed a table's row: what has a new id was appended, what is gone early or costs less was settled. Whether
-    /// the former was admitted, the call knows that returns it.
-    pub(crate) fn save(
-        &mut self,
-        policy: &Policy,
-        before: &Log,
-        after: Log,
-        loaded: Moment,
-        line: u64,
-    ) -> Result<(), String> {
-        let by_id = |(entry, cost): (Entry, _)| (entry.id, (entry, cost));
-        let old: BTreeMap<EntryId, (Entry, u64)> = before.entries().map(by_id).collect();
-        let new: BTreeMap<EntryId, (Entry, u64)> = after.entries().map(by_id).collect();
-        // Each new log gives ids from other ones on.
-        let ids =
-            |entries: &BTreeMap<EntryId, _>| entries.keys().next().map(|id| id.as_u128() >> 64);
-        if !old.is_empty() && ids(&old) != ids(&new) && self.resets > 0 {
-            self.reset(policy, line);
-            self.release(None, line);
-        }
-        for (id, (entry, _)) in new.iter().filter(|(id, _)| !old.contains_key(id)) {
-            self.entries.insert(*id, *entry);
-            self.admitted.push((loaded.line, 0, *id));
-            self.unnamed.insert(*id);
-        }
-        let time = before
-            .newest()
-            .map_or(loaded.time(), |newest| newest.max(loaded.time()));
-        let window = Op::peek("", policy).receipt_window();
-        for (id, (entry, cost)) in &old {
-            let left = new.get(id).map_or(0, |(_, cost)| *cost);
-            if left < *cost && window.is_some_and(|window| window.counts(entry.at, time)) {
-                self.lower(*id, left, *id);
-                self.release(None, line);
-            }
-        }
-        self.log = after;
-        self.balance()
-    }
-
-    /// Checks that each entry was asked for by a call of its own.
-    pub(crate) fn balance(&self) -> Result<(), String> {
-        let unnamed = self.unnamed.len() as u64;
-        match unnamed > self.open {
-            true => Err(format!(
-                "{unnamed} entries are saved for {} calls",
-                self.open
-            )),
-            false => Ok(()),
-        }
-    }
-
-    /// Notes that a call that began at a moment returns an entry, which must have been saved. A reset may have come before that.
-    pub(crate) fn name(&mut self, id: EntryId, begun: u64) -> Result<(), String> {
-        let may_be_gone = self.was_reset_since(begun);
-        match self.unnamed.remove(&id) || may_be_gone {
-            true => Ok(()),
-            false => Err("returns an entry that was not saved for it".to_owned()),
-        }
-    }
-
-    /// Notes what an entry counts that a call returned as admitted, and checks each window with it.
-    pub(crate) fn confirm(
-        &mut self,
-        policy: &Policy,
-        id: EntryId,
-        cost: u64,
-    ) -> Result<(), String> {
-        let admission = self.admitted.iter_mut().find(|(.., of)| *of == id);
-        let Some((first, counted, _)) = admission else {
-            return Ok(());
-        };
-        *counted = cost;
-        let first = *first;
-        let lines = self.admitted.iter().map(|(line, ..)| *line);
-        let lines: Vec<u64> = lines.filter(|line| *line >= first).collect();
-        lines
-            .into_iter()
-            .try_for_each(|line| self.check(policy, line))
-    }
-
-    /// Checks that a log that was loaded denies an operation, or the log that was saved after that.
-    pub(crate) fn deny(&self, loaded: &Log, peek: &Op<'_>, now: Moment) -> Result<(), String> {
-        let fits = |log: &Log| log.clone().apply(peek, now.time()).admitted;
-        let is_released = self.released.iter().any(|line| *line >= now.line);
-        let may_fit = is_released || self.was_reset_since(now.line);
-        match !may_fit && fits(loaded) && fits(&self.log) {
-            true => Err(format!("denies {} although it fits", peek.cost)),
-            false => Ok(()),
-        }
-    }
-
-    /// Checks that a settlement was saved.
-    pub(crate) fn settled(&self, id: EntryId, cost: u64) -> Result<(), String> {
-        let held = self.log.entries().find(|(entry, _)| entry.id == id);
-        match held.is_some_and(|(_, held)| held != cost) {
-            true => Err("returns a settlement that was not saved".to_owned()),
-            false => Ok(()),
-        }
-    }
-
-    /// Notes that a reset of a table's store begins or ends.
-    pub(crate) fn ask_reset(&mut self, is_begin: bool, line: u64) {
-        match is_begin {
-            true => self.resets += 1,
-            false => (self.resets, self.reset_at) = (self.resets - 1, line),
-        }
-    }
-
-    fn was_reset_since(&self, line: u64) -> bool {
-        self.resets > 0 || self.reset_at >= line
-    }
-
     /// Notes an acquire that a process decided from a block, unless the server may have lost that.
-    pub(crate) fn spend(&mut self, policy: &Policy, cost: u64, now: Moment) -> Result<(), String> {
+    pub(crate) fn spend(&mut self, policy: &Policy, cost: u64, now: Moment) -> Result<()> {
         if now.line < self.excused {
             return Ok(());
         }
@@ -406,13 +280,11 @@ impl Book {
     }
 
     /// Checks that a process carried over no more than it charged.
-    pub(crate) fn check_carried(&self, process: usize, charged: u64) -> Result<(), String> {
+    pub(crate) fn check_carried(&self, process: usize, charged: u64) -> Result<()> {
         let own = self.carried.values().filter(|(by, _)| *by == process);
         let carried: u64 = own.map(|(_, cost)| cost).sum();
-        match carried > charged {
-            true => Err(format!("carried over {carried} of {charged}")),
-            false => Ok(()),
-        }
+        ensure!(carried <= charged, "carried over {carried} of {charged}");
+        Ok(())
     }
 
     /// Notes a settlement that the server executed, and checks whether it took effect. Returns `true` if it did.
@@ -423,15 +295,12 @@ impl Book {
         request: &[u8],
         reply: &[u8],
         now: Moment,
-    ) -> Result<bool, String> {
+    ) -> Result<bool> {
         let is_applied = reply.last().is_some_and(|flags| flags & 1 != 0);
         let named = id(&request[..16]);
         let Some(entry) = self.entries.get(&named) else {
-            return if is_applied {
-                Err("settles what nobody did".to_owned())
-            } else {
-                Ok(false)
-            };
+            ensure!(!is_applied, "settles what nobody did");
+            return Ok(false);
         };
         let named_at = Timestamp::from_micros_saturating(number(&request[16..23]));
         let at = match change {
@@ -439,16 +308,13 @@ impl Book {
             // A renewal may find the entry where an earlier attempt moved it.
             Change::Renew { .. } => named_at.max(entry.at),
         };
-        let Ok(window) = Window::from_micros(number(&request[23..30])) else {
-            return Err("settles without a window".to_owned());
-        };
+        let window = Window::from_micros(number(&request[23..30])).context("no window")?;
         let receipt = Receipt::new(entry.id, at, window);
         let mut settlement = Settlement::new(asked.op().log, &asked.policy, receipt, 0);
         (settlement.change, settlement.limiter_policy) = (change, asked.limiter_policy.as_ref());
         let facts = self.log.settle(&settlement, now.time());
-        if is_applied != facts.applied() {
-            return Err(format!("settles: {is_applied}, unlike the contract"));
-        }
+        let is_right = is_applied == facts.applied();
+        ensure!(is_right, "settles: {is_applied}, unlike the contract");
         match (facts.changed, change) {
             (Some(_), Change::Cost(cost)) => {
                 self.lower(named, cost, named);
@@ -527,22 +393,15 @@ impl Book {
     }
 
     /// Checks a denial that a process repeated, which the server decided at most `ttl` before.
-    pub(crate) fn repeat(
-        &self,
-        op: &Op<'_>,
-        process: usize,
-        now: Moment,
-        ttl: u64,
-    ) -> Result<(), String> {
-        let peek = op.to_peek();
-        let fits = self.log.clone().apply(&peek, now.time()).admitted;
-        match fits && now.line >= self.released[process] + ttl {
-            true => Err(format!(
-                "repeats a denial of {} that no longer holds",
-                op.cost
-            )),
-            false => Ok(()),
-        }
+    pub(crate) fn repeat(&self, op: &Op<'_>, process: usize, now: Moment, ttl: u64) -> Result<()> {
+        let fits = self.log.clone().apply(&op.to_peek(), now.time()).admitted;
+        let holds = !fits || now.line < self.released[process] + ttl;
+        ensure!(
+            holds,
+            "repeats a denial of {} that no longer holds",
+            op.cost
+        );
+        Ok(())
     }
 
     /// Returns `true` if the server appended an entry with this id.

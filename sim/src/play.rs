@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use anyhow::Context;
 use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::request::AllOf;
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
 use crate::process::{NAMES, SALT, SYSTEM, Stack};
-use crate::world::{CALL, Caller, Shared, Slot, Tally, World};
+use crate::world::{CALL, Caller, Counted, Shared, Slot, Tally, World};
 
 /// What a run of a history found.
 #[derive(Clone, Debug)]
@@ -108,7 +109,7 @@ impl History {
             .iter()
             .map(|book| book.worst)
             .fold(0.0, f64::max);
-        world.tally.count(false, "histories");
+        world.tally.count(Counted::Done, "histories");
         Outcome {
             broken: std::mem::take(&mut world.broken),
             trace: world.trace.take().unwrap_or_default(),
@@ -123,7 +124,7 @@ async fn call<S: WindowStore + Clone>(
     limiters: &[Limiter<S>; 2],
     step: &Step,
     (verb, place, key): (u8, usize, u8),
-    work: impl AsyncFnOnce(Option<Receipt>, Duration),
+    work: impl AsyncFnOnce(Option<Receipt>, u128, Duration),
 ) -> Result<(), Error> {
     let mut random = step.random(16);
     let limiter = &limiters[place];
@@ -175,20 +176,26 @@ async fn call<S: WindowStore + Clone>(
         _ => {
             // The server's clock may be faster, so it asks before the wait is over.
             let end = Instant::now() + Duration::from_secs(8);
-            let permit = loop {
-                let acquire = limiter.acquire(&key).idempotency_key(random.u128(..));
-                match acquire.permit().await?.into_result() {
+            let (id, permit) = loop {
+                let id = random.u128(..);
+                match limiter
+                    .acquire(&key)
+                    .idempotency_key(id)
+                    .permit()
+                    .await?
+                    .into_result()
+                {
                     Err(denied) if Instant::now() < end => {
                         let wait = denied.retry_after();
                         sleep(wait.mul_f64(0.9 + random.f64() / 10.0)).await;
                         sleep(Duration::from_millis(1)).await;
                     }
-                    permit => break permit,
+                    permit => break (id, permit),
                 }
             };
             let length = Duration::from_millis(random.u64(..12_000));
             if let Ok(permit) = permit {
-                let work = work(permit.receipt(), length);
+                let work = work(permit.receipt(), id, length);
                 permit.hold(work).await?;
             }
         }
@@ -241,11 +248,11 @@ impl Run {
             }
             Does::Call(verb, limiter, key) => {
                 sleep_until(at).await;
-                self.world.lock().tally.count(false, "calls");
+                self.world.lock().tally.count(Counted::Done, "calls");
                 let limiters = process.stack.lock().unwrap().limiters();
                 let ends = process.ends.notified();
                 let log = 2 * limiter + usize::from(key);
-                let work = async |receipt, length| self.work(log, receipt, length).await;
+                let work = async |receipt, id, length| self.work(log, receipt, id, length).await;
                 let call = call(&self.policies, &limiters, step, (verb, limiter, key), work);
                 let caller = Caller {
                     number: None,
@@ -261,7 +268,7 @@ impl Run {
     }
 
     /// Works with a slot, and notes when. It does not count if the server does not know it.
-    async fn work(&self, log: usize, receipt: Option<Receipt>, length: Duration) {
+    async fn work(&self, log: usize, receipt: Option<Receipt>, id: u128, length: Duration) {
         let first = Instant::now();
         let number = {
             let mut world = self.world.lock();
@@ -279,7 +286,14 @@ impl Run {
             world.slots.len() - 1
         };
         while first.elapsed() < length {
-            self.world.lock().slots[number].last = Instant::now();
+            let mut world = self.world.lock();
+            world.slots[number].last = Instant::now();
+            let sent = world.held.get(&id.into()).copied();
+            let window = world.policies[log].longest_window().as_duration();
+            let is_held = sent.is_none_or(|sent| sent.elapsed() < window * 63 / 64);
+            let result = is_held.then_some(()).context("is worked in for too long");
+            world.check(&format!("slot {number}"), result);
+            drop(world);
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -321,10 +335,10 @@ impl Run {
                     && guarded.carried_logs() == 0
                     && (round == 0 || !guarded.in_outage());
                 let mut world = self.world.lock();
-                if !is_well {
-                    let text = Err("is not as before after a minute".to_owned());
-                    world.check::<()>(&format!("process {number}"), text);
-                }
+                let result = is_well
+                    .then_some(())
+                    .context("is not as before after a minute");
+                world.check(&format!("process {number}"), result);
                 (0..4).for_each(|log| stack.check_carried(&mut world, log));
             }
             sleep(Duration::from_secs(2)).await;

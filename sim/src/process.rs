@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, anyhow, bail, ensure};
 use async_trait::async_trait;
 use fastrand::Rng;
 use futures::poll;
@@ -22,10 +23,10 @@ use limiter_wrappers::Guarded;
 use tokio::time::{Instant, sleep};
 
 use crate::history::{Choice, Setting};
-use crate::ledger::{Asked, Moment, sum_within};
+use crate::ledger::{Asked, Book, Moment};
 use crate::network::Link;
 use crate::table::Watched;
-use crate::world::{CALL, Call, Caller, Shared, World};
+use crate::world::{CALL, Call, Caller, Counted, Shared, World};
 
 tokio::task_local! {
     /// What is random about the calls of a step.
@@ -137,13 +138,14 @@ impl Stack {
         let draw = |salt: &Cell<u64>| salt.replace(Rng::with_seed(salt.get()).u64(..));
         let salt = SALT.try_with(draw).unwrap_or(number as u64);
         let has_deadline = world.processes[self.process].has_heard;
-        let (sent, replied, ended) = (0, None, None);
+        let (sent, replied, begun, ended) = (0, None, Instant::now(), None);
         world.calls.push(Call {
             salt,
             asked,
             change,
             sent,
             replied,
+            begun,
             ended,
             has_deadline,
         });
@@ -151,9 +153,10 @@ impl Stack {
     }
 
     /// Notes the end of a call, and checks that it did not take too long.
-    fn end(&self, number: usize, begun: Instant, text: impl FnOnce() -> String) {
+    fn end(&self, number: usize, text: impl FnOnce() -> String) {
         let mut world = self.world.lock();
         world.calls[number].ended = Some(Instant::now());
+        let begun = world.calls[number].begun;
         let took = begun.elapsed();
         let line = || format!("p{} call {number} after {took:?}: {}", self.process, text());
         world.note(line);
@@ -173,9 +176,10 @@ impl Stack {
         let was_paused = world.processes[self.process]
             .paused
             .is_some_and(|end| end > begun);
-        if !was_paused && took > 2 * attempts.min(timeout) + Duration::from_millis(20) {
-            world.check::<()>(&format!("call {number}"), Err(format!("takes {took:?}")));
-        }
+        let most = 2 * attempts.min(timeout) + Duration::from_millis(20);
+        let is_in_time = (was_paused || took <= most).then_some(());
+        let result = is_in_time.with_context(|| format!("takes {took:?}"));
+        world.check(&format!("call {number}"), result);
     }
 
     fn scope<T>(&self, number: usize, call: impl Future<Output = T>) -> impl Future<Output = T> {
@@ -201,16 +205,19 @@ impl Stack {
         let now = world.now();
         let replied = world.calls[number].replied.clone();
         let was_sent = world.calls[number].sent > 0;
+        let begun = world.calls[number].begun;
         for (i, (joint, facts)) in ops.iter().zip(facts).enumerate() {
             let op = joint.described_by(facts);
             let log = place(op.log);
             let replied = replied.as_ref().and_then(|replied| replied.get(i));
             let is_admitted = facts.admitted || op.mode == Mode::Record;
+            let id = op.id.filter(|_| facts.admitted);
+            world.held.extend(id.map(|id| (id, begun)));
             let process = &mut world.processes[self.process];
             let result = if let Some((wire, expected)) = replied {
                 let block = wire.cost - op.cost.min(wire.cost);
                 if block > 0 && wire.is_appended() {
-                    process.granted[log] += block;
+                    process.blocks[log] = (process.blocks[log].0 + block, Some(begun));
                 }
                 let fields = |facts: &Facts| {
                     let decision = decide(&op, facts.clone());
@@ -220,13 +227,11 @@ impl Stack {
                         decision.status().clone(),
                     )
                 };
-                match expected.as_ref().map(fields) {
-                    Some(expected) if block == 0 && expected != fields(facts) => Err(format!(
-                        "decides {:?} unlike the contract: {expected:?}",
-                        fields(facts)
-                    )),
-                    _ => Ok(()),
-                }
+                let found = fields(facts);
+                let is_equal = |expected| fields(expected) == found;
+                let is_right = block > 0 || expected.as_ref().is_none_or(is_equal);
+                let text = || format!("decides {found:?} unlike the contract: {expected:?}");
+                is_right.then_some(()).with_context(text)
             } else if is_spent && facts.admitted {
                 self.spent(&mut world, log, op.cost, now)
             } else if !is_admitted && !was_sent && !is_open {
@@ -240,18 +245,19 @@ impl Stack {
     }
 
     /// Checks a decision of a block.
-    fn spent(&self, world: &mut World, log: usize, cost: u64, now: Moment) -> Result<(), String> {
-        let process = &mut world.processes[self.process];
-        process.spent[log] += cost;
-        if process.spent[log] > process.granted[log] {
-            return Err("spends more than was granted".to_owned());
-        }
+    fn spent(&self, world: &mut World, log: usize, cost: u64, now: Moment) -> anyhow::Result<()> {
         let policy = world.policies[log].clone();
+        let (units, asked) = &mut world.processes[self.process].blocks[log];
+        ensure!(*units >= cost, "spends more than was granted");
+        *units -= cost;
+        let lease = policy.lease().unwrap_or_default();
+        let is_leased = asked.is_some_and(|asked| asked.elapsed() < lease * 63 / 64);
+        ensure!(is_leased, "spends a block that has ended");
         world.books[log].spend(&policy, cost, now)
     }
 
     /// Checks a denial of the cache. The server's clock may be faster or slower.
-    fn repeated(&self, world: &World, log: usize, op: &Op<'_>, now: Moment) -> Result<(), String> {
+    fn repeated(&self, world: &World, log: usize, op: &Op<'_>, now: Moment) -> anyhow::Result<()> {
         let tolerance = if world.setting.speed == 1.0 {
             1_000
         } else {
@@ -272,40 +278,27 @@ impl Stack {
         log: usize,
         op: &Op<'_>,
         facts: &Facts,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let is_admitted = facts.admitted || op.mode == Mode::Record;
+        let tally = &mut world.tally;
         match (world.setting.choice, is_admitted) {
-            (Choice::Open, _) => drop(
-                world
-                    .tally
-                    .exceptions
-                    .insert("a call was admitted without the store"),
-            ),
-            (Choice::Closed, false) => {}
-            (Choice::Closed | Choice::Error, true) => {
-                return Err("is admitted by nobody".to_owned());
+            (Choice::Open, _) => {
+                tally.count(Counted::Exception, "a call was admitted without the store")
             }
-            (Choice::Error, false) => return Err("is denied by nobody".to_owned()),
+            (Choice::Closed, false) => {}
+            (Choice::Closed | Choice::Error, true) => bail!("is admitted by nobody"),
+            (Choice::Error, false) => bail!("is denied by nobody"),
             (Choice::Local, _) => {
-                let now = world.start.elapsed().as_micros() as u64;
-                let is_own = op.limiter_policy.is_some();
-                let limits = world.policies[log].clone();
+                let Outcome::Appended(entry) = facts.outcome else {
+                    return Ok(());
+                };
                 let process = &mut world.processes[self.process];
-                if let Outcome::Appended(entry) = facts.outcome {
-                    process.charged[log] += op.cost;
-                    if facts.admitted && op.mode == Mode::Acquire && !is_own {
-                        process.admitted[log].push((now, op.cost, entry.id));
-                        world
-                            .tally
-                            .exceptions
-                            .insert("a local store admitted a call");
-                    }
-                }
-                let admitted = &world.processes[self.process].admitted[log];
-                for limit in limits.limits() {
-                    if sum_within(admitted, limit.window().as_micros(), now) > limit.max() {
-                        return Err(format!("admits more than {limit} locally"));
-                    }
+                process.charged[log] += op.cost;
+                if facts.admitted && op.mode == Mode::Acquire && op.limiter_policy.is_none() {
+                    tally.count(Counted::Exception, "a local store admitted a call");
+                    let line = world.start.elapsed().as_micros() as u64;
+                    let now = Moment { clock: line, line };
+                    return process.local[log].admit(&world.policies[log], entry.id, op.cost, now);
                 }
             }
         }
@@ -332,7 +325,6 @@ impl WindowStore for Stack {
             .iter()
             .map(|joint| Asked::of(place(joint.op.log), &joint.op));
         let number = self.begin("decide", asked.collect(), None);
-        let begun = Instant::now();
         let is_open = self.guarded.breakers().iter().any(|(_, is_open)| *is_open);
         let before = self.guarded.lease_decisions().0;
         let mut deciding = pin!(self.scope(number, self.guarded.apply_all(ops)));
@@ -345,7 +337,7 @@ impl WindowStore for Stack {
         };
         let facts = |facts: &JointFacts| facts.iter().flatten().cloned().collect();
         let facts: Option<Vec<_>> = result.as_ref().ok().and_then(Option::as_ref).map(facts);
-        self.end(number, begun, || match (&facts, &result) {
+        self.end(number, || match (&facts, &result) {
             (Some(facts), _) => {
                 let one = |facts: &Facts| {
                     (
@@ -376,7 +368,7 @@ impl WindowStore for Stack {
             let result = match (is_spent, decision.is_denied()) {
                 (true, false) => self.spent(&mut world, log, op.cost, now),
                 (_, true) => self.repeated(&world, log, &op, now),
-                (false, false) => Err("is admitted at once by nobody".to_owned()),
+                (false, false) => Err(anyhow!("is admitted at once by nobody")),
             };
             world.note(|| format!("p{} at once on log {log}: {decision:?}", self.process));
             world.check(&format!("at once on log {log}"), result);
@@ -388,12 +380,18 @@ impl WindowStore for Stack {
         let log = place(settlement.log);
         let asked = Asked::of(log, &settlement.to_record(1));
         let number = self.begin("settle", vec![asked], Some(settlement.change));
-        let begun = Instant::now();
         let result = self.scope(number, self.guarded.settle(settlement)).await;
-        self.end(number, begun, || {
+        self.end(number, || {
             format!("{:?}", result.as_ref().map(SettlementFacts::applied))
         });
         let mut world = self.world.lock();
+        if let (Change::Renew { id: Some(id) }, Ok(true)) = (
+            settlement.change,
+            result.as_ref().map(SettlementFacts::applied),
+        ) {
+            let begun = world.calls[number].begun;
+            world.held.insert(id, begun);
+        }
         let is_local = world.calls[number].replied.is_none();
         if let (true, Ok(Some(changed))) = (is_local, result.as_ref().map(|facts| facts.changed)) {
             let process = &mut world.processes[self.process];
@@ -403,12 +401,7 @@ impl WindowStore for Stack {
             };
             process.charged[log] += cost;
             let receipt = settlement.receipt.entry();
-            for admission in &mut process.admitted[log] {
-                if admission.2 == receipt {
-                    admission.1 = admission.1.min(cost);
-                    admission.2 = changed.entry.id;
-                }
-            }
+            process.local[log].lower(receipt, cost, changed.entry.id);
         }
         result
     }
@@ -416,13 +409,12 @@ impl WindowStore for Stack {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let number = self.begin("reset", Vec::new(), None);
         let log_number = place(log);
-        self.world.lock().processes[self.process].admitted[log_number].clear();
-        let begun = Instant::now();
+        self.world.lock().processes[self.process].local[log_number] = Book::default();
         let result = self.scope(number, self.guarded.reset(log)).await;
-        self.end(number, begun, || format!("{result:?}"));
+        self.end(number, || format!("{result:?}"));
         // A process forgets its block of a log that it has reset.
         let process = &mut self.world.lock().processes[self.process];
-        (process.granted[log_number], process.spent[log_number]) = (0, 0);
+        process.blocks[log_number].0 = 0;
         result
     }
 

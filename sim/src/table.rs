@@ -4,7 +4,7 @@
 //! its process loaded.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fastrand::Rng;
@@ -24,7 +24,7 @@ use crate::world::{CALL, World};
 pub(crate) type Rows = HashMap<Vec<u8>, (Vec<u8>, Timestamp)>;
 
 /// What a process loaded last of each log, and when.
-type Loads = Arc<Mutex<[(Log, Moment); 4]>>;
+type Loads = [(Log, Moment); 4];
 
 /// Returns the log that a row has.
 fn read(bytes: Option<&Vec<u8>>) -> Log {
@@ -32,55 +32,47 @@ fn read(bytes: Option<&Vec<u8>>) -> Log {
 }
 
 impl World {
-    fn load(&mut self, keys: &[Vec<u8>], random: &mut Rng) -> (Loaded, Moment) {
-        let now = self.tick(random, keys.first().and_then(|key| self.log_of(key)));
-        let time = now.time();
+    fn load(&mut self, process: usize, keys: &[Vec<u8>], random: &mut Rng) -> (Loaded, Moment) {
+        let logs: Vec<usize> = keys.iter().filter_map(|key| self.log_of(key)).collect();
+        let moment = self.tick(random, logs.first().copied());
+        let now = moment.time();
+        self.note(|| format!("  table loads logs {logs:?} of p{process}"));
         for key in keys {
-            let may_go = |(_, expires_at): &(_, Timestamp)| *expires_at <= time && random.bool();
+            let may_go = |(_, expires_at): &(_, Timestamp)| *expires_at <= now && random.bool();
             if self.rows.get(key).is_some_and(may_go) {
                 self.rows.remove(key);
             }
         }
-        let row = |key| {
-            self.rows
-                .get(key)
-                .map(|(bytes, _): &(Vec<u8>, _)| bytes.clone())
-        };
-        let logs = keys.iter().map(row).collect();
-        (Loaded { logs, now: time }, now)
+        let rows = keys.iter().map(|key| self.rows.get(key));
+        let logs = rows
+            .map(|row| row.map(|(bytes, _)| bytes.clone()))
+            .collect();
+        (Loaded { logs, now }, moment)
     }
 
     /// Saves changes of logs that a process loaded at these moments, and notes what has changed.
-    fn swap(&mut self, changes: Vec<Change>, loads: &[(Log, Moment); 4]) -> bool {
+    fn swap(&mut self, process: usize, changes: Vec<Change>, loads: &Loads) -> bool {
         let bytes = |key: &Vec<u8>| self.rows.get(key).map(|(bytes, _)| bytes);
-        if changes
-            .iter()
-            .any(|change| bytes(&change.key) != change.old.as_ref())
-        {
-            return false;
-        }
+        let mut compared = changes.iter();
+        let is_saved = compared.all(|change| bytes(&change.key) == change.old.as_ref());
         let line = self.now().line;
-        for Change { key, old, new } in changes {
-            let log = self.log_of(&key);
-            let is_unchanged = new == New::Unchanged;
-            let saved = match new {
+        for Change { key, old, new } in changes.into_iter().filter(|_| is_saved) {
+            let row = match new {
+                New::Unchanged => continue,
+                New::Removed => None,
                 New::Saved { log, expires_at } => Some((log, expires_at)),
-                New::Unchanged | New::Removed => None,
             };
-            if let Some(log) = log.filter(|_| !is_unchanged) {
-                let after = read(saved.as_ref().map(|(bytes, _)| bytes));
-                let before = read(old.as_ref());
-                let result =
-                    self.books[log].save(&self.policies[log], &before, after, loads[log].1, line);
+            if let Some(log) = self.log_of(&key) {
+                let after = read(row.as_ref().map(|(bytes, _)| bytes));
+                let (book, policy) = (&mut self.books[log], &self.policies[log]);
+                let result = book.save(policy, &read(old.as_ref()), after, loads[log].1, line);
                 self.check(&format!("log {log}"), result);
             }
-            match saved {
-                Some(row) => _ = self.rows.insert(key, row),
-                None if is_unchanged => {}
-                None => _ = self.rows.remove(&key),
-            }
+            self.rows.remove(&key);
+            self.rows.extend(row.map(|row| (key, row)));
         }
-        true
+        self.note(|| format!("  table swaps for p{process}: {is_saved}"));
+        is_saved
     }
 }
 
@@ -88,7 +80,7 @@ impl World {
 #[derive(Clone, Debug)]
 pub(crate) struct TableLink {
     link: Link,
-    loads: Loads,
+    loads: Arc<Mutex<Loads>>,
 }
 
 impl TableLink {
@@ -97,24 +89,21 @@ impl TableLink {
         writes: bool,
         execute: impl FnOnce(&mut World, &mut Rng) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let error = |kind, text: &str| Error::new(kind, text.to_owned());
         let execute = move |world: &mut World, random: &mut Rng| {
             (!(writes && world.is_refusing)).then(|| execute(world, random))
         };
         let response = self.link.world.lock().setting.response;
-        match timeout(response, self.link.send(None, execute)).await {
-            Ok(Ok(Some(reply))) => Ok(reply),
-            Ok(Ok(None)) => Err(error(ErrorKind::Unavailable, "it refuses writes")),
-            Ok(Err(broken)) => Err(error(ErrorKind::Unavailable, &broken.to_string())),
-            Err(_) => Err(error(ErrorKind::Timeout, "no reply")),
-        }
+        let (kind, text) = match timeout(response, self.link.send(None, execute)).await {
+            Ok(Ok(Some(reply))) => return Ok(reply),
+            Ok(Ok(None)) => (ErrorKind::Unavailable, "it refuses writes"),
+            Ok(Err(_)) => (ErrorKind::Unavailable, "the connection broke"),
+            Err(_) => (ErrorKind::Timeout, "no reply"),
+        };
+        Err(Error::new(kind, text.to_owned()))
     }
 
-    fn loaded(&self) -> [(Log, Moment); 4] {
-        self.loads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn loads(&self) -> Loads {
+        self.loads.lock().unwrap().clone()
     }
 }
 
@@ -122,14 +111,10 @@ impl TableLink {
 impl Table for TableLink {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
         let (asked, process) = (keys.to_vec(), self.link.process);
-        let execute = move |world: &mut World, random: &mut Rng| {
-            let reply = world.load(&asked, random);
-            world.note(|| format!("  table loads {} of p{process}", names(&asked)));
-            reply
-        };
+        let execute = move |world: &mut World, random: &mut _| world.load(process, &asked, random);
         let (loaded, now) = self.send(false, execute).await?;
         let world = self.link.world.lock();
-        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loads = self.loads.lock().unwrap();
         for (key, bytes) in keys.iter().zip(&loaded.logs) {
             if let Some(log) = world.log_of(key) {
                 loads[log] = (read(bytes.as_ref()), now);
@@ -139,13 +124,8 @@ impl Table for TableLink {
     }
 
     async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
-        let (loads, process) = (self.loaded(), self.link.process);
-        let execute = move |world: &mut World, _: &mut Rng| {
-            let keys: Vec<_> = changes.iter().map(|change| change.key.clone()).collect();
-            let is_saved = world.swap(changes, &loads);
-            world.note(|| format!("  table swaps {} of p{process}: {is_saved}", names(&keys)));
-            is_saved
-        };
+        let (loads, process) = (self.loads(), self.link.process);
+        let execute = move |world: &mut World, _: &mut _| world.swap(process, changes, &loads);
         self.send(true, execute).await
     }
 
@@ -156,14 +136,6 @@ impl Table for TableLink {
     fn takes_several(&self) -> bool {
         true
     }
-}
-
-fn names(keys: &[Vec<u8>]) -> String {
-    let names: Vec<_> = keys
-        .iter()
-        .map(|key| String::from_utf8_lossy(key))
-        .collect();
-    names.join(", ")
 }
 
 /// A process's store, whose results are checked.
@@ -210,7 +182,7 @@ impl Watched {
         &self,
         begun: &Begun,
         log: LogKey<'_>,
-        check: impl FnOnce(&mut World, usize) -> Result<(), String>,
+        check: impl FnOnce(&mut World, usize) -> anyhow::Result<()>,
     ) {
         let mut world = self.link().world.lock();
         // The server may have lost what it saved.
@@ -231,7 +203,7 @@ impl Watched {
         op: &Op<'_>,
         facts: &Facts,
         log: usize,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let policy = world.policies[log].clone();
         let asked = begun.call.map(|call| &world.calls[call].asked);
         let asked = asked.and_then(|asked| asked.iter().find(|asked| asked.log == log));
@@ -252,7 +224,7 @@ impl Watched {
                 }
             }
             Outcome::Nothing if !facts.admitted => {
-                let (loaded, now) = &self.0.table().loaded()[log];
+                let (loaded, now) = &self.0.table().loads()[log];
                 book.deny(loaded, &op.to_peek(), *now)
             }
             _ => Ok(()),

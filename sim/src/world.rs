@@ -1,10 +1,11 @@
 //! The state of a history that is being played: the server with its clock and faults, the checker's books, and the trace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use limiter_core::store::{At, Change, EntryId, Facts, Mode};
 use limiter_core::{Policy, Timestamp};
@@ -51,6 +52,7 @@ pub(crate) struct Call {
     pub(crate) sent: u64,
     /// What the last reply that arrived said: for each operation what the server received, and the facts that it must have found.
     pub(crate) replied: Option<Judged>,
+    pub(crate) begun: Instant,
     /// When it ended, and whether its process knew the server's clock, and so had a deadline.
     pub(crate) ended: Option<Instant>,
     pub(crate) has_deadline: bool,
@@ -63,11 +65,10 @@ const SLOWEST: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Process {
     /// What it admitted locally, by log, and what it charged locally in all its lives.
-    pub(crate) admitted: [Vec<(u64, u64, EntryId)>; 4],
+    pub(crate) local: [Book; 4],
     pub(crate) charged: [u64; 4],
-    /// The units of its blocks that it was granted and has spent, by log.
-    pub(crate) granted: [u64; 4],
-    pub(crate) spent: [u64; 4],
+    /// The units of its blocks that it was granted and has not spent, by log, and when the last block was asked for.
+    pub(crate) blocks: [(u64, Option<Instant>); 4],
     /// Whether it has had a reply.
     pub(crate) has_heard: bool,
     /// Until when its messages are lost, and until when it stands still.
@@ -124,12 +125,17 @@ pub(crate) enum Fate {
 /// What runs did. Printed as a table in Markdown, which depends on the histories alone.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How often something was done, and how often each fault began.
-    counts: BTreeMap<(bool, &'static str), u64>,
-    /// The exceptions of the guarantee that applied.
-    pub(crate) exceptions: BTreeSet<&'static str>,
+    /// How often something was done, a fault began, or an exception of the guarantee applied.
+    counts: BTreeMap<(Counted, &'static str), u64>,
     /// The fullest window of the server, relative to its maximum.
     pub(crate) worst: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counted {
+    Done,
+    Fault,
+    Exception,
 }
 
 impl Tally {
@@ -138,29 +144,26 @@ impl Tally {
         for (name, count) in &other.counts {
             *self.counts.entry(*name).or_default() += count;
         }
-        self.exceptions.extend(&other.exceptions);
         self.worst = self.worst.max(other.worst);
     }
 
-    pub(crate) fn count(&mut self, is_fault: bool, name: &'static str) {
-        *self.counts.entry((is_fault, name)).or_default() += 1;
+    pub(crate) fn count(&mut self, what: Counted, name: &'static str) {
+        *self.counts.entry((what, name)).or_default() += 1;
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "| | |\n|---|---:|")?;
-        for ((_, name), count) in &self.counts {
-            writeln!(f, "| {name} | {count} |")?;
+        for ((what, name), count) in &self.counts {
+            let kind = match what {
+                Counted::Exception => "exception: ",
+                _ => "",
+            };
+            writeln!(f, "| {kind}{name} | {count} |")?;
         }
-        for name in &self.exceptions {
-            writeln!(f, "| exception: {name} | met |")?;
-        }
-        writeln!(
-            f,
-            "| the fullest window, of its maximum | {:.3} |",
-            self.worst
-        )
+        let name = "the fullest window, of its maximum";
+        writeln!(f, "| {name} | {:.3} |", self.worst)
     }
 }
 
@@ -174,8 +177,9 @@ pub(crate) struct World {
     pub(crate) books: Vec<Book>,
     pub(crate) calls: Vec<Call>,
     pub(crate) processes: [Process; 4],
-    /// The work that held slots.
+    /// The work that held slots, and when the last successful acquire or renewal with a caller's id was sent.
     pub(crate) slots: Vec<Slot>,
+    pub(crate) held: HashMap<EntryId, Instant>,
     redis: Redis,
     pub(crate) rows: Rows,
     /// How many messages were sent.
@@ -234,6 +238,7 @@ impl World {
             calls: Vec::new(),
             processes: Default::default(),
             slots: Vec::new(),
+            held: HashMap::new(),
             redis,
             rows: Rows::new(),
             unasked: 0,
@@ -261,14 +266,12 @@ impl World {
     }
 
     /// Notes that a rule is broken.
-    pub(crate) fn check<T>(&mut self, what: &str, result: Result<T, String>) -> Option<T> {
-        let text = match result {
-            Ok(value) => return Some(value),
-            Err(text) => text,
-        };
-        self.note(|| format!("BROKEN: {what} {text}"));
-        self.broken.push(format!("{what} {text}"));
-        None
+    pub(crate) fn check<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        if let Err(text) = &result {
+            self.note(|| format!("BROKEN: {what} {text}"));
+            self.broken.push(format!("{what} {text}"));
+        }
+        result.ok()
     }
 
     /// Returns the present by the server's clock.
@@ -438,14 +441,14 @@ impl World {
         requests: &[&[u8]],
         replies: &[&[u8]],
         now: Moment,
-    ) -> Result<Option<Judged>, String> {
+    ) -> Result<Option<Judged>> {
         let is_refused = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
         if replies.iter().any(is_refused) {
             return Ok(None);
         }
         if let Some(change) = call.and_then(|call| self.calls[call].change) {
             let asked = call.map(|call| self.calls[call].asked[0].clone());
-            let asked = asked.ok_or("settles without a call")?;
+            let asked = asked.context("settles without a call")?;
             let book = &mut self.books[asked.log];
             if book.settle(&asked, change, requests[0], replies[0], now)? {
                 self.release(asked.log, process, call, now);
@@ -483,9 +486,11 @@ impl World {
                 continue;
             };
             let must_be_in_time = call.has_deadline && !book.is_set_back;
-            if must_be_in_time && call.ended.is_some_and(|ended| ended.elapsed() > SLOWEST) {
-                return Err("counts after its caller gave up".to_owned());
-            }
+            let is_late = call.ended.is_some_and(|ended| ended.elapsed() > SLOWEST);
+            ensure!(
+                !(must_be_in_time && is_late),
+                "counts after its caller gave up"
+            );
             let own = call.asked.iter().find(|own| own.log == asked.log);
             let cost = own.map_or(0, |own| own.cost);
             if wire.is_admitted() && asked.mode == Mode::Acquire && asked.limiter_policy.is_none() {
@@ -504,14 +509,13 @@ impl World {
             });
             others.count() as u64
         };
-        let mut result = Ok(());
-        for slot in self.slots.iter().filter(|slot| !slot.is_excused) {
-            let max = self.policies[slot.log].smallest_max();
-            if held(slot) > max {
-                let at = slot.first - self.start;
-                result = Err(format!("{} of {max} are held after {at:?}", held(slot)));
-            }
-        }
+        let mut slots = self.slots.iter().filter(|slot| !slot.is_excused);
+        let result = slots.try_for_each(|slot| {
+            let (held, max) = (held(slot), self.policies[slot.log].smallest_max());
+            let at = slot.first - self.start;
+            ensure!(held <= max, "{held} of {max} are held after {at:?}");
+            Ok(())
+        });
         self.check("slots:", result);
     }
 
@@ -529,10 +533,11 @@ impl World {
             book.step(policy, by > 0, line);
             book.release(None, line);
         }
-        self.tally.exceptions.insert(match by > 0 {
+        let way = match by > 0 {
             true => "the server's clock was set forward",
             false => "the server's clock was set back",
-        });
+        };
+        self.tally.count(Counted::Exception, way);
     }
 
     /// Copies the server's data for the fault that this step brings.
@@ -556,7 +561,8 @@ impl World {
     ) {
         self.note(|| format!("fault {fault:?} for {length} ms"));
         let name = FAULTS.iter().find(|(_, other, _)| *other == fault);
-        self.tally.count(true, name.map_or("", |(.., name)| name));
+        self.tally
+            .count(Counted::Fault, name.map_or("", |(.., name)| name));
         let end = Instant::now() + Duration::from_millis(length);
         match fault {
             Fault::Loss => self.lossy = self.lossy.max(end),
@@ -595,7 +601,7 @@ impl World {
             old.release(None, line);
             *book = old;
         }
-        self.tally.exceptions.insert("writes were lost");
+        self.tally.count(Counted::Exception, "writes were lost");
     }
 
     /// Ends a fault that does not end by itself.

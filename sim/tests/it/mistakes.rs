@@ -109,7 +109,7 @@ fn each_mistake_in_lua_is_found() {
 }
 
 /// What is wrong, the file with an expression and its replacement, and the rule that it breaks.
-const IN_RUST: [(&str, &str, Mistake, &str); 11] = [
+const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
     (
         "a reset keeps the block",
         "limiter-wrappers/src/guarded/blocks.rs",
@@ -156,7 +156,40 @@ const IN_RUST: [(&str, &str, Mistake, &str); 11] = [
         "a slot is held for all of the window",
         "limiter-core/src/request/hold.rs",
         ("window - window / 64", "window"),
+        "worked in for too long",
+    ),
+    (
+        "a slot is given back when it is renewed",
+        "limiter-core/src/request/hold.rs",
+        (
+            "timeout_at(sent + self.held_for, self.permit.renew()).await",
+            "{ let renewed = timeout_at(sent + self.held_for, self.permit.renew()).await; give_back(self.permit.clone()).await; renewed }",
+        ),
         "are held",
+    ),
+    (
+        "a slot is held from the reply on",
+        "limiter-core/src/request/permit.rs",
+        (
+            "sent.filter(|_| !decision.is_repeated())",
+            "moment().filter(|_| !decision.is_repeated())",
+        ),
+        "worked in for too long",
+    ),
+    (
+        "a block is spent from its reply on",
+        "limiter-wrappers/src/guarded/blocks.rs",
+        (
+            "self.sent.has_passed(spendable(lease), now)",
+            "now.monotonic.duration_since(self.received) >= spendable(lease)",
+        ),
+        "spends a block that has ended",
+    ),
+    (
+        "a block is spent for the whole lease",
+        "limiter-wrappers/src/guarded/blocks.rs",
+        ("lease - lease / 64", "lease"),
+        "spends a block that has ended",
     ),
     (
         "a swap whose reply was lost is tried again",
