@@ -286,14 +286,15 @@ impl Run {
             world.slots.len() - 1
         };
         while first.elapsed() < length {
-            let mut world = self.world.lock();
-            world.slots[number].last = Instant::now();
-            let sent = world.held.get(&id.into()).copied();
-            let window = world.policies[log].longest_window().as_duration();
-            let is_held = sent.is_none_or(|sent| sent.elapsed() < window * 63 / 64);
-            let result = is_held.then_some(()).context("is worked in for too long");
-            world.check(&format!("slot {number}"), result);
-            drop(world);
+            {
+                let mut world = self.world.lock();
+                world.slots[number].last = Instant::now();
+                let sent = world.held.get(&id.into()).copied();
+                let window = world.policies[log].longest_window().as_duration();
+                let is_held = sent.is_none_or(|sent| sent.elapsed() < window * 63 / 64);
+                let result = is_held.then_some(()).context("is worked in for too long");
+                world.check(&format!("slot {number}"), result);
+            }
             sleep(Duration::from_millis(20)).await;
         }
     }

@@ -283,7 +283,7 @@ impl Stack {
         let tally = &mut world.tally;
         match (world.setting.choice, is_admitted) {
             (Choice::Open, _) => {
-                tally.count(Counted::Exception, "a call was admitted without the store")
+                tally.count(Counted::Exception, "a call was admitted without the store");
             }
             (Choice::Closed, false) => {}
             (Choice::Closed | Choice::Error, true) => bail!("is admitted by nobody"),
