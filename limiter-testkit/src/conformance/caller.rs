@@ -242,13 +242,13 @@ pub(crate) fn salt() -> u128 {
 }
 
 /// A decision, and what it lacks if it was made from facts.
-type Decided = (Decision, Option<RawFacts>);
+type DecisionAndFacts = (Decision, Option<RawFacts>);
 
 pub(crate) async fn decided<S: WindowStore + Clone>(
     store: &S,
     op: Op<'_>,
     route: Route,
-) -> Result<Decided, Error> {
+) -> Result<DecisionAndFacts, Error> {
     let decided = match (route, op.limiter_policy) {
         (Route::Limiter, Some(default)) => {
             let limiter = Limiter::new(op.log.name, default.clone(), store.clone());
@@ -285,12 +285,15 @@ async fn by_limiter<S: WindowStore>(limiter: &Limiter<S>, op: Op<'_>) -> Result<
 }
 
 /// Decides from the facts.
-pub(crate) async fn by_facts<S: WindowStore>(store: &S, op: Op<'_>) -> Result<Decided, Error> {
+pub(crate) async fn by_facts<S: WindowStore>(
+    store: &S,
+    op: Op<'_>,
+) -> Result<DecisionAndFacts, Error> {
     let op = op.checked()?;
     from_facts(&op, store.apply(op).await?)
 }
 
-fn from_facts(op: &Op<'_>, facts: Facts) -> Result<Decided, Error> {
+fn from_facts(op: &Op<'_>, facts: Facts) -> Result<DecisionAndFacts, Error> {
     facts.verify(op)?;
     let raw_facts = RawFacts::from(&facts);
     Ok((decide(op, facts), Some(raw_facts)))
