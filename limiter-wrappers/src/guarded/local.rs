@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use limiter_core::SyncStore;
-use limiter_core::store::{Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::store::{Entry, Facts, JointOp, Outcome, Settlement, SettlementFacts};
 
 use super::carried::{Carried, Cell};
 
@@ -38,20 +38,16 @@ impl Local {
         result
     }
 
-    pub(super) fn apply(&self, op: &Op<'_>) -> Facts {
-        self.locked(|carried| {
-            let facts = self.store.apply_now(op);
-            note(carried, op, &facts);
-            facts
-        })
-    }
-
-    /// Decides operations as one. The lock keeps other calls from coming in between.
+    /// Decides operations as one, or a single one. The lock keeps other calls from coming in between.
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         self.locked(|carried| {
             let all = self.store.apply_all_now(ops);
-            let pairs = ops.iter().zip(&all);
-            pairs.for_each(|(joint, facts)| note(carried, &joint.op, facts));
+            for (JointOp { op, .. }, facts) in ops.iter().zip(&all) {
+                if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
+                    let cell = Cell::new(at, op.at, op.cost);
+                    carried.add(op.log, Some(op.retention()), at, cell);
+                }
+            }
             all
         })
     }
@@ -69,14 +65,6 @@ impl Local {
             facts
         });
         settled.applied().then_some(settled)
-    }
-}
-
-/// Notes the entry that an operation has appended.
-fn note(carried: &mut Carried, op: &Op<'_>, facts: &Facts) {
-    if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
-        let cell = Cell::new(at, op.at, op.cost);
-        carried.add(op.log, Some(op.retention()), at, cell);
     }
 }
 

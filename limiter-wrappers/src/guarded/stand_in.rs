@@ -51,10 +51,7 @@ impl StandIn {
                 })
                 .collect()
             }
-            Self::Local(local) => Some(match ops {
-                [joint] => vec![local.apply(&joint.op)],
-                _ => local.apply_all(ops),
-            }),
+            Self::Local(local) => Some(local.apply_all(ops)),
         }
     }
 
