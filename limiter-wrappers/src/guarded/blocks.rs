@@ -122,14 +122,10 @@ pub(super) fn lease_of(op: &Op<'_>) -> Option<Duration> {
     }
 }
 
-/// Returns how long a block may be spent.
-fn spendable(lease: Duration) -> Duration {
-    lease - lease / 64
-}
-
 impl Block {
+    /// Returns `true` if it may no longer be spent.
     fn has_ended(&self, lease: Duration, now: Moment) -> bool {
-        self.sent.has_passed(spendable(lease), now)
+        self.sent.has_passed(lease - lease / 64, now)
     }
 
     fn covers(&self, op: &Op<'_>) -> bool {

@@ -105,8 +105,5 @@ fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
 
 /// Returns the system's time.
 fn now(clock: SystemClock) -> Timestamp {
-    let since = clock()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    Timestamp::try_from(clock()).unwrap_or_default()
 }
