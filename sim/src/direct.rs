@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
 
-use crate::Redis;
+use crate::redis::Redis;
 
 /// Executes each command immediately, by the system's clock. Clones share the server.
 #[derive(Clone, Debug, Default)]

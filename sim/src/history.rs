@@ -96,7 +96,7 @@ impl Setting {
 
 /// A call or a fault.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub(crate) struct Step {
     /// In milliseconds.
     pub(crate) at: u64,
     pub(crate) process: usize,
@@ -118,8 +118,7 @@ pub(crate) enum Does {
 pub struct History {
     pub(crate) seed: u64,
     pub(crate) setting: Setting,
-    /// The calls and faults.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// How long the steps of a history take, in milliseconds, and how many times longer all takes if the first limiter has slots.

@@ -31,7 +31,6 @@ mod table;
 mod world;
 
 pub use self::direct::Direct;
-pub use self::history::{History, Step};
-pub use self::play::{Mistake, Outcome};
-pub use self::redis::{Copy, Redis, Refusal};
+pub use self::history::History;
+pub use self::play::{Mistake, Outcome, play_many};
 pub use self::world::Tally;

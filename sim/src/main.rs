@@ -1,11 +1,7 @@
 //! Plays one history to read, or many.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
-use sim::{History, Tally};
+use sim::History;
 
 /// Plays the whole stack over a simulated Redis, from a seed.
 #[derive(Parser)]
@@ -19,7 +15,7 @@ struct Args {
     /// Leaves out what that history does not need to fail.
     #[arg(long, requires = "seed")]
     shrink: bool,
-    /// Plays this many histories on all cores, with the seeds from --from on.
+    /// Plays this many histories on all cores, with the seeds from --from on, until ten have failed.
     #[arg(long, default_value_t = 300, conflicts_with = "seed")]
     seeds: u64,
     /// The first seed of many.
@@ -47,38 +43,12 @@ fn main() -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    let next = AtomicU64::new(args.from);
-    let total = Mutex::new((Tally::default(), Vec::new()));
-    let bar = ProgressBar::new(args.seeds);
-    bar.set_style(ProgressStyle::with_template(
-        "{wide_bar} {pos}/{len} histories, {per_sec}, {eta} left",
-    )?);
-    let work = || loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= args.from + args.seeds {
-            break;
-        }
-        let outcome = history(seed).play(false, None);
-        let mut total = total.lock().expect("no thread panicked");
-        total.0.add(&outcome.tally);
-        if let Some(broken) = outcome.broken.first() {
-            bar.suspend(|| println!("seed {seed}: {broken}"));
-            total.1.push(seed);
-        }
-        bar.inc(1);
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
-    });
-    bar.finish_and_clear();
-    let (tally, failed) = total.into_inner()?;
+    let seeds = args.from..args.from + args.seeds;
+    let (tally, failed) = sim::play_many(seeds, history, None, 10);
     print!("{tally}");
-    anyhow::ensure!(
-        failed.is_empty(),
-        "{} histories failed: {failed:?}",
-        failed.len()
-    );
+    for (seed, rule) in &failed {
+        println!("seed {seed}: {rule}");
+    }
+    anyhow::ensure!(failed.is_empty(), "{} histories failed", failed.len());
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! Plays a history: processes with the shipped stack, in virtual time on one thread.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,9 +19,9 @@ use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Redis;
 use crate::history::{Does, Fault, History, KINDS, Step};
 use crate::process::{NAMES, SALT, SYSTEM, Stack};
+use crate::redis::Redis;
 use crate::world::{CALL, Caller, Counted, Shared, Slot, Tally, World};
 
 /// What a run of a history found.
@@ -33,6 +37,41 @@ pub struct Outcome {
 
 /// A mistake, which the checker must find: a part of the shipped scripts, and what replaces it.
 pub type Mistake = (&'static str, &'static str);
+
+/// Plays the histories of many seeds on all cores, until `most` have failed.
+///
+/// Returns what all have done, and the first rule that each of those broke.
+///
+/// # Panics
+/// If the library does.
+pub fn play_many(
+    seeds: Range<u64>,
+    history: impl Fn(u64) -> History + Sync,
+    mistake: Option<Mistake>,
+    most: usize,
+) -> (Tally, BTreeMap<u64, String>) {
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::<(Tally, BTreeMap<_, _>)>::default();
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.end {
+            break;
+        }
+        let outcome = history(seed).play(false, mistake);
+        let (tally, failed) = &mut *total.lock().unwrap();
+        tally.add(&outcome.tally);
+        failed.extend(outcome.broken.into_iter().next().map(|rule| (seed, rule)));
+        if failed.len() >= most {
+            next.store(seeds.end, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    total.into_inner().unwrap()
+}
 
 /// A process: its lives, and the stack of the last one.
 struct Process {

@@ -10,7 +10,7 @@ use std::fmt;
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue, Variadic};
 use redis::{Arg, Cmd, RedisError, Script, Value};
 
-pub use self::commands::Refusal;
+pub(crate) use self::commands::Refusal;
 use self::commands::{DataSet, Refused};
 
 /// What Redis puts around a script. An error is a table, as in Redis 7.
@@ -30,7 +30,7 @@ end
 ";
 
 /// A Redis server without its network: every command takes its time from the caller.
-pub struct Redis {
+pub(crate) struct Redis {
     /// Holds the [`DataSet`] for the scripts.
     lua: Lua,
     run: Function,
@@ -41,15 +41,11 @@ pub struct Redis {
 
 /// The keys of a server at a moment.
 #[derive(Clone, Debug)]
-pub struct Copy(DataSet);
+pub(crate) struct Copy(DataSet);
 
 impl Redis {
     /// Returns an empty server, which may make a mistake: it replaces a part of the scripts.
-    ///
-    /// # Panics
-    /// If Lua has no memory.
-    #[must_use]
-    pub fn new(mistake: Option<(&'static str, &'static str)>) -> Self {
+    pub(crate) fn new(mistake: Option<(&'static str, &'static str)>) -> Self {
         let lua = Lua::new();
         lua.set_app_data(DataSet::default());
         let run = prepare(&lua).expect("the prelude is correct");
@@ -62,10 +58,7 @@ impl Redis {
     }
 
     /// Executes a command at a time in microseconds.
-    ///
-    /// # Errors
-    /// The server's error reply.
-    pub fn execute(&mut self, now: u64, command: &Cmd) -> Result<Value, RedisError> {
+    pub(crate) fn execute(&mut self, now: u64, command: &Cmd) -> Result<Value, RedisError> {
         let bytes = |arg| match arg {
             Arg::Simple(bytes) => Some(bytes),
             _ => None,
@@ -145,18 +138,17 @@ impl Redis {
     }
 
     /// Forgets the scripts, as `SCRIPT FLUSH` does.
-    pub fn flush_scripts(&mut self) {
+    pub(crate) fn flush_scripts(&mut self) {
         self.scripts.clear();
     }
 
     /// Makes the server refuse writes, or accept them again.
-    pub fn refuse(&mut self, refusal: Option<Refusal>) {
+    pub(crate) fn refuse(&mut self, refusal: Option<Refusal>) {
         self.with_data(|data| data.refusal = refusal);
     }
 
     /// Removes a key that has expired at a time. Returns `true` if it exists.
-    #[must_use]
-    pub fn holds(&self, now: u64, key: &[u8]) -> bool {
+    pub(crate) fn holds(&self, now: u64, key: &[u8]) -> bool {
         self.with_data(|data| {
             data.now = now;
             data.holds(key)
@@ -164,13 +156,12 @@ impl Redis {
     }
 
     /// Returns a copy of the keys.
-    #[must_use]
-    pub fn copy(&self) -> Copy {
+    pub(crate) fn copy(&self) -> Copy {
         Copy(self.with_data(|data| data.clone()))
     }
 
     /// Replaces the keys.
-    pub fn restore(&mut self, Copy(keys): Copy) {
+    pub(crate) fn restore(&mut self, Copy(keys): Copy) {
         self.with_data(|data| {
             let refusal = data.refusal;
             *data = keys;

@@ -10,7 +10,7 @@ use super::sorted_set::{LexBound, SortedSet};
 
 /// Why the server refuses writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// `OOM`: nothing may be added.
     Memory,
     /// `READONLY`: the server is a replica.
