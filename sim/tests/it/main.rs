@@ -6,12 +6,17 @@ use std::process::Command;
 
 use sim::{History, play_many};
 
+/// Seed 22184: a process repeats its denial while the reply to its own settlement is on its way.
 #[test]
 fn histories_keep_the_promises() {
     let (tally, failed) = play_many(0..300, History::new, None, 1);
     assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
-    if std::env::var_os("LIMITER_TEST_ALL").is_some() {
-        let (_, failed) = play_many(300..1_000, History::new, None, 1);
+    let last = match std::env::var_os("LIMITER_TEST_ALL") {
+        Some(_) => 1_000,
+        None => 300,
+    };
+    for seeds in [300..last, 22_184..22_185] {
+        let (_, failed) = play_many(seeds, History::new, None, 1);
         assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
     }
     let (documented, tally) = (include_str!("../../../docs/faults.md"), tally.to_string());
