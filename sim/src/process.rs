@@ -62,6 +62,9 @@ impl Clock for Local {
     }
 }
 
+/// A call that is not dropped takes less.
+const WITHIN: Duration = Duration::from_secs(1);
+
 /// The names of the two limiters.
 pub(crate) const NAMES: [&str; 2] = ["first", "second"];
 
@@ -125,7 +128,13 @@ impl Stack {
         [0, 1].map(|i| Limiter::new(NAMES[i], policies[2 * i].clone(), self.clone()))
     }
 
-    fn begin(&self, what: &str, asked: Vec<Asked>, change: Option<Change>) -> usize {
+    fn begin(
+        &self,
+        what: &str,
+        asked: Vec<Asked>,
+        change: Option<Change>,
+        changes: Option<usize>,
+    ) -> usize {
         let mut world = self.world.lock();
         let number = world.calls.len();
         let text = || {
@@ -143,6 +152,7 @@ impl Stack {
             salt,
             asked,
             change,
+            changes: changes.map(|log| (self.process, log)),
             sent,
             replied,
             begun,
@@ -258,10 +268,10 @@ impl Stack {
 
     /// Checks a denial of the cache. The server's clock may be faster or slower.
     fn repeated(&self, world: &World, log: usize, op: &Op<'_>, now: Moment) -> anyhow::Result<()> {
-        // The reply to a change may be on its way.
+        // The reply to a change may be on its way. A call that was dropped has no end.
         let is_changing = |call: &Call| {
-            let changes = call.change.is_some() || call.asked.is_empty();
-            changes && call.ended.is_none() && call.begun.elapsed() < Duration::from_secs(1)
+            let is_under_way = call.ended.is_none() && call.begun.elapsed() < WITHIN;
+            is_under_way && call.changes == Some((self.process, log))
         };
         if world.calls.iter().any(is_changing) {
             return Ok(());
@@ -332,7 +342,7 @@ impl WindowStore for Stack {
         let asked = ops
             .iter()
             .map(|joint| Asked::of(place(joint.op.log), &joint.op));
-        let number = self.begin("decide", asked.collect(), None);
+        let number = self.begin("decide", asked.collect(), None, None);
         let is_open = self.guarded.breakers().iter().any(|(_, is_open)| *is_open);
         let before = self.guarded.lease_decisions().0;
         let mut deciding = pin!(self.scope(number, self.guarded.apply_all(ops)));
@@ -387,7 +397,7 @@ impl WindowStore for Stack {
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let log = place(settlement.log);
         let asked = Asked::of(log, &settlement.to_record(1));
-        let number = self.begin("settle", vec![asked], Some(settlement.change));
+        let number = self.begin("settle", vec![asked], Some(settlement.change), Some(log));
         let result = self.scope(number, self.guarded.settle(settlement)).await;
         self.end(number, || {
             format!("{:?}", result.as_ref().map(SettlementFacts::applied))
@@ -415,8 +425,8 @@ impl WindowStore for Stack {
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let number = self.begin("reset", Vec::new(), None);
         let log_number = place(log);
+        let number = self.begin("reset", Vec::new(), None, Some(log_number));
         self.world.lock().processes[self.process].local[log_number] = Book::default();
         let result = self.scope(number, self.guarded.reset(log)).await;
         self.end(number, || format!("{result:?}"));

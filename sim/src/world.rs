@@ -48,6 +48,8 @@ pub(crate) struct Call {
     pub(crate) salt: u64,
     pub(crate) asked: Vec<Asked>,
     pub(crate) change: Option<Change>,
+    /// The process and the log, if it settles or resets.
+    pub(crate) changes: Option<(usize, usize)>,
     /// How many messages it has sent.
     pub(crate) sent: u64,
     /// What the last reply that arrived said: for each operation what the server received, and the facts that it must have found.
