@@ -17,7 +17,7 @@ pub struct Facts {
     /// Whether the entry fitted every limit of the operation's policy and of the limiter's default policy when it was appended.
     /// Only then does it have a receipt. Unspecified without an entry.
     ///
-    /// For a repeated operation: whether the original entry did.
+    /// For a repeated operation: whether the original entry did; `false` if the store no longer knows.
     pub refundable: bool,
     /// Whether the operation appended its entry, found it in the log, or neither.
     pub outcome: Outcome,

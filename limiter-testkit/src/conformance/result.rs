@@ -68,8 +68,13 @@ impl Decided {
             .is_some_and(|facts| facts.outcome == RawFacts::REPEATED)
     }
 
-    /// Takes over what is unspecified for one of several operations.
+    /// Takes over what is unspecified: the receipt of a repetition, and much of one of several operations.
     fn relax(&mut self, joint: Option<Verb>, got: &Self) {
+        // A store need not know whether a repeated entry has a receipt.
+        if self.is_repeated() && got.values.receipt.is_none() {
+            self.values.receipt = None;
+            self.repeats = None;
+        }
         // A record that another one denied may be above the maximum, so that no wait helps: which limit binds is unspecified.
         let of_limits = |values: &DecisionValues| -> Vec<_> {
             let of =
@@ -156,15 +161,17 @@ impl CallResult {
     pub(crate) fn comparable(&self, got: &Self, joint: Option<Verb>) -> Self {
         match (self.clone(), got) {
             (Self::Decided(mut expected), Self::Decided(got)) => {
+                expected.relax(joint, got);
                 expected.raw_facts = expected.raw_facts.filter(|_| got.raw_facts.is_some());
-                if joint.is_some() {
-                    expected.relax(joint, got);
-                }
                 Self::Decided(expected)
             }
             (Self::Failed(kind, _), Self::Failed(_, text)) => Self::Failed(kind, text.clone()),
             (expected, _) => expected,
         }
+    }
+
+    pub(crate) fn has_receipt(&self) -> bool {
+        matches!(self, Self::Decided(decided) if decided.values.receipt.is_some())
     }
 
     pub(crate) fn status(&self) -> Option<&Status> {

@@ -179,8 +179,8 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
         "a block is spent from its reply on",
         "limiter-wrappers/src/guarded/blocks.rs",
         (
-            "self.sent.has_passed(spendable(lease), now)",
-            "now.monotonic.duration_since(self.received) >= spendable(lease)",
+            "self.sent.has_passed(lease - lease / 64, now)",
+            "now.monotonic.duration_since(self.received) >= lease - lease / 64",
         ),
         "spends a block that has ended",
     ),
