@@ -12,7 +12,7 @@ fn histories_keep_the_promises() {
     let (tally, failed) = play_many(0..300, History::new, None, 1);
     assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
     let last = match std::env::var_os("LIMITER_TEST_ALL") {
-        Some(_) => 1_000,
+        Some(_) => 2_000,
         None => 300,
     };
     for seeds in [300..last, 22_184..22_185] {
