@@ -14,7 +14,7 @@ use limiter_core::store::{
 };
 use limiter_core::{BoxFuture, Error, ErrorKind, Timestamp, WindowStore};
 use limiter_log::{Change, Loaded, LogStore, New, Table, stored_key};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::ledger::{Moment, Wire};
 use crate::network::Link;
@@ -145,6 +145,7 @@ pub(crate) struct Watched(LogStore<TableLink>);
 /// A call that has begun: the stack's call to which it belongs, when, and in which life of the server.
 struct Begun {
     call: Option<usize>,
+    at: Instant,
     line: u64,
     life: u64,
 }
@@ -173,8 +174,13 @@ impl Watched {
             world.calls[call].sent += 1;
         }
         let line = world.now().line;
-        let life = world.lives;
-        Begun { call, line, life }
+        let (at, life) = (Instant::now(), world.lives);
+        Begun {
+            call,
+            at,
+            line,
+            life,
+        }
     }
 
     /// Checks what a call returned of a log.
@@ -205,6 +211,8 @@ impl Watched {
         log: usize,
     ) -> anyhow::Result<()> {
         let policy = world.policies[log].clone();
+        let paused = world.processes[self.link().process].paused;
+        let was_paused = paused.is_some_and(|end| end > begun.at);
         let asked = begun.call.map(|call| &world.calls[call].asked);
         let asked = asked.and_then(|asked| asked.iter().find(|asked| asked.log == log));
         let cost = asked.map_or(op.cost, |asked| asked.cost);
@@ -223,7 +231,8 @@ impl Watched {
                     false => Ok(()),
                 }
             }
-            Outcome::Nothing if !facts.admitted => {
+            // A process that stood still has loaded other logs since.
+            Outcome::Nothing if !facts.admitted && !was_paused => {
                 let (loaded, now) = &self.0.table().loads()[log];
                 book.deny(loaded, &op.to_peek(), *now)
             }

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use sim::{History, play_many};
 
-/// Seed 22184: a process repeats its denial while the reply to its own settlement is on its way.
+/// Seed 22184: a process repeats its denial while the reply to its own settlement is on its way. Seed 30295: a process has not heard of the
+/// server's clock for long.
 #[test]
 fn histories_keep_the_promises() {
     let (tally, failed) = play_many(0..300, History::new, None, 1);
@@ -15,7 +16,7 @@ fn histories_keep_the_promises() {
         Some(_) => 2_000,
         None => 300,
     };
-    for seeds in [300..last, 22_184..22_185] {
+    for seeds in [300..last, 22_184..22_185, 30_295..30_296] {
         let (_, failed) = play_many(seeds, History::new, None, 1);
         assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
     }
@@ -27,6 +28,7 @@ fn histories_keep_the_promises() {
 }
 
 /// limiter-log serves the same calls over a table. Seed 1242: an entry is displaced in the batch that appended it.
+/// Seed 35183: a process stands still between a decision and its return.
 #[test]
 fn tables_keep_the_promises() {
     let last = match std::env::var_os("LIMITER_TEST_ALL") {
@@ -34,7 +36,7 @@ fn tables_keep_the_promises() {
         None => 200,
     };
     let over_a_table = |seed| History::new(seed).over_a_table();
-    for seeds in [0..last, 1_242..1_243] {
+    for seeds in [0..last, 1_242..1_243, 35_183..35_184] {
         let (_, failed) = play_many(seeds, over_a_table, None, 1);
         assert!(
             failed.is_empty(),
