@@ -172,6 +172,7 @@ impl Watched {
         let call = CALL.try_with(|call| call.number).ok().flatten();
         if let Some(call) = call {
             world.calls[call].sent += 1;
+            world.calls[call].replied = None;
         }
         let line = world.now().line;
         let (at, life) = (Instant::now(), world.lives);
