@@ -8,7 +8,7 @@ pub use crate::name::percent_encode;
 pub use crate::policy::resolution::RESOLUTIONS;
 use crate::policy::{Policy, parse};
 #[cfg(feature = "tokio")]
-pub use crate::request::hold::Moment;
+pub use crate::request::hold::{Moment, set_system_clock};
 pub use crate::request::wait::within;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.

@@ -14,13 +14,14 @@ use std::time::Duration;
 use anyhow::Context;
 use fastrand::Rng;
 use futures::future::join_all;
+use limiter_core::internal::set_system_clock;
 use limiter_core::request::AllOf;
 use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::history::{Does, Fault, History, KINDS, Step};
-use crate::process::{NAMES, SALT, SYSTEM, Stack};
+use crate::process::{NAMES, SALT, SYSTEM, Stack, system_clock};
 use crate::redis::Redis;
 use crate::world::{CALL, Caller, Counted, Shared, Slot, Tally, World};
 
@@ -113,6 +114,7 @@ impl History {
 
     async fn run(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
         SYSTEM.set((Some(Instant::now()), [0; 4]));
+        set_system_clock(system_clock);
         let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
         let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
         let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();

@@ -39,7 +39,7 @@ thread_local! {
 }
 
 /// The system's clock of the process that asks.
-fn system_clock() -> SystemTime {
+pub(crate) fn system_clock() -> SystemTime {
     let process = CALL.try_with(|caller| caller.process).unwrap_or(0);
     SYSTEM.with_borrow(|(start, off)| {
         let passed = start.map_or(Duration::ZERO, |start| start.elapsed());

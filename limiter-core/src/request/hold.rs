@@ -1,6 +1,7 @@
 //! Slots: permits that are renewed while work runs.
 
 use std::pin::{Pin, pin};
+use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -22,10 +23,19 @@ pub struct Moment {
     pub system: SystemTime,
 }
 
+static SYSTEM_CLOCK: OnceLock<fn() -> SystemTime> = OnceLock::new();
+
+/// Lets all slots of this program read another system's clock. Only the first call has an effect.
+pub fn set_system_clock(clock: fn() -> SystemTime) {
+    _ = SYSTEM_CLOCK.set(clock);
+}
+
 impl Moment {
     pub(super) fn now() -> Self {
+        let system = SYSTEM_CLOCK
+            .get()
+            .map_or_else(SystemTime::now, |clock| clock());
         let monotonic = Instant::now();
-        let system = SystemTime::now();
         Self { monotonic, system }
     }
 
