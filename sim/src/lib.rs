@@ -16,7 +16,7 @@
 //!
 //! In front of limiter-log and a `table`, the same histories run in the same world.
 //!
-//! [`Direct`] connects to a [`Redis`] without a network, for the conformance suite.
+//! [`Direct`] connects to a simulated Redis without a network, for the conformance suite.
 
 #![forbid(unsafe_code)]
 
