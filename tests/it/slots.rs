@@ -45,6 +45,7 @@ async fn the_slot_of_a_killed_process_is_free_within_a_window() {
     let denied = slots.acquire("k").await.unwrap();
     let wait = denied.retry_after().unwrap();
     assert!(wait <= Duration::from_secs(3), "{wait:?}");
-    let taken = slots.acquire("k").within(Duration::from_secs(3)).await;
+    // The call itself takes time, too.
+    let taken = slots.acquire("k").within(Duration::from_secs(4)).await;
     assert!(taken.unwrap().is_allowed());
 }
