@@ -31,6 +31,8 @@ use crate::rulings::Rulings;
 pub struct RateLimitHeaders {
     form: Option<HeaderFormat>,
     x_rate_limit: Option<ResetFormat>,
+    on_redirects: bool,
+    max_remaining: u64,
 }
 
 /// A form of the fields of draft-ietf-httpapi-ratelimit-headers.
@@ -89,6 +91,8 @@ impl RateLimitHeaders {
         Self {
             form: None,
             x_rate_limit: None,
+            on_redirects: false,
+            max_remaining: u64::MAX,
         }
     }
 
@@ -104,6 +108,21 @@ impl RateLimitHeaders {
     #[must_use]
     pub const fn x_rate_limit(mut self, reset: ResetFormat) -> Self {
         self.x_rate_limit = Some(reset);
+        self
+    }
+
+    /// Also sends the fields on 3xx responses. Default: no, because a client that reads a small remainder may not follow the
+    /// redirect.
+    #[must_use]
+    pub const fn on_redirects(mut self) -> Self {
+        self.on_redirects = true;
+        self
+    }
+
+    /// Caps the remainder that clients see. Default: no cap. A large remainder in a large window may invite a burst.
+    #[must_use]
+    pub const fn max_remaining(mut self, units: u64) -> Self {
+        self.max_remaining = units;
         self
     }
 
@@ -149,7 +168,7 @@ impl RateLimitHeaders {
         if self.form == Some(HeaderFormat::Structured) {
             for (name, list) in [
                 ("ratelimit-policy", quotas(&seen)),
-                ("ratelimit", remaining(&seen)),
+                ("ratelimit", self.remaining(&seen)),
             ] {
                 if let Some(list) = list.text() {
                     visit(name, list);
@@ -209,9 +228,12 @@ impl RateLimitHeaders {
         seen: &(impl Iterator<Item = Seen<'a>> + Clone),
         policy: Option<HeaderValue>,
     ) -> Values {
-        let mut values = Values::default();
+        let mut values = Values {
+            on_redirects: self.on_redirects,
+            ..Values::default()
+        };
         if self.form == Some(HeaderFormat::Structured) {
-            values.rate_limit = remaining(seen).value();
+            values.rate_limit = self.remaining(seen).value();
             values.policy = policy.or_else(|| quotas(seen).value());
         }
         self.numbers(seen, |name, number| {
@@ -235,13 +257,56 @@ impl RateLimitHeaders {
             };
             let numbers = [
                 limit.limit().max(),
-                limit.remaining(),
+                limit.remaining().min(self.max_remaining),
                 reset.value(&limit, at),
             ];
             names
                 .iter()
                 .zip(numbers)
                 .for_each(|(name, number)| visit(name, number));
+        }
+    }
+
+    fn remaining<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
+        let mut list = List::default();
+        for Seen { names, status } in seen.clone() {
+            // A status reports its only limit without making a list of all.
+            if let [head] = &names.heads[..] {
+                self.remaining_item(
+                    &mut list,
+                    head,
+                    status.remaining(),
+                    status.used(),
+                    status.refill_after(),
+                );
+                continue;
+            }
+            for (head, limit) in names.heads.iter().zip(status.limits().iter()) {
+                self.remaining_item(
+                    &mut list,
+                    head,
+                    limit.remaining(),
+                    limit.used(),
+                    limit.refill_after(),
+                );
+            }
+        }
+        list
+    }
+
+    fn remaining_item(
+        &self,
+        out: &mut List,
+        head: &str,
+        remaining: u64,
+        used: u64,
+        refill_after: Duration,
+    ) {
+        out.item(head);
+        out.number(remaining.min(self.max_remaining));
+        if used > 0 {
+            out.push(b";t=");
+            out.number(ceil_secs(refill_after));
         }
     }
 }
@@ -256,24 +321,6 @@ impl ResetFormat {
                 .div_ceil(1_000_000),
         }
     }
-}
-
-/// Returns `RateLimit`.
-fn remaining<'a>(seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
-    let mut list = List::default();
-    for Seen { names, status } in seen.clone() {
-        // A status reports its only limit without making a list of all.
-        if let [head] = &names.heads[..] {
-            let [remaining, used] = [status.remaining(), status.used()];
-            list.remaining(head, remaining, used, status.refill_after());
-            continue;
-        }
-        for (head, limit) in names.heads.iter().zip(status.limits().iter()) {
-            let [remaining, used] = [limit.remaining(), limit.used()];
-            list.remaining(head, remaining, used, limit.refill_after());
-        }
-    }
-    list
 }
 
 /// Returns `RateLimit-Policy`.
@@ -321,12 +368,13 @@ pub(crate) struct Values {
     rate_limit: Option<HeaderValue>,
     /// The fields of the older forms.
     numbers: Vec<(&'static HeaderName, HeaderValue)>,
+    on_redirects: bool,
 }
 
 impl Values {
-    /// Adds the fields to a response, unless it is a redirect, which a client that reads a small remainder may not follow.
+    /// Adds the fields to a response.
     pub(crate) fn add(self, status: StatusCode, headers: &mut HeaderMap) {
-        if !status.is_redirection() {
+        if !status.is_redirection() || self.on_redirects {
             self.append(headers);
         }
     }

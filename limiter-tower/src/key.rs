@@ -8,6 +8,7 @@
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](KeyExtractor::or) | the first extractor that finds a key |
+//! | `Box<dyn KeyExtractor>` | that of the extractor in it, chosen at run time |
 //! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
 //!
 //! ```

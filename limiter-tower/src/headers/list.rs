@@ -1,9 +1,6 @@
 //! Lists of structured fields (RFC 9651).
 
-use std::time::Duration;
-
 use http::HeaderValue;
-use limiter_core::ceil_secs;
 use smallvec::SmallVec;
 
 /// A structured field's list in text form. Up to 128 bytes are stored inline.
@@ -26,7 +23,7 @@ impl List {
     }
 
     #[inline]
-    fn push(&mut self, more: &[u8]) {
+    pub(super) fn push(&mut self, more: &[u8]) {
         self.0.extend_from_slice(more);
     }
 
@@ -38,23 +35,7 @@ impl List {
         self.push(head.as_bytes());
     }
 
-    /// Adds an item that reports what remains.
-    pub(super) fn remaining(
-        &mut self,
-        head: &str,
-        remaining: u64,
-        used: u64,
-        refill_after: Duration,
-    ) {
-        self.item(head);
-        self.number(remaining);
-        if used > 0 {
-            self.push(b";t=");
-            self.number(ceil_secs(refill_after));
-        }
-    }
-
-    fn number(&mut self, number: u64) {
+    pub(super) fn number(&mut self, number: u64) {
         self.push(
             itoa::Buffer::new()
                 .format(number.min(Self::MAX_INTEGER))

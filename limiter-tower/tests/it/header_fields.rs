@@ -281,12 +281,21 @@ async fn older_forms_are_a_choice_and_say_what_reset_means() {
 }
 
 #[tokio::test]
-async fn a_redirect_has_no_fields() {
-    let layer = LimitLayer::new([rule("search", policy!("5/1d")).0], CLOSED);
-    let elsewhere = on_get(|| async { Redirect::to("/other") });
-    let reply = get(&Router::new().route("/", elsewhere).layer(layer)).await;
-    let fields = ["ratelimit", "ratelimit-policy"].map(|name| reply.field(name));
-    assert_eq!((reply.status, fields), (303, [None, None]));
+async fn redirects_and_large_remainders_are_options() {
+    let fields = RateLimitHeaders::default().max_remaining(100);
+    for (fields, sent) in [(fields, false), (fields.on_redirects(), true)] {
+        let rule = rule("search", policy!("100000/1d")).0;
+        let layer = LimitLayer::builder([rule], CLOSED).headers(fields).build();
+        let elsewhere = on_get(|| async { Redirect::to("/other") });
+        let reply = get(&Router::new().route("/", elsewhere).layer(layer)).await;
+        if sent {
+            let policy = r#""search";q=100000;w=86400"#;
+            let limits = r#""search";r=100;t=86400"#;
+            check(&reply, 303, policy, limits, None);
+        }
+        let fields = ["ratelimit", "ratelimit-policy"].map(|name| reply.field(name).is_some());
+        assert_eq!((reply.status, fields), (303, [sent; 2]));
+    }
 }
 
 #[tokio::test]
