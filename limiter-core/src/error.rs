@@ -13,8 +13,10 @@ use crate::store::log_key::LogKey;
 ///
 /// Keys are often addresses or secrets, so neither [`Display`](fmt::Display) nor [`Debug`] prints them.
 /// [`key`](Self::key) returns the key.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,

@@ -19,7 +19,5 @@ pub use verbs::{Acquire, Peek, ReadStatus, Record};
 
 /// For middleware: an [`AllOf`] that leaves errors in its parts, moves into a task, and settles its charges one by one.
 pub mod joint {
-    pub use super::all_of::{
-        again, decide, decision_into_owned, into_owned, parts_mut, refund, take_errors, try_decide,
-    };
+    pub use super::all_of::{again, decide, into_owned, parts_mut, refund, try_decide};
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::request::JointDecision;
-use limiter_core::request::PartOutcome;
+use limiter_core::request::{AllOf, Part};
 use limiter_core::{Denied, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
 
 use crate::headers::{FieldNames, RateLimitHeaders, Values};
@@ -52,7 +51,7 @@ pub struct Rejection {
 /// Fails closed: 503 with `Retry-After: 1`, or 413 for a cost that exceeds a limit.
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        Self::of_calls(Vec::new(), None, vec![error], PAUSE)
+        Self::of_error(Vec::new(), error, PAUSE)
     }
 }
 
@@ -67,23 +66,26 @@ impl Rejection {
     }
 
     /// Returns the rejection of calls if one denies or failed. `pause` is the wait after a store's error.
-    pub(crate) fn of_calls(
+    pub(crate) fn of_calls<S: WindowStore>(
         violated: Vec<String>,
-        retry_after: Option<Duration>,
-        errors: Vec<Error>,
+        calls: &AllOf<'_, S>,
         pause: Duration,
     ) -> Self {
+        let denying = calls.parts().iter().filter(|part| part.denies());
+        let errors = denying.filter_map(Part::error);
         // Nothing else matters to a request that can never fit.
-        if errors
-            .iter()
-            .any(|error| error.kind() == ErrorKind::CostExceedsLimit)
-        {
-            return Self::new(Cause::CostExceedsLimit, None, violated);
+        let never_fits = |error: &&Error| error.kind() == ErrorKind::CostExceedsLimit;
+        match errors.clone().find(never_fits).or(errors.clone().next()) {
+            Some(error) => Self::of_error(violated, error.clone(), pause),
+            None => Self::new(Cause::Denied, calls.retry_after(), violated),
         }
-        let Some(error) = errors.into_iter().next() else {
-            return Self::new(Cause::Denied, retry_after, violated);
-        };
-        Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
+    }
+
+    fn of_error(violated: Vec<String>, error: Error, pause: Duration) -> Self {
+        match error.kind() {
+            ErrorKind::CostExceedsLimit => Self::new(Cause::CostExceedsLimit, None, violated),
+            _ => Self::new(Cause::StoreFailed(error), Some(pause), Vec::new()),
+        }
     }
 
     /// Returns the rejection of a denial, for handlers that send the layer's responses.
@@ -118,6 +120,7 @@ impl Rejection {
     }
 
     /// Returns the rejection of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
+    /// A [`JointDecision`](limiter_core::JointDecision) dereferences to its calls.
     ///
     /// ```
     /// # use exact_limiter::{AllOf, Limiter};
@@ -130,24 +133,15 @@ impl Rejection {
     /// # let _ = handler;
     /// ```
     #[must_use]
-    pub fn of<S: WindowStore>(all: &JointDecision<'_, S>) -> Self {
+    pub fn of<S: WindowStore>(all: &AllOf<'_, S>) -> Self {
         let calls: Vec<_> = all
             .parts()
             .iter()
             .map(|part| (FieldNames::of_call(part), part))
             .collect();
         let denying = calls.iter().filter(|(_, part)| part.denies());
-        let errors = denying
-            .clone()
-            .filter_map(|(_, part)| match part.outcome()? {
-                // The error stays with the call.
-                PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
-                _ => None,
-            });
-        let violated = denying
-            .flat_map(|(names, part)| names.violated_by(part))
-            .collect();
-        let rejection = Self::of_calls(violated, all.retry_after(), errors.collect(), PAUSE);
+        let violated = denying.flat_map(|(names, part)| names.violated_by(part));
+        let rejection = Self::of_calls(violated.collect(), all, PAUSE);
         let fields =
             RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
         Self {

@@ -11,7 +11,7 @@ use crate::headers::Policies;
 use crate::observation::Observation;
 use crate::rejection::{Cause, PAUSE, Rejection, StoreFailure};
 use crate::rule::{ActualCost, Rule};
-use crate::rulings::{Applied, Calls, Rulings};
+use crate::rulings::{Applied, Rulings};
 
 /// Rules, the choice when their store fails, and the observer.
 pub(crate) struct Rules {
@@ -42,25 +42,25 @@ impl Rules {
     }
 
     /// Finds a request's keys and charges.
-    pub(crate) fn calls(&self, head: &RequestHead<'_>) -> Calls<'_> {
+    pub(crate) fn calls(&self, head: &RequestHead<'_>) -> Rulings<'_> {
         let mut calls = AllOf::new().timeout(self.timeout);
         if self.is_refundable {
             calls = calls.refundable();
         }
         let fails_open = matches!(self.failure, StoreFailure::Open);
-        Calls::new(calls, &self.list, fails_open, head)
+        Rulings::new(calls, &self.list, fails_open, head)
     }
 
     /// Decides and reports. After a denial, waits and tries again if the wait is within `left`.
     pub(crate) async fn decide(
         &self,
-        mut calls: Calls<'static>,
+        mut calls: Rulings<'static>,
         mut left: Duration,
     ) -> Rulings<'static> {
         loop {
             let rulings = calls.decide().await;
             self.report(&rulings);
-            let wait = rulings.decision.retry_after();
+            let wait = rulings.calls.retry_after();
             let Some((wait, rest)) = wait.and_then(|wait| Some((wait, left.checked_sub(wait)?)))
             else {
                 return rulings;
@@ -70,7 +70,7 @@ impl Rules {
             };
             left = rest;
             sleep.await;
-            calls = rulings.again(self.timeout);
+            calls = rulings.again();
         }
     }
 
@@ -96,7 +96,7 @@ impl Rules {
     }
 
     /// Returns why a request is refused.
-    pub(crate) fn rejection(&self, rulings: &mut Rulings<'_>) -> Rejection {
+    pub(crate) fn rejection(&self, rulings: &Rulings<'_>) -> Rejection {
         let rejected = |(rule, (applied, _)): (&Rule, (&Applied, _))| match applied {
             Applied::Rejected(status) if !rule.shadow => Some(*status),
             _ => None,
@@ -109,9 +109,7 @@ impl Rules {
             StoreFailure::Open => PAUSE,
         };
         let violated = self.policies.violated(&self.list, rulings);
-        let retry_after = rulings.decision.retry_after();
-        let errors = joint::take_errors(&mut rulings.decision);
-        Rejection::of_calls(violated, retry_after, errors, pause)
+        Rejection::of_calls(violated, &rulings.calls, pause)
     }
 
     /// Returns the charges that the handler settles.
@@ -158,7 +156,7 @@ impl Rules {
 
     /// Settles a request's charges. If the store fails, the charge stays.
     pub(crate) async fn settle(rulings: &mut Rulings<'static>, costs: Vec<ActualCost>) {
-        let parts = joint::parts_mut(&mut rulings.decision);
+        let parts = joint::parts_mut(&mut rulings.calls);
         for (part, cost) in parts.iter_mut().zip(costs) {
             let _ = match cost {
                 ActualCost::AsCharged => continue,

@@ -1,9 +1,7 @@
 //! A request's calls on the limiters of a layer's rules, and their outcomes.
 
-use std::time::Duration;
-
 use http::StatusCode;
-use limiter_core::request::{AllOf, JointDecision, Part, joint};
+use limiter_core::request::{AllOf, Part, joint};
 use limiter_core::{Permit, SharedStore};
 use smallvec::SmallVec;
 
@@ -20,24 +18,17 @@ pub(crate) enum Applied {
     Called,
 }
 
-/// How the rules apply to a request.
-pub(crate) struct Found {
+/// How the rules apply to a request, and its calls.
+pub(crate) struct Rulings<'a> {
     /// In the order of the rules. Up to two are stored inline.
     applied: SmallVec<[Applied; 2]>,
     /// Whether the request is refused without asking a limiter.
     refused: bool,
+    /// One for each rule that applies, none if the request is refused without asking a limiter.
+    pub(crate) calls: AllOf<'a>,
 }
 
-/// A request's calls: one for each rule that applies, none if the request is refused without asking a limiter.
-pub(crate) struct Calls<'a>(Found, AllOf<'a>);
-
-/// The outcomes of a request's calls.
-pub(crate) struct Rulings<'a> {
-    found: Found,
-    pub(crate) decision: JointDecision<'a>,
-}
-
-impl<'a> Calls<'a> {
+impl<'a> Rulings<'a> {
     /// Finds a request's keys and charges, and adds them to `calls`.
     pub(crate) fn new(
         mut calls: AllOf<'a>,
@@ -56,8 +47,11 @@ impl<'a> Calls<'a> {
                 Err(_) => {}
             }
         }
-        let calls = if refused { AllOf::new() } else { calls };
-        Self(Found { applied, refused }, calls)
+        Self {
+            applied,
+            refused,
+            calls: if refused { AllOf::new() } else { calls },
+        }
     }
 
     /// Decides if no store has to wait.
@@ -65,44 +59,38 @@ impl<'a> Calls<'a> {
         clippy::result_large_err,
         reason = "both are what the caller continues with"
     )]
-    pub(crate) fn try_decide(self) -> Result<Rulings<'a>, Self> {
-        let Self(found, calls) = self;
-        match joint::try_decide(calls) {
-            Ok(decision) => Ok(Rulings { found, decision }),
-            Err(calls) => Err(Self(found, calls)),
+    pub(crate) fn try_decide(self) -> Result<Self, Self> {
+        match joint::try_decide(self.calls) {
+            Ok(calls) => Ok(Self { calls, ..self }),
+            Err(calls) => Err(Self { calls, ..self }),
         }
     }
 
-    pub(crate) async fn decide(self) -> Rulings<'a> {
-        let Self(found, calls) = self;
-        let decision = joint::decide(calls).await;
-        Rulings { found, decision }
+    pub(crate) async fn decide(self) -> Self {
+        let calls = joint::decide(self.calls).await;
+        Self { calls, ..self }
     }
 
-    pub(crate) fn into_owned(self) -> Calls<'static> {
-        Calls(self.0, joint::into_owned(self.1))
-    }
-}
-
-impl<'a> Rulings<'a> {
     pub(crate) fn into_owned(self) -> Rulings<'static> {
         Rulings {
-            found: self.found,
-            decision: joint::decision_into_owned(self.decision),
+            applied: self.applied,
+            refused: self.refused,
+            calls: joint::into_owned(self.calls),
         }
     }
 
     /// Returns the calls to make after a denial.
-    pub(crate) fn again(self, timeout: Duration) -> Calls<'a> {
-        Calls(self.found, joint::again(self.decision).timeout(timeout))
+    pub(crate) fn again(self) -> Self {
+        let calls = joint::again(self.calls);
+        Self { calls, ..self }
     }
 
     /// Returns how each rule applies, and its call.
     pub(crate) fn iter(
         &self,
     ) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
-        let mut parts = self.decision.parts().iter();
-        self.found.applied.iter().map(move |applied| match applied {
+        let mut parts = self.calls.parts().iter();
+        self.applied.iter().map(move |applied| match applied {
             Applied::Called => (applied, parts.next()),
             Applied::Skipped | Applied::Rejected(_) => (applied, None),
         })
@@ -129,7 +117,7 @@ impl<'a> Rulings<'a> {
 
     /// Whether an enforced rule refuses the request.
     pub(crate) fn refuses(&self) -> bool {
-        self.found.refused || self.decision.is_denied()
+        self.refused || self.calls.is_denied()
     }
 }
 

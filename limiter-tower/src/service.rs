@@ -39,7 +39,7 @@ impl<R> Config<R> {
     /// Passes the request on, or responds to it if it is refused.
     fn serve<S, B, T>(
         self: &Arc<Self>,
-        mut rulings: Rulings<'_>,
+        rulings: Rulings<'_>,
         mut request: Request<B>,
         service: &mut S,
     ) -> State<S, B, R, S::Future, S::Response>
@@ -49,7 +49,7 @@ impl<R> Config<R> {
     {
         let values = self.values(&rulings);
         if rulings.refuses() {
-            let mut rejection = self.rules.rejection(&mut rulings);
+            let mut rejection = self.rules.rejection(&rulings);
             rejection.fields = values;
             return State::Refused {
                 response: Some(rejection.response(&self.respond)),

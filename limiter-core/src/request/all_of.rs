@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-pub use self::decision::{JointDecision, decision_into_owned, parts_mut, refund, take_errors};
+pub use self::decision::{JointDecision, parts_mut, refund};
 pub use self::part::{Part, PartOutcome};
 use crate::decision::{Decision, decide as decide_one};
 use crate::error::{Error, ErrorKind};
@@ -139,26 +139,23 @@ pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S
     }
 }
 
-/// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting an [`AllOf`] returns the first.
-pub async fn decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> JointDecision<'_, S> {
+/// Makes the calls, and leaves errors in the [parts](AllOf::parts). Awaiting an [`AllOf`] returns the first.
+pub async fn decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> AllOf<'_, S> {
     let mut turns = Turns::of(&mut calls);
     while !turns.group().is_empty() {
         let made = turns.ask(&calls).await;
         turns.note(&mut calls, made);
     }
-    let mut decision = JointDecision(calls);
     if turns.is_denied {
-        refund(&mut decision).await;
+        refund(&mut calls).await;
     }
-    decision
+    calls
 }
 
-/// Decides if no store has to wait. Otherwise returns the calls, some of them made, to be [decided](decide). Dropping them may leave
-/// charges.
+/// Decides if no store has to wait. Otherwise the calls are the error, some of them made, to be [decided](decide). Dropping them may
+/// leave charges.
 #[allow(clippy::result_large_err, reason = "the caller continues with either")]
-pub fn try_decide<S: WindowStore>(
-    mut calls: AllOf<'_, S>,
-) -> Result<JointDecision<'_, S>, AllOf<'_, S>> {
+pub fn try_decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> Result<AllOf<'_, S>, AllOf<'_, S>> {
     let mut turns = Turns::of(&mut calls);
     while let [place] = *turns.group() {
         let call = turns.call(&calls, place);
@@ -171,12 +168,11 @@ pub fn try_decide<S: WindowStore>(
     if must_refund || !turns.group().is_empty() {
         return Err(calls);
     }
-    Ok(JointDecision(calls))
+    Ok(calls)
 }
 
 /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
-pub fn again<S: WindowStore>(decision: JointDecision<'_, S>) -> AllOf<'_, S> {
-    let JointDecision(mut calls) = decision;
+pub fn again<S: WindowStore>(mut calls: AllOf<'_, S>) -> AllOf<'_, S> {
     for part in &mut calls.parts {
         part.outcome
             .take_if(|outcome| !matches!(outcome, PartOutcome::Charged(_)));
@@ -211,6 +207,7 @@ impl Turns {
         if !order.is_sorted_by_key(|place| parts[*place].turn()) {
             order.sort_by_cached_key(|place| parts[*place].turn());
         }
+        let denies = |part: &Part<'_, S>| part.outcome.is_some() && part.denies();
         let last = order.last().map(|place| &parts[*place]);
         let mut logs = HashSet::new();
         let joins = |part: &Part<'_, S>| last.is_some_and(|last| part.goes_with(last));
@@ -219,7 +216,7 @@ impl Turns {
         let behind = behind.take_while(|part| joins(part) && logs.insert(part.log()));
         Self {
             together: order.len() - behind.count(),
-            is_denied: parts.iter().any(Part::denies),
+            is_denied: parts.iter().any(denies),
             order,
             next: 0,
         }

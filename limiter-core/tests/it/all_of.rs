@@ -103,10 +103,19 @@ fn an_error_charges_nothing_unless_the_part_fails_open() {
         assert_eq!(used([&five, &two]), [0, 0]);
         assert!(admits(calls(take(&broken, 1).fail_open())));
         assert_eq!(used([&five, &two]), [1, 1]);
+        // Middleware that leaves the error where it is does not admit.
+        let failed = block_on(joint::decide(calls(take(&broken, 1))));
+        assert_eq!((failed.is_denied(), failed.retry_after()), (true, None));
+        assert!(calls(take(&broken, 1)).is_denied(), "no call was made");
+        assert_eq!(used([&five, &two]), [1, 1]);
         // What can never fit is no failure of the store.
         let calls = all([take(&five, 1), take(&two, 3).fail_open()]);
         let error = decided(calls).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+        let coarse = Limiter::new("coarse", policy!("9/1h~1m"), store.clone());
+        let with_id = Part::from(coarse.acquire("k").idempotency_key(7));
+        let error = decided(all([take(&five, 1), with_id.fail_open()])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NeedsExactLimit);
         assert_eq!(used([&five, &two]), [1, 1]);
     }
 }
@@ -227,8 +236,7 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
         let gold = policy!("50/1h");
         let gold = |cost| take(&two, cost).policy(&gold);
         let calls = all([take(&five, 3), gold(2), gold(20), five.peek("k").into()]);
-        let decision = decided(joint::into_owned(calls.refundable())).unwrap();
-        let mut all_of = joint::decision_into_owned(decision);
+        let mut all_of = block_on(joint::decide(joint::into_owned(calls.refundable())));
         let permit = all_of.parts()[1].permit().unwrap();
         assert_eq!(permit.key(), b"k");
         assert_eq!(permit.decision().remaining(), 48);
@@ -243,9 +251,9 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
         assert_eq!(permits, [false, false, true, false]);
         assert_eq!(used([&five, &two]), [0, 2]);
         let kept = Part::from(five.acquire("j")).keep_charge();
-        let mut both = decided(all([take(&five, 1), kept])).unwrap();
+        let mut both = block_on(joint::decide(all([take(&five, 1), kept])));
         block_on(joint::refund(&mut both));
-        let rest = both.into_result().unwrap();
+        let rest: Vec<_> = both.parts().iter().filter_map(Part::permit).collect();
         let keys: Vec<&[u8]> = rest.iter().map(Permit::key).collect();
         assert_eq!((keys, used([&five])), (vec![&b"j"[..]], [0]));
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use limiter_core::request::{AllOf, JointDecision, Part, joint};
-use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, SharedStore, Status};
+use limiter_core::request::{AllOf, Part, joint};
+use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, Status};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
@@ -77,7 +77,7 @@ impl From<Error> for Failure {
 /// The decision on a request.
 #[derive(Debug)]
 struct Verdict<'r> {
-    decision: JointDecision<'r, SharedStore>,
+    calls: AllOf<'r>,
     admitted: bool,
     /// Whether it has quotas and all are exceeded.
     spent: bool,
@@ -308,21 +308,23 @@ impl Service {
         if let Some(timeout) = timeout.or(self.caller_timeout) {
             calls = calls.timeout(timeout - timeout / 4);
         }
-        let mut decision = match joint::try_decide(calls) {
-            Ok(decision) => decision,
+        let mut calls = match joint::try_decide(calls) {
+            Ok(calls) => calls,
             // It takes kilobytes.
             Err(calls) => Box::pin(joint::decide(calls)).await,
         };
-        let spent = claim::rule(claims, decision.parts());
-        let admitted = !decision.is_denied() && !claim::refuse(claims) && !spent;
-        if let Some(error) = joint::take_errors(&mut decision).into_iter().next() {
+        let spent = claim::rule(claims, calls.parts());
+        let mut errors = claims.iter().filter_map(|claim| claim.error(calls.parts()));
+        let error = errors.next().cloned();
+        let admitted = error.is_none() && !calls.is_denied() && !claim::refuse(claims) && !spent;
+        if !admitted {
+            joint::refund(&mut calls).await;
+        }
+        if let Some(error) = error {
             return Err(error.into());
         }
-        if !admitted {
-            joint::refund(&mut decision).await;
-        }
         let verdict = Verdict {
-            decision,
+            calls,
             admitted,
             spent,
         };
@@ -370,7 +372,7 @@ impl Service {
                 continue;
             };
             let allowed = !denies && !claim.over;
-            let part = claim.part(verdict.decision.parts());
+            let part = claim.part(verdict.calls.parts());
             if let Some(status) = part.and_then(Part::status).filter(|_| allowed) {
                 rule.counts.note_usage(status.used(), status.limit().max());
             }

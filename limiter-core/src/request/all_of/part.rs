@@ -119,7 +119,7 @@ impl<'a, S> Part<'a, S> {
         self.cost
     }
 
-    /// Returns what came of the call. `None` before it was made, and once its error was taken.
+    /// Returns what came of the call. `None` before it was made.
     #[must_use]
     pub const fn outcome(&self) -> Option<&PartOutcome> {
         self.outcome.as_ref()
@@ -134,6 +134,15 @@ impl<'a, S> Part<'a, S> {
             }
             PartOutcome::Uncharged(status) => Some(status),
             PartOutcome::Failed(_) => None,
+        }
+    }
+
+    /// Returns the error of a call that failed.
+    #[must_use]
+    pub const fn error(&self) -> Option<&Error> {
+        match &self.outcome {
+            Some(PartOutcome::Failed(error)) => Some(error),
+            _ => None,
         }
     }
 
@@ -154,18 +163,20 @@ impl<'a, S> Part<'a, S> {
         Permit::of_entry(target, self.charge()?.clone(), self.id)
     }
 
-    /// Returns `true` if the outcome denies the whole.
+    /// Returns `true` if the outcome denies the whole, as does a call that was not made.
     #[must_use]
     pub fn denies(&self) -> bool {
-        use ErrorKind::{CostExceedsLimit, InvalidCost};
-        !self.is_advisory
-            && match &self.outcome {
-                Some(PartOutcome::Denied(_)) => true,
-                Some(PartOutcome::Failed(error)) => {
-                    !self.fails_open || matches!(error.kind(), InvalidCost | CostExceedsLimit)
-                }
-                _ => false,
+        use ErrorKind::{CostExceedsLimit, InvalidCost, NeedsExactLimit};
+        let denies = match &self.outcome {
+            None | Some(PartOutcome::Denied(_)) => true,
+            // The call is wrong, whatever its store does.
+            Some(PartOutcome::Failed(error)) => {
+                let is_invalid = [CostExceedsLimit, InvalidCost, NeedsExactLimit];
+                !self.fails_open || is_invalid.contains(&error.kind())
             }
+            Some(PartOutcome::Charged(_) | PartOutcome::Uncharged(_)) => false,
+        };
+        denies && !self.is_advisory
     }
 
     /// Returns the call to make. If another call denied, it only looks. A record never denies, so it then reads the usage.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{Counting, IdempotencyKey, KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::{Counting, Error, IdempotencyKey, KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -234,6 +234,14 @@ impl<'r> Claim<'r> {
         parts: &'t [Part<'r, SharedStore>],
     ) -> Option<&'t Part<'r, SharedStore>> {
         parts.get(self.part?)
+    }
+
+    /// Returns the error of the call, if the decision depends on it.
+    pub(super) fn error<'t>(&self, parts: &'t [Part<'r, SharedStore>]) -> Option<&'t Error> {
+        let part = self.part(parts)?;
+        // A quota's call alone denies nothing, but nobody knows whether all quotas are exceeded.
+        let matters = part.denies() || self.class == Class::Quota && !self.is_hopeless();
+        part.error().filter(|_| matters)
     }
 
     /// Notes whether the rule is over its limit.

@@ -32,7 +32,7 @@ pub(super) fn new(
         response_headers_to_add: fields.map_or_else(Vec::new, |fields| {
             let calls = seen().filter(|(claim, _)| claim.class != Class::Shadow);
             let calls = calls.filter_map(|(claim, usage)| {
-                let part = claim.part(verdict.decision.parts());
+                let part = claim.part(verdict.calls.parts());
                 Some((claim.rule?.names()?, part?, usage.as_ref()?))
             });
             headers(calls, retry_after(seen(), verdict.spent), fields)
@@ -44,7 +44,7 @@ pub(super) fn new(
 /// Returns the results of acquires, one for each.
 pub(super) fn acquired(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Vec<Acquired> {
     let one = |(claim, status): (&Claim<'_>, Option<Status>)| {
-        let outcome = claim.part(verdict.decision.parts()).and_then(Part::outcome);
+        let outcome = claim.part(verdict.calls.parts()).and_then(Part::outcome);
         let charge = match outcome {
             Some(PartOutcome::Charged(decision)) => Some(decision),
             _ => None,
@@ -76,7 +76,7 @@ type Usages = SmallVec<[Option<Status>; 4]>;
 
 /// Returns the usages once the charges of a denied request are refunded.
 fn usages<'p>(claims: &'p [Claim<'_>], verdict: &Verdict<'_>) -> Usages {
-    let parts = verdict.decision.parts();
+    let parts = verdict.calls.parts();
     let mut usages: Usages = claims.iter().map(|claim| usage(claim, parts)).collect();
     if verdict.admitted {
         return usages;

@@ -793,12 +793,18 @@ async fn the_outage_choice_decides_before_the_caller_gives_up() {
 
 #[tokio::test]
 async fn a_failed_store_fails_the_request_but_not_a_shadow() {
-    let (fixture, faulty, _) = faulty();
-    faulty.set(Does::Refuse);
+    let (fixture, faulty, until_used) = faulty();
+    faulty.rule(|_, log| match log.name.as_str() {
+        "d/site" => Does::Answer,
+        _ => Does::Refuse,
+    });
     for (asked, expected) in [
         ("tried=x", Some("OK | OK 0")),
+        ("tried_quota=x", Some("OK | OK 0")),
         ("free=x", Some("OK | OK 4294967295")),
         ("user=ann", None),
+        ("monthly=x", None),
+        ("site=x & monthly=x", None),
     ] {
         match (fixture.ask(&request("d", asked, 0)).await, expected) {
             (Ok(answer), Some(expected)) => assert_eq!(text(&answer), expected),
@@ -806,4 +812,5 @@ async fn a_failed_store_fails_the_request_but_not_a_shadow() {
             (answer, _) => panic!("{asked}: {answer:?}"),
         }
     }
+    until_used(0).await;
 }
