@@ -112,7 +112,9 @@ impl<'a> Rulings<'a> {
         of: impl Fn(&Rule) -> bool,
     ) -> Vec<Permit<'static, SharedStore>> {
         let parts = self.parts(rules).filter(|(rule, _)| of(rule));
-        parts.filter_map(|(_, part)| part.permit()).collect()
+        parts
+            .filter_map(|(_, part)| Some(part.permit()?.into_owned()))
+            .collect()
     }
 
     /// Whether an enforced rule refuses the request.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-pub use self::decision::{JointDecision, parts_mut, refund};
+pub use self::decision::JointDecision;
 pub use self::part::{Part, PartOutcome};
 use crate::decision::{Decision, decide as decide_one};
 use crate::error::{Error, ErrorKind};
@@ -114,6 +114,82 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
     fn share(&self, calls: usize) -> Option<Duration> {
         Some(self.timeout? / self.parts.len().max(1) as u32 * calls as u32)
     }
+
+    /// Notes the errors of invalid calls. Returns the places of the others that have not been made, in the order in which they are
+    /// made, and how many of the last ones a store may make as one.
+    fn order(&mut self) -> (SmallVec<[usize; 4]>, usize) {
+        let mut order = SmallVec::<[usize; 4]>::new();
+        for (place, part) in self.parts.iter_mut().enumerate() {
+            match part.check() {
+                _ if part.outcome.is_some() => {}
+                Ok(()) => order.push(place),
+                Err(error) => part.note(Err(error)),
+            }
+        }
+        order.sort_by_key(|place| self.parts[*place].turn());
+        let last = order.last().map(|place| &self.parts[*place]);
+        let mut logs = HashSet::new();
+        // `logs` keeps two calls on one log apart.
+        let goes_together = |place: &&usize| {
+            let part = &self.parts[**place];
+            last.is_some_and(|last| part.goes_with(last)) && logs.insert(part.log())
+        };
+        let together = order.iter().rev().take_while(goes_together).count();
+        (order, together)
+    }
+
+    /// Returns `true` if a call that was made denies.
+    fn has_denial(&self) -> bool {
+        let denies = |part: &Part<'_, S>| part.outcome.is_some() && part.denies();
+        self.parts.iter().any(denies)
+    }
+
+    /// Returns a call that is made together with others, `group` in all, and before the `later` ones. Its charge needs a receipt if it may
+    /// be settled, or refunded because of a later call.
+    fn call(&self, place: usize, group: usize, later: &[usize]) -> Call<'_, S, &[u8]> {
+        // Advisory calls come last, and never deny.
+        let may_deny = later
+            .first()
+            .is_some_and(|place| !self.parts[*place].is_advisory);
+        let mut call = self.parts[place].call(self.has_denial(), self.is_refundable || may_deny);
+        call.hints.timeout = self.share(group).map(|share| share / 10 * 9);
+        call
+    }
+
+    /// Makes calls as one. Returns `None` if they have to be made one by one.
+    async fn ask_together(&self, places: &[usize]) -> Option<Vec<Result<Decision, Error>>> {
+        let all = places.iter().map(|place| &self.parts[*place]);
+        let calls = places
+            .iter()
+            .map(|place| self.call(*place, places.len(), &[]));
+        let calls: Vec<_> = calls.collect();
+        let mut ops = Vec::with_capacity(calls.len());
+        for (part, call) in all.clone().zip(&calls) {
+            ops.push(JointOp {
+                // `order` has noted what fails this.
+                op: call.op().checked().ok()?,
+                is_advisory: part.is_advisory || self.has_denial(),
+                keeps_charge: part.keeps_charge,
+            });
+        }
+        let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
+            let facts = facts?;
+            let op = joint.described_by(&facts);
+            facts.verify(&op)?;
+            Ok(decide_one(&op, facts))
+        };
+        let store = all.clone().next()?.store();
+        match within(self.share(places.len()), store.apply_all(&ops)).await {
+            Ok(Some(facts)) if facts.len() == ops.len() => {
+                Some(ops.iter().zip(facts).map(decide).collect())
+            }
+            Err(error) if error.is_retryable() => {
+                Some(all.map(|_| Err(error.without_log())).collect())
+            }
+            // An error about one of the logs is that of its call alone.
+            Ok(_) | Err(_) => None,
+        }
+    }
 }
 
 impl<S: WindowStore> Default for AllOf<'_, S> {
@@ -131,22 +207,26 @@ impl<'a, S: WindowStore> IntoFuture for AllOf<'a, S> {
     }
 }
 
-/// Returns the same calls without their borrows, so that they can move into a task.
-pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S> {
-    AllOf {
-        parts: all.parts.into_iter().map(Part::into_owned).collect(),
-        ..all
-    }
-}
-
 /// Makes the calls, and leaves errors in the [parts](AllOf::parts). Awaiting an [`AllOf`] returns the first.
 pub async fn decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> AllOf<'_, S> {
-    let mut turns = Turns::of(&mut calls);
-    while !turns.group().is_empty() {
-        let made = turns.ask(&calls).await;
-        turns.note(&mut calls, made);
+    let (order, mut together) = calls.order();
+    let mut left = &order[..];
+    while let [place, later @ ..] = left {
+        if (2..=together).contains(&left.len()) {
+            together = 0;
+            if let Some(made) = calls.ask_together(left).await {
+                for (place, decision) in left.iter().zip(made) {
+                    calls.parts[*place].note(decision);
+                }
+                break;
+            }
+        }
+        let decision = calls.call(*place, 1, later);
+        let decision = within(calls.share(1), decision.decide()).await;
+        calls.parts[*place].note(decision);
+        left = later;
     }
-    if turns.is_denied {
+    if calls.has_denial() {
         refund(&mut calls).await;
     }
     calls
@@ -156,19 +236,24 @@ pub async fn decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> AllOf<'_, S> {
 /// leave charges.
 #[allow(clippy::result_large_err, reason = "the caller continues with either")]
 pub fn try_decide<S: WindowStore>(mut calls: AllOf<'_, S>) -> Result<AllOf<'_, S>, AllOf<'_, S>> {
-    let mut turns = Turns::of(&mut calls);
-    while let [place] = *turns.group() {
-        let call = turns.call(&calls, place);
-        let Some(made) = calls.parts[place].store().try_decide(call.op()) else {
+    let (order, together) = calls.order();
+    let mut left = &order[..];
+    while let [place, later @ ..] = left {
+        let is_one_call = (2..=together).contains(&left.len());
+        let call = calls.call(*place, 1, later);
+        let Some(decision) = (!is_one_call)
+            .then(|| call.limiter.store.try_decide(call.op()))
+            .flatten()
+        else {
             return Err(calls);
         };
-        turns.note(&mut calls, [made]);
+        calls.parts[*place].note(decision);
+        left = later;
     }
-    let must_refund = turns.is_denied && calls.parts.iter().any(Part::is_undone);
-    if must_refund || !turns.group().is_empty() {
-        return Err(calls);
+    match calls.has_denial() && calls.parts.iter().any(Part::is_undone) {
+        true => Err(calls),
+        false => Ok(calls),
     }
-    Ok(calls)
 }
 
 /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
@@ -180,127 +265,24 @@ pub fn again<S: WindowStore>(mut calls: AllOf<'_, S>) -> AllOf<'_, S> {
     calls
 }
 
-/// The calls that have not been made.
-struct Turns {
-    /// Their places, in the order in which they are made.
-    order: SmallVec<[usize; 4]>,
-    /// How many of them have been made meanwhile.
-    next: usize,
-    /// From here on, one store may make all of them as one.
-    together: usize,
-    /// Whether a call that was made denies.
-    is_denied: bool,
+/// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, or if the future is dropped, charges may stay.
+pub async fn refund<S: WindowStore>(calls: &mut AllOf<'_, S>) {
+    let share = calls.share(1);
+    let undone = calls.parts.iter_mut().filter(|part| part.is_undone());
+    for part in undone {
+        let _ = within(share, part.settle(0)).await;
+    }
 }
 
-impl Turns {
-    /// Notes the errors of invalid calls, and orders the others.
-    fn of<S: WindowStore>(AllOf { parts, .. }: &mut AllOf<'_, S>) -> Self {
-        let mut order = SmallVec::<[usize; 4]>::new();
-        for (place, part) in parts.iter_mut().enumerate() {
-            if part.outcome.is_none() {
-                match part.check() {
-                    Ok(()) => order.push(place),
-                    Err(error) => part.note(Err(error)),
-                }
-            }
-        }
-        if !order.is_sorted_by_key(|place| parts[*place].turn()) {
-            order.sort_by_cached_key(|place| parts[*place].turn());
-        }
-        let denies = |part: &Part<'_, S>| part.outcome.is_some() && part.denies();
-        let last = order.last().map(|place| &parts[*place]);
-        let mut logs = HashSet::new();
-        let joins = |part: &Part<'_, S>| last.is_some_and(|last| part.goes_with(last));
-        let behind = order.iter().rev().map(|place| &parts[*place]);
-        // `logs` keeps two calls on one log apart.
-        let behind = behind.take_while(|part| joins(part) && logs.insert(part.log()));
-        Self {
-            together: order.len() - behind.count(),
-            is_denied: parts.iter().any(denies),
-            order,
-            next: 0,
-        }
+/// Returns the same calls without their borrows, so that they can move into a task.
+pub fn into_owned<S: WindowStore + Clone>(all: AllOf<'_, S>) -> AllOf<'static, S> {
+    AllOf {
+        parts: all.parts.into_iter().map(Part::into_owned).collect(),
+        ..all
     }
+}
 
-    /// Returns the places of the next calls: all that are left if they may go together, otherwise one.
-    fn group(&self) -> &[usize] {
-        let left = &self.order[self.next..];
-        match self.next < self.together {
-            true => left.get(..1).unwrap_or_default(),
-            false => left,
-        }
-    }
-
-    /// Returns a call of the group. Its charge needs a receipt if it may be settled, or refunded because of a later call.
-    fn call<'c, S: WindowStore>(
-        &self,
-        calls: &'c AllOf<'_, S>,
-        place: usize,
-    ) -> Call<'c, S, &'c [u8]> {
-        // Advisory calls come last, and never deny.
-        let later = self.order.get(self.next + self.group().len());
-        let may_deny = later.is_some_and(|place| !calls.parts[*place].is_advisory);
-        calls.parts[place].call(self.is_denied, calls.is_refundable || may_deny)
-    }
-
-    /// Makes the calls of the group, as one if there are several. Returns nothing if they have to be made one by one.
-    async fn ask<S: WindowStore>(&self, calls: &AllOf<'_, S>) -> Vec<Result<Decision, Error>> {
-        let group = self.group();
-        let share = calls.share(group.len());
-        let call = |place: &usize| {
-            let mut call = self.call(calls, *place);
-            call.hints.timeout = share.map(|share| share / 10 * 9);
-            call
-        };
-        let all: SmallVec<[_; 2]> = group.iter().map(call).collect();
-        if let [call] = &all[..] {
-            return vec![within(share, call.decide()).await];
-        }
-        let mut ops = Vec::with_capacity(all.len());
-        for (place, call) in group.iter().zip(&all) {
-            let part = &calls.parts[*place];
-            // `Turns::of` has noted what fails this.
-            let Ok(op) = call.op().checked() else {
-                return Vec::new();
-            };
-            ops.push(JointOp {
-                op,
-                is_advisory: part.is_advisory || self.is_denied,
-                keeps_charge: part.keeps_charge,
-            });
-        }
-        let decide = |(joint, facts): (&JointOp<'_>, Result<Facts, Error>)| {
-            let facts = facts?;
-            let op = joint.described_by(&facts);
-            facts.verify(&op)?;
-            Ok(decide_one(&op, facts))
-        };
-        let store = calls.parts[group[0]].store();
-        match within(share, store.apply_all(&ops)).await {
-            Ok(Some(facts)) => ops.iter().zip(facts).map(decide).collect(),
-            Err(error) if error.is_retryable() => {
-                group.iter().map(|_| Err(error.without_log())).collect()
-            }
-            // An error about one of the logs is that of its call alone.
-            Ok(None) | Err(_) => Vec::new(),
-        }
-    }
-
-    /// Notes what the store returned for the group, or nothing if it cannot make the group as one.
-    fn note<S: WindowStore>(
-        &mut self,
-        calls: &mut AllOf<'_, S>,
-        made: impl IntoIterator<Item = Result<Decision, Error>>,
-    ) {
-        let before = self.next;
-        for decision in made {
-            let part = &mut calls.parts[self.order[self.next]];
-            part.note(decision);
-            self.is_denied |= part.denies();
-            self.next += 1;
-        }
-        if self.next == before {
-            self.together = usize::MAX;
-        }
-    }
+/// Returns the calls, to [settle](Part::settle) or [reset](Part::reset) them.
+pub fn parts_mut<'c, 'a, S: WindowStore>(calls: &'c mut AllOf<'a, S>) -> &'c mut [Part<'a, S>] {
+    &mut calls.parts
 }

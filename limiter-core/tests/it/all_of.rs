@@ -67,56 +67,162 @@ fn admits(calls: AllOf<'_>) -> bool {
     !decided(calls).unwrap().is_denied()
 }
 
+/// Calls on one store after the other, until a line is empty. Of each line: the calls; whether the whole admits and what became of each
+/// call; the usage of each log afterwards; and the round trips to a store that makes several calls as one.
+///
+/// A call is a limiter, its key if that is not `k`, its cost if that is not 1, and its options.
+const CASES: &str = "
+five 2 & two & short => admits charged charged charged; 2 1 1; 1
+two => admits charged; 2; 1
+five 2 & two & short => denies used-2 denied denied; 2 2 1; 1
+two 2 & five => denies denied used-2; 2 2; 1
+
+five & broken & two => denies used-0 unavailable used-0; 0 - 0; 1
+five & broken open & two => admits charged unavailable charged; 1 - 1; 1
+five & two 3 open => denies used-1 cost_exceeds_limit; 1 1; 1
+five & coarse id open => denies used-1 needs_exact_limit; 1 0; 1
+five & two/j 3 & two 3 & five/r record 0 => denies used-1 cost_exceeds_limit cost_exceeds_limit invalid_cost; 1 0 1 0; 1
+broken record & five/j => denies unavailable used-0; - 0; 2
+broken & five/j keep => denies unavailable charged; - 1; 1
+
+two => admits charged; 1; 1
+coarse advisory & two 2 & five keep => denies used-0 denied charged; 0 1 1; 1
+coarse advisory & two/j 2 & five keep & broken advisory => admits charged charged charged unavailable; 1 2 2 -; 3
+coarse advisory 2 & two/i 2 => admits denied charged; 1 2; 1
+
+five record 4 & two & two status => admits charged charged used-1; 4 1 1; 2
+five record 9 & two & two status => admits charged charged used-2; 5 2 2; 2
+five record 9 & two & two status => denies used-5 denied used-2; 5 2 2; 2
+five peek 2 & two/j => denies denied used-0; 5 0; 1
+
+coarse & two 2 => admits charged charged; 1 2; 1
+coarse & two => denies used-1 denied; 1 2; 1
+coarse & five => admits charged charged; 2 1; 1
+coarse & five => denies denied used-1; 2 1; 1
+
+five id & two 2 => admits charged charged; 1 2; 1
+five id & two => denies charged denied; 1 2; 1
+
+attempts 2 & five => admits charged charged; 2 1; 1
+attempts & five => denies denied used-1; 2 1; 1
+five & attempts & two => denies used-1 denied used-0; 1 2 0; 1
+five/a & five/a => admits charged charged; 2 2; 2
+five & attempts keep & two 2 => denies used-1 denied used-0; 1 2 0; 1
+";
+
+fn limiter(name: &str, store: &SharedStore) -> Limiter {
+    let policy = match name {
+        "five" => policy!("5/1h"),
+        "two" => policy!("2/1h"),
+        "short" => policy!("1/1m"),
+        "coarse" => policy!("2/1h~1m"),
+        "attempts" => policy!("2/1h").with_counting(Counting::Attempts),
+        _ => return failing(),
+    };
+    Limiter::new(name, policy, store.clone())
+}
+
+/// Returns the key and the call that these words mean.
+fn part<'a>(limiter: &'a Limiter, words: &'a str) -> (&'a str, Part<'a, SharedStore>) {
+    let (log, options) = words.split_once(' ').unwrap_or((words, ""));
+    let (_, key) = log.split_once('/').unwrap_or((log, "k"));
+    let has = |option| options.split(' ').any(|word| word == option);
+    let cost = options.split(' ').find_map(|word| word.parse().ok());
+    let cost = cost.unwrap_or(1);
+    let acquire = limiter.acquire(key).cost(cost);
+    let mut part: Part<'_, _> = match () {
+        () if has("record") => limiter.record(key).cost(cost).into(),
+        () if has("peek") => limiter.peek(key).cost(cost).into(),
+        () if has("status") => limiter.status(key).into(),
+        () if has("id") => acquire.idempotency_key(7).into(),
+        () => acquire.into(),
+    };
+    if has("advisory") {
+        part = part.advisory();
+    }
+    if has("keep") {
+        part = part.keep_charge();
+    }
+    if has("open") {
+        part = part.fail_open();
+    }
+    (key, part)
+}
+
+fn outcome(part: &Part<'_, SharedStore>) -> String {
+    match part.outcome().unwrap() {
+        PartOutcome::Charged(_) => "charged".to_owned(),
+        PartOutcome::Denied(_) => "denied".to_owned(),
+        PartOutcome::Uncharged(status) => format!("used-{}", status.used()),
+        PartOutcome::Failed(error) => error.kind().to_string(),
+    }
+}
+
 #[test]
-fn all_are_charged_or_none_and_the_wait_is_the_longest() {
+fn all_are_charged_or_none_in_as_few_round_trips_as_the_store_allows() {
+    for scenario in CASES.trim().split("\n\n") {
+        let joining = joining();
+        let [prompt, slow, _] = stores();
+        for (store, counts) in [(prompt, false), (slow, false), (joining.clone(), true)] {
+            for line in scenario.lines() {
+                let (calls, expected) = line.split_once(" => ").unwrap();
+                let name = |words: &str| words.split(['/', ' ']).next().unwrap().to_owned();
+                let limiters = calls.split(" & ").map(|call| limiter(&name(call), &store));
+                let limiters: Vec<Limiter> = limiters.collect();
+                let parts = limiters.iter().zip(calls.split(" & "));
+                let parts = parts.map(|(limiter, call)| part(limiter, call));
+                let (keys, parts): (Vec<_>, Vec<_>) = parts.unzip();
+                let all = parts.into_iter().fold(AllOf::new(), AllOf::with);
+                assert!(all.is_denied(), "no call has been made");
+                joining.calls.store(0, Ordering::Relaxed);
+                let decided = block_on(joint::decide(all));
+                let trips = joining.calls.load(Ordering::Relaxed);
+                let verdict = if decided.is_denied() {
+                    "denies"
+                } else {
+                    "admits"
+                };
+                let outcomes: Vec<_> = decided.parts().iter().map(outcome).collect();
+                let used = limiters.iter().zip(keys).map(|(limiter, key)| {
+                    let status = block_on(limiter.status(key).into_future());
+                    status.map_or("-".to_owned(), |status| status.used().to_string())
+                });
+                let used: Vec<_> = used.collect();
+                let found = format!("{verdict} {}; {}", outcomes.join(" "), used.join(" "));
+                let round_trips = expected.rsplit("; ").next().unwrap();
+                let trips = if counts {
+                    trips.to_string()
+                } else {
+                    round_trips.to_owned()
+                };
+                assert_eq!(format!("{found}; {trips}"), expected, "{calls}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_denial_has_the_longest_wait_and_the_first_error_is_returned() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let short = Limiter::new("short", policy!("1/1s"), store.clone());
-        let calls = || all([take(&five, 2), take(&two, 1), take(&short, 1)]);
+        let calls = || all([take(&five, 2), take(&two, 2), take(&short, 1)]);
         assert!(admits(calls()));
-        assert_eq!(used([&five, &two, &short]), [2, 1, 1]);
-        assert!(block_on(two.acquire("k")).unwrap().is_allowed());
         let second = decided(calls()).unwrap();
         let wait = second.retry_after().unwrap();
         assert!(wait.as_secs() >= 3_590, "that of the second limiter");
-        let denies: Vec<bool> = second.parts().iter().map(Part::denies).collect();
-        assert_eq!(denies, [false, true, true], "the third is asked as well");
-        let first = second.parts()[0].status().unwrap();
-        assert_eq!(first.used(), 2, "the refund is reported");
         let denied = second.into_result().unwrap_err();
         assert_eq!(denied.retry_after(), wait);
         let text = denied.to_string();
         let start = "two: the limit 2/1h is exceeded; retry after 3";
         assert!(text.starts_with(start), "{text}");
-        assert_eq!(used([&five, &two, &short]), [2, 2, 1]);
-    }
-}
-
-#[test]
-fn an_error_charges_nothing_unless_the_part_fails_open() {
-    for store in stores() {
-        let ((five, two), broken) = (limiters(&store), failing());
-        let calls = |broken| all([take(&five, 1), broken, take(&two, 1)]);
-        let error = decided(calls(take(&broken, 1))).unwrap_err();
+        let broken = failing();
+        let calls = || all([take(&two, 1), take(&broken, 1), take(&five, 6)]);
+        let error = decided(calls()).unwrap_err();
         let found = (error.kind(), error.limiter_name());
         assert_eq!(found, (ErrorKind::Unavailable, Some("failing")));
-        assert_eq!(used([&five, &two]), [0, 0]);
-        assert!(admits(calls(take(&broken, 1).fail_open())));
-        assert_eq!(used([&five, &two]), [1, 1]);
-        // Middleware that leaves the error where it is does not admit.
-        let failed = block_on(joint::decide(calls(take(&broken, 1))));
-        assert_eq!((failed.is_denied(), failed.retry_after()), (true, None));
-        assert!(calls(take(&broken, 1)).is_denied(), "no call was made");
-        assert_eq!(used([&five, &two]), [1, 1]);
-        // What can never fit is no failure of the store.
-        let calls = all([take(&five, 1), take(&two, 3).fail_open()]);
-        let error = decided(calls).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-        let coarse = Limiter::new("coarse", policy!("9/1h~1m"), store.clone());
-        let with_id = Part::from(coarse.acquire("k").idempotency_key(7));
-        let error = decided(all([take(&five, 1), with_id.fail_open()])).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NeedsExactLimit);
-        assert_eq!(used([&five, &two]), [1, 1]);
+        // Middleware leaves the error where it is.
+        assert_eq!(block_on(joint::decide(calls())).retry_after(), None);
     }
 }
 
@@ -142,69 +248,6 @@ fn a_store_that_is_late_fails_and_the_others_are_refunded() {
         // Without a runtime there is no timeout, so a store must not wait.
         let error = decided(calls()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration);
-    }
-}
-
-#[test]
-fn advisory_calls_come_last_and_kept_charges_stay() {
-    let broken = failing();
-    for store in stores() {
-        let (five, two) = limiters(&store);
-        let trial = Limiter::new("trial", policy!("1/1h"), store.clone());
-        let calls = || {
-            let [trial, broken] = [&trial, &broken].map(|limiter| take(limiter, 1).advisory());
-            all([trial, take(&two, 2), take(&five, 1).keep_charge(), broken])
-        };
-        assert!(block_on(two.acquire("k")).unwrap().is_allowed());
-        assert!(!admits(calls()));
-        assert_eq!(used([&five, &two, &trial]), [1, 1, 0]);
-        assert!(block_on(two.reset("k").into_future()).unwrap() && admits(calls()));
-        assert_eq!(used([&five, &two, &trial]), [2, 2, 1]);
-    }
-}
-
-#[test]
-fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fails() {
-    for store in stores() {
-        let (five, two) = limiters(&store);
-        for (cost, admitted, charges) in [(4, true, [4, 1]), (9, true, [5, 2]), (9, false, [5, 2])]
-        {
-            let record = five.record("k").cost(cost).into();
-            let calls = all([record, take(&two, 1), two.status("k").into()]);
-            let decision = decided(calls).unwrap();
-            assert_eq!(!decision.is_denied(), admitted);
-            let record = decision.parts()[0].outcome();
-            let is_charged = !matches!(record, Some(PartOutcome::Uncharged(_)));
-            assert_eq!(is_charged, admitted, "{record:?}");
-            assert_eq!(decision.parts()[2].status().unwrap().used(), charges[1]);
-            assert_eq!(used([&five, &two]), charges);
-            let policy = policy!("99/1h");
-            let status = block_on(five.status("k").policy(&policy));
-            assert_eq!(status.unwrap().used(), cost);
-        }
-        // A record can fail, so until it is made the charges of others may be refunded.
-        let broken = failing();
-        let calls = all([broken.record("k").into(), five.acquire("j").into()]);
-        assert!(decided(calls).is_err());
-        assert_eq!(block_on(five.status("j")).unwrap().used(), 0);
-    }
-}
-
-/// Without an exact limit, entries have no receipts.
-#[test]
-fn charges_that_cannot_be_refunded_are_made_after_the_others() {
-    for store in stores() {
-        let coarse = Limiter::new("coarse", policy!("2/1h~1m"), store.clone());
-        let (five, two) = limiters(&store);
-        for (exact, cost, admitted, charges) in [
-            (&two, 2, true, [1, 2]),
-            (&two, 1, false, [1, 2]),
-            (&five, 1, true, [2, 1]),
-            (&five, 1, false, [2, 1]),
-        ] {
-            assert_eq!(admits(all([take(&coarse, 1), take(exact, cost)])), admitted);
-            assert_eq!(used([&coarse, exact]), charges);
-        }
     }
 }
 
@@ -278,42 +321,6 @@ fn synchronous_stores_decide_without_a_future() {
     assert_eq!(used, [0, 1]);
 }
 
-#[test]
-fn calls_that_go_together_are_one_call() {
-    let joining = joining();
-    let store: SharedStore = joining.clone();
-    let (five, two) = limiters(&store);
-    let attempts = policy!("2/1h").with_counting(Counting::Attempts);
-    let attempts = Limiter::new("attempts", attempts, store.clone());
-    let at = Timestamp::from_micros_saturating;
-    let calls = || all([take(&five, 1), take(&attempts, 1), take(&two, 2)]);
-    let twice = [(); 2].map(|()| five.acquire("a").into());
-    let record = all([five.record("r").cost(9).into(), take(&two, 1)]);
-    let denies_last = all([take(&attempts, 2), take(&five, 1)]);
-    let first = five.acquire("b").at(at(1)).into();
-    let times = all([first, two.acquire("b").at(at(2)).into()]);
-    let kept = all([take(&five, 1).keep_charge(), take(&two, 1)]);
-    let never = all([take(&five, 6), take(&attempts, 1)]);
-    // The first denying limiter counts attempts, or does not.
-    for (calls, admits, round_trips, expected) in [
-        (calls(), true, 1, [1, 1, 2]),
-        (calls(), false, 1, [1, 1, 2]),
-        (record, false, 1, [1, 1, 2]),
-        (denies_last, false, 1, [1, 2, 2]),
-        (all(twice), true, 2, [1, 2, 2]),
-        (times, true, 2, [1, 2, 2]),
-        (kept, false, 1, [2, 2, 2]),
-        (never, false, 1, [2, 2, 2]),
-    ] {
-        joining.calls.store(0, Ordering::Relaxed);
-        let text = format!("{calls:?}");
-        let admitted = decided(calls).is_ok_and(|decided| !decided.is_denied());
-        let trips = joining.calls.load(Ordering::Relaxed);
-        assert_eq!((admitted, trips), (admits, round_trips), "{text}");
-        assert_eq!(used([&five, &attempts, &two]), expected, "{text}");
-    }
-}
-
 /// One call after the other, together, or the first alone and the rest together.
 #[test]
 fn a_thousand_calls_take_as_many_round_trips_as_few() {
@@ -329,26 +336,6 @@ fn a_thousand_calls_take_as_many_round_trips_as_few() {
         assert!(admits(calls));
         assert_eq!(slow.calls.load(Ordering::Relaxed), round_trips, "{joins}");
     }
-}
-
-#[test]
-fn if_a_call_is_invalid_the_others_only_look() {
-    let (five, two) = limiters(&(joining() as SharedStore));
-    let [other, nothing] = [
-        two.acquire("j").cost(3).into(),
-        five.record("r").cost(0).into(),
-    ];
-    let calls = all([take(&five, 1), other, take(&two, 3), nothing]);
-    let decision = block_on(joint::decide(calls));
-    let outcomes = decision.parts().iter().map(|part| match part.outcome() {
-        Some(PartOutcome::Failed(error)) => Some(error.kind()),
-        Some(PartOutcome::Uncharged(_)) => None,
-        other => panic!("{other:?}"),
-    });
-    let too_much = Some(ErrorKind::CostExceedsLimit);
-    let outcomes: Vec<_> = outcomes.collect();
-    let nothing = Some(ErrorKind::InvalidCost);
-    assert_eq!(outcomes, [None, too_much, too_much, nothing]);
 }
 
 #[test]
@@ -368,17 +355,6 @@ fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
         assert_eq!(used([first, second]), [1, 2]);
         let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
         assert!(reset(first) && reset(second));
-    }
-}
-
-#[test]
-fn a_repetition_is_not_refunded() {
-    for store in stores() {
-        let (five, two) = limiters(&store);
-        let repeated = || five.acquire("k").idempotency_key(7_u128).into();
-        assert!(admits(all([repeated(), take(&two, 2)])));
-        assert!(!admits(all([repeated(), take(&two, 1)])));
-        assert_eq!(used([&five, &two]), [1, 2]);
     }
 }
 

@@ -9,7 +9,6 @@ use crate::denied::Denied;
 use crate::error::Error;
 use crate::limiter::SharedStore;
 use crate::request::permit::Permit;
-use crate::request::wait::within;
 use crate::store::WindowStore;
 
 /// The decision of an [`AllOf`], to whose calls it dereferences. No call has failed, apart from calls that never deny.
@@ -63,37 +62,17 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
 impl<'a, S: WindowStore> JointDecision<'a, S> {
     /// Returns the charges in the order of the calls, to settle or refund them, or the denial with the longest wait, for `?`.
     pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, Denied> {
-        let mut permits = Vec::new();
-        let mut denials = Vec::new();
-        for part in self.0.parts {
-            let name = part.limiter().name();
-            let denies = part.denies();
-            match part.outcome {
-                Some(PartOutcome::Charged(charge)) => {
-                    permits.extend(Permit::of_entry(part.target, charge, part.id));
-                }
-                Some(PartOutcome::Denied(denial)) if denies => {
-                    denials.push(Denied::by(name, denial));
-                }
-                _ => {}
+        let denied = |part: &Part<'a, S>| match &part.outcome {
+            Some(PartOutcome::Denied(denial)) if part.denies() => {
+                Some(Denied::by(part.limiter().name(), denial.clone()))
             }
-        }
+            _ => None,
+        };
         // The first of equals, like the binding limit.
-        let longest = denials.into_iter().rev().max_by_key(Denied::retry_after);
-        longest.map_or(Ok(permits), Err)
+        let all = self.parts.iter().rev().filter_map(denied);
+        match all.max_by_key(Denied::retry_after) {
+            Some(longest) => Err(longest),
+            None => Ok(self.parts.iter().filter_map(Part::permit).collect()),
+        }
     }
-}
-
-/// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, or if the future is dropped, charges may stay.
-pub async fn refund<S: WindowStore>(calls: &mut AllOf<'_, S>) {
-    let share = calls.share(1);
-    let undone = calls.parts.iter_mut().filter(|part| part.is_undone());
-    for part in undone {
-        let _ = within(share, part.settle(0)).await;
-    }
-}
-
-/// Returns the calls, to [settle](Part::settle) or [reset](Part::reset) them.
-pub fn parts_mut<'c, 'a, S: WindowStore>(calls: &'c mut AllOf<'a, S>) -> &'c mut [Part<'a, S>] {
-    &mut calls.parts
 }

@@ -155,12 +155,8 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns the charge's permit.
     #[must_use]
-    pub fn permit(&self) -> Option<Permit<'static, S>>
-    where
-        S: Clone,
-    {
-        let target = self.target.clone().into_owned();
-        Permit::of_entry(target, self.charge()?.clone(), self.id)
+    pub fn permit(&self) -> Option<Permit<'a, S>> {
+        Permit::of_entry(self.target.clone(), self.charge()?.clone(), self.id)
     }
 
     /// Returns `true` if the outcome denies the whole, as does a call that was not made.
@@ -194,14 +190,9 @@ impl<'a, S> Part<'a, S> {
         call
     }
 
-    /// Returns the error of a call that its store need not be asked for.
-    #[inline]
+    /// Returns the error of an invalid call, for which its store need not be asked.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let call = self.call(false, false);
-        match call.op() {
-            op if op.is_checked() => Ok(()),
-            op => op.checked().map(drop),
-        }
+        self.call(false, false).op().checked().map(drop)
     }
 
     pub(super) fn log(&self) -> LogKey<'_> {
