@@ -14,6 +14,7 @@ use limiter_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
 
 use super::{Http, Refusal, read, receipt, require_json};
 use crate::object::{Object, objects};
@@ -342,23 +343,26 @@ async fn decide(
         _ => {
             // Without an exact limit, there are no receipts.
             let has_receipt = limiter.policy().longest_exact_window().is_some();
-            let acquire = async |wait_ms| {
+            let wait = Duration::from_millis(request.wait_ms.unwrap_or(0));
+            let began = Instant::now();
+            // As `Acquire::within` waits, but only until the server stops. No call is dropped: the store may count it.
+            loop {
                 let mut acquire = limiter.acquire(key).cost(cost);
                 if let Some(id) = request.id() {
                     acquire = acquire.idempotency_key(id);
                 }
-                let wait = Duration::from_millis(wait_ms);
-                if has_receipt {
-                    let permit = acquire.permit().within(wait).await?;
-                    Ok(permit.decision().clone())
-                } else {
-                    acquire.within(wait).await
+                let decision = match has_receipt {
+                    true => acquire.permit().await?.decision().clone(),
+                    false => acquire.await?,
+                };
+                let may_wait = |pause: &Duration| began.elapsed().saturating_add(*pause) <= wait;
+                let Some(pause) = decision.retry_after().filter(may_wait) else {
+                    return Ok(decision);
+                };
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = service.stopped().cancelled() => return Ok(decision),
                 }
-            };
-            tokio::select! {
-                biased;
-                decision = acquire(request.wait_ms.unwrap_or(0)) => decision,
-                () = service.stopped().cancelled() => acquire(0).await,
             }
         }
     }

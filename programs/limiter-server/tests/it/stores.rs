@@ -1,6 +1,6 @@
 //! Redis and Postgres behind the rules: late, lost, restarted.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use limiter_server::store::{Location, OnOutage, Store, StoreTls};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Postgres, Server as Redis};
-use testbed::write_certificates;
+use testbed::{Network, Proxy, write_certificates};
 
 use crate::server::{PATIENCE, Server, until};
 use crate::table::rows;
@@ -202,6 +202,34 @@ fn a_restart_keeps_the_history_and_servers_share_it() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn a_call_that_the_store_decides_at_the_end_counts_once() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let mut server = Server::start(CONFIG, &["--store", &url, "--store-timeout", "20s"]);
+    until_away(&server, false);
+    let ann = json!({ "domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60_000 });
+    proxy.set(Network::HoldReplies);
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| server.post("/v1/acquire", &ann.to_string()));
+        until("Redis has counted", || (keys(&redis) > 0).then_some(()));
+        server.signal("TERM");
+        until("the listener is closed", || {
+            TcpStream::connect(server.http).is_err().then_some(())
+        });
+        // A second call would reach Redis meanwhile.
+        thread::sleep(Duration::from_millis(200));
+        proxy.set(Network::Healthy);
+        let (status, answer) = asked.join().unwrap();
+        assert_eq!(
+            (status, &answer["allowed"], &answer["used"]),
+            (200, &json!(true), &json!(1))
+        );
+    });
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
