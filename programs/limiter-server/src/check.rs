@@ -13,8 +13,8 @@ use crate::rules::{Rule, RuleSet};
 const MAX_WIDTH: usize = 80;
 const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "position"];
 
-/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints them to `errors`
-/// otherwise.
+/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints only them, to
+/// `errors`.
 ///
 /// # Errors
 /// If something cannot be printed.

@@ -42,7 +42,10 @@ impl Options {
     /// Reads the command line and the environment. Ends the program if they make no sense.
     #[must_use]
     pub fn read() -> Self {
-        let matches = Self::with_variables().get_matches();
+        // The variables are those of the server: a container's must not stop `check`.
+        let of_line = Self::command().try_get_matches().ok();
+        let matches = of_line.filter(|matches| matches.subcommand().is_some());
+        let matches = matches.unwrap_or_else(|| Self::with_variables().get_matches());
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 }

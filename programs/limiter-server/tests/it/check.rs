@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use limiter_server::check::check;
 
-use crate::server::{Server, until};
+use crate::server::{Server, program, until};
 
 /// Whether the configuration is valid, the output, and the errors.
 fn run(path: &Path) -> (bool, String, String) {
@@ -42,6 +43,14 @@ d       c      8/1d                                           limits.yaml:6:3
 ";
     let (passed, out, errors) = run(&path);
     assert_eq!((passed, &*out, &*errors), (true, table, ""));
+    // The variables of a container are the server's.
+    let mut program = Command::new(program());
+    program.arg("check").arg(&path);
+    for (name, value) in [("LIMITER_STORE", "x"), ("LIMITER_TLS_CERT", "/none")] {
+        let output = program.env(name, value).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{name}");
+    }
 
     fs::write(
         &path,
