@@ -236,10 +236,15 @@ fn client_name(text: &str) -> Result<String, String> {
 fn label(text: &str) -> Result<(String, String), String> {
     let is_name = |name: &str| {
         let of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        name.bytes().all(of_name) && !name.is_empty() && !name.as_bytes()[0].is_ascii_digit()
+        let is_reserved = name == "le" || name.starts_with("__");
+        let starts_well = !name.starts_with(|first: char| first.is_ascii_digit());
+        name.bytes().all(of_name) && !name.is_empty() && starts_well && !is_reserved
     };
     match text.split_once('=') {
         Some((name, value)) if is_name(name) => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE with a name of letters, digits and `_`".to_owned()),
+        _ => Err(
+            "expected NAME=VALUE with a name of letters, digits and `_`, other than `le` and names that begin with `__`"
+                .to_owned(),
+        ),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use axum::middleware::map_response;
 use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,6 +64,7 @@ impl Server {
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
         check_clock(SystemTime::now())?;
+        check_labels(&options.metric_label)?;
         metrics::install(&options.metric_label);
         let store_tls = StoreTls {
             ca: options.store_tls_ca.clone(),
@@ -208,6 +209,16 @@ fn check_clock(now: SystemTime) -> anyhow::Result<()> {
         "the system's clock is before 1970: set it first"
     );
     Ok(())
+}
+
+/// Refuses a label that is given twice: Prometheus reads no metric with it.
+fn check_labels(labels: &[(String, String)]) -> anyhow::Result<()> {
+    let mut names = HashSet::new();
+    let twice = labels.iter().find(|(name, _)| !names.insert(name));
+    match twice {
+        Some((name, _)) => bail!("--metric-label: {name} is given twice"),
+        None => Ok(()),
+    }
 }
 
 /// Reads the token of the admin listener.
