@@ -122,7 +122,7 @@ fn of_rules(service: &Service) -> String {
         help,
         usize::from(!service.store().is_away()),
     );
-    let help = "RuleSet of the current configuration.";
+    let help = "Rules of the current configuration.";
     out.gauge("limiter_server_rules", help, rules.iter().count());
     out.0
 }

@@ -176,9 +176,13 @@ where
                 Some(_) = connections.join_next() => continue,
                 accepted = socket.accept() => accepted,
             };
-            let Ok((stream, client)) = accepted else {
-                sleep(PAUSE).await;
-                continue;
+            let (stream, client) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    bounds.note_failure(&error);
+                    sleep(PAUSE).await;
+                    continue;
+                }
             };
             let Some(connection) = bounds.connect(client) else {
                 continue;

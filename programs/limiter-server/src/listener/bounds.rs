@@ -3,6 +3,7 @@
 mod body;
 
 use std::collections::HashMap;
+use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -144,6 +145,15 @@ impl Bounds {
         counter!(REFUSED, "listener" => listener, "reason" => reason).increment(1);
         if self.refusals.is_due() {
             tracing::warn!(listener, %address, "refused a client: {reason}; see \"Memory\" in the README");
+        }
+    }
+
+    /// Counts an attempt to accept a connection that failed, and logs one in ten seconds.
+    pub(super) fn note_failure(&self, error: &io::Error) {
+        let listener = self.name;
+        counter!(REFUSED, "listener" => listener, "reason" => "accept").increment(1);
+        if self.refusals.is_due() {
+            tracing::error!(listener, %error, "cannot accept a connection");
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::server::{Server, until};
+use crate::server::{Server, program, until};
 
 const CONFIG: &str = "
 domain: d
@@ -112,7 +113,7 @@ async fn connections_without_requests_do_not_hold_the_end() {
             "PRI * HTTP/2.0\r\n",
             "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
         ] {
-            let mut stream = std::net::TcpStream::connect(to).unwrap();
+            let mut stream = TcpStream::connect(to).unwrap();
             stream.write_all(text.as_bytes()).unwrap();
             silent.push(stream);
         }
@@ -158,9 +159,7 @@ fn a_full_disk_costs_log_lines_only() {
         folder,
         [grpc, http, admin],
     );
-    until("the server serves", || {
-        std::net::TcpStream::connect(admin).ok()
-    });
+    until("the server serves", || TcpStream::connect(admin).ok());
     for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
         fs::write(&config, text).unwrap();
         until("the file is read", || {
@@ -170,6 +169,28 @@ fn a_full_disk_costs_log_lines_only() {
         });
     }
     assert_eq!(server.reloads("success"), Some(1.0));
+}
+
+#[test]
+fn a_server_without_free_descriptors_says_so_and_recovers() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("limits.yaml");
+    fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    command.arg(program()).arg("--config").arg(&config);
+    for listener in ["--grpc", "--http", "--admin"] {
+        command.args([listener, "127.0.0.1:0"]);
+    }
+    let server = Server::run(command, folder);
+    let held = [(); 100].map(|()| TcpStream::connect(server.http).unwrap());
+    server.until_logged("cannot accept a connection");
+    drop(held);
+    until("it accepts again", || {
+        (server.health().0 == 200).then_some(())
+    });
+    let refused = server.metric(r#"limiter_server_refused_total{listener="http",reason="accept"}"#);
+    assert!(refused >= Some(1.0), "{refused:?}");
 }
 
 #[test]
