@@ -9,7 +9,8 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use base64::prelude::{BASE64_STANDARD, Engine};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use sha2::{Digest, Sha256};
 
 use crate::http::Refusal;
@@ -51,7 +52,15 @@ impl Guard {
 
     fn refusal(&self, request: &Request) -> Option<(StatusCode, &'static str)> {
         let headers = request.headers();
-        if !self.is_known(request.uri(), headers) {
+        // HTTP/2 has the host in the URI. HTTP/1.0 may omit it, but no browser speaks it.
+        let hosts = headers.get_all(header::HOST).iter();
+        let hosts = hosts.map(|host| host.to_str().unwrap_or_default());
+        let target = request.uri().authority().map(Authority::as_str);
+        if !target
+            .into_iter()
+            .chain(hosts)
+            .all(|host| self.is_known(host))
+        {
             return Some((
                 StatusCode::MISDIRECTED_REQUEST,
                 "the host must be localhost, an IP address or an --admin-host",
@@ -79,15 +88,8 @@ impl Guard {
         }
     }
 
-    /// Returns `true` if the host that the request names cannot be a foreign page's name for this machine.
-    fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let host = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok());
-        // HTTP/2 has the host in the URI. HTTP/1.0 may omit it, but no browser speaks it.
-        let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else {
-            return true;
-        };
+    /// Returns `true` if a host cannot be a foreign page's name for this machine.
+    fn is_known(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             _ => host,

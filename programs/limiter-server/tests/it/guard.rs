@@ -43,18 +43,22 @@ async fn only_names_of_this_machine_reach_a_listener() {
         (421, "evil.example@localhost"),
         (421, ""),
         (421, ":6070"),
+        (421, "évil.example"),
+        (421, "localhost evil.example"),
+        (421, "evil.example localhost"),
     ];
-    for (expected, host) in cases {
-        let headers = [("host", host)];
+    for (expected, hosts) in cases {
+        let lines = hosts.split(' ');
+        let headers: Vec<_> = lines.map(|host| ("host", host)).collect();
         assert_eq!(
             status((true, None), &Method::GET, &headers).await,
             expected,
-            "{host:?}"
+            "{hosts:?}"
         );
         assert_eq!(
             status((false, None), &Method::GET, &headers).await,
             expected,
-            "{host:?}"
+            "{hosts:?}"
         );
     }
 }
