@@ -2,7 +2,7 @@
 //!
 //! Fields that the server neither reads nor sends are left out; readers ignore them. Envoy copies raw header bytes into the entries of
 //! descriptors, which the protocol declares as text, so these hold bytes. JSON is that of proto3: numbers may be texts, units may be
-//! numbers, names may be in either case, and defaults are not written.
+//! numbers, names may be in either case, nulls are defaults, and defaults are not written.
 #![allow(missing_docs, reason = "the protocol defines them")]
 
 use std::convert::Infallible;
@@ -33,6 +33,7 @@ pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitServic
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateLimitRequest {
     #[prost(string, tag = "1")]
+    #[serde(deserialize_with = "or_default")]
     pub domain: String,
     #[prost(message, repeated, tag = "2")]
     #[serde(deserialize_with = "objects")]
@@ -59,7 +60,7 @@ pub struct RateLimitDescriptor {
     pub hits_addend: Option<u64>,
     /// Is refused.
     #[prost(bool, tag = "4")]
-    #[serde(alias = "is_negative_hits")]
+    #[serde(alias = "is_negative_hits", deserialize_with = "or_default")]
     pub is_negative_hits: bool,
 }
 
@@ -210,8 +211,17 @@ where
         .serialize(serializer)
 }
 
+/// Reads a value; null is its default.
+fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    String::deserialize(deserializer).map(String::into_bytes)
+    or_default(deserializer).map(String::into_bytes)
 }
 
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

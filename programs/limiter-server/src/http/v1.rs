@@ -93,6 +93,9 @@ impl ApiRequest {
         if self.wait_ms.is_some_and(|wait| wait > MAX_WAIT_MS) {
             return Err(format!("wait_ms: expected at most {MAX_WAIT_MS}"));
         }
+        if matches!(op, Op::Acquire | Op::Peek) && self.cost == Some(0) {
+            return Err("cost: expected at least 1".into());
+        }
         if op == Op::Settle && self.cost.is_none() {
             return Err("cost: expected the actual cost".into());
         }

@@ -56,7 +56,7 @@ fn envoys_messages_have_the_json_form_of_proto3() {
         (r#", "hitsAddend": 2.5"#, 400, Value::Null),
         (r#", "limit": {"unit": 4.0}"#, 400, Value::Null),
         (
-            r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#,
+            r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null, "isNegativeHits": null"#,
             200,
             json!(7),
         ),
@@ -67,6 +67,13 @@ fn envoys_messages_have_the_json_form_of_proto3() {
             (code, &remaining),
             "{more}: {answer}"
         );
+    }
+    // A null is a default, also among entries.
+    let empty =
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": VALUE}]}]}"#;
+    for (value, remaining) in [("\"\"", 2), ("null", 1)] {
+        let answer = server.post("/json", &empty.replace("VALUE", value)).1;
+        assert_eq!(answer["statuses"][0]["limitRemaining"], json!(remaining));
     }
     // Text keeps its fractions, so these are two keys.
     for value in [r#"user=\"2.0"#, r#"user=\"2"#] {
@@ -94,6 +101,7 @@ fn what_makes_no_sense_is_refused() {
         json { => EOF while parsing
         json [] => expected an object
         json {"domain": 5} => expected a string
+        json {"domain": null} => domain is empty
         json {"domain": "d"} => descriptors is empty
         json {"domain": "d", "descriptors": [{"entries": [["user", "x"]]}]} => expected an object
         json {"domain": "d", "descriptors": [{"limit": [1, "HOUR"]}]} => expected an object
@@ -111,7 +119,8 @@ fn what_makes_no_sense_is_refused() {
         v1/acquire {"domain": "d", "descriptor": [["a"]]} => invalid length 1
         v1/acquire ["d", [["user", "x"]], 1, null, null, null] => expected an object
         v1/acquire {USER, "costs": 1} => unknown field `costs`
-        v1/acquire {USER, "cost": 0} => cost
+        v1/acquire {USER, "cost": 0} => cost: expected at least 1
+        v1/peek {"domain": "d", "descriptor": [["nobody", "x"]], "cost": 0} => cost: expected at least 1
         v1/acquire {USER, "cost": -1} => invalid value
         v1/record {USER, "cost": 18446744073709551616} => expected u64
         v1/acquire {USER, "wait_ms": 60001} => wait_ms: expected at most 60000
@@ -180,7 +189,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(http(server.http, &head).0, 431);
     assert_eq!(
         server.metric(r#"limiter_server_errors_total{interface="json",kind="invalid"}"#),
-        Some(2.0)
+        Some(3.0)
     );
 }
 
