@@ -9,7 +9,6 @@ use limiter_server::options::{Command, LogFormat, Options};
 use limiter_server::{check, migration};
 use mimalloc::MiMalloc;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 /// A request allocates some sixty times.
 #[global_allocator]
@@ -35,9 +34,11 @@ fn run() -> anyhow::Result<ExitCode> {
             })
         }
         (None, Some(serve)) => {
+            let level = std::env::var_os("RUST_LOG").filter(|level| !level.is_empty());
+            let level = level.map_or("info".into(), |level| level.to_string_lossy().into_owned());
+            // The warnings of h2 are about frames, which clients could repeat without end.
             let filter = EnvFilter::builder()
-                .with_default_directive(LevelFilter::INFO.into())
-                .from_env()
+                .parse(format!("h2=error,{level}"))
                 .context("the variable RUST_LOG")?;
             let log = tracing_subscriber::fmt()
                 .with_env_filter(filter)

@@ -131,6 +131,13 @@ impl State {
             .create_new(true)
             .mode(0o600)
             .open(&new)?;
+        let saved = self.write_to(new_file);
+        let saved = saved.and_then(|()| fs::rename(&new, &self.file));
+        // What is left of it would keep a full disk full.
+        saved.inspect_err(|_| _ = fs::remove_file(&new))
+    }
+
+    fn write_to(&self, new_file: File) -> io::Result<()> {
         let mut out = BufWriter::new(new_file);
         let mut hash = Sha256::new();
         let mut put = |bytes: &[u8]| {
@@ -148,8 +155,7 @@ impl State {
         }
         out.write_all(&hash.finalize())?;
         // The rename must not reach the disk before the content does.
-        out.into_inner()?.sync_all()?;
-        fs::rename(new, &self.file)
+        out.into_inner()?.sync_all()
     }
 
     /// Returns the microseconds by which the store's clock is ahead of the system's.

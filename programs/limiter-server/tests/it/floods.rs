@@ -384,6 +384,25 @@ async fn health_checks_and_other_clients_pass_whatever_a_client_occupies() {
 }
 
 #[test]
+fn the_log_has_no_line_for_each_frame() {
+    let server = Server::start(CONFIG, &[]);
+    let mut stream = TcpStream::connect(server.grpc).unwrap();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    // Responses to pings that the server has not sent, and a ping.
+    let ping = |flags: &[u8]| [b"\0\0\x08\x06", flags, b"\0\0\0\0pingpong"].concat();
+    let frames = [&preface[..], &ping(&[1]).repeat(10_000), &ping(&[0])].concat();
+    stream.write_all(&frames).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"pingpong") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        answer.extend(byte);
+    }
+    assert_eq!(server.logged("PING"), 0);
+}
+
+#[test]
 fn max_keys_bounds_the_memory_store() {
     let server = Server::start(CONFIG, &["--max-keys", "1000"]);
     for users in [0..1_000, 1_000..2_000, 2_000..3_000] {

@@ -223,6 +223,44 @@ fn fails(file: &Path) -> String {
 }
 
 #[test]
+fn a_save_that_fails_leaves_the_last_file_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let mut server = start(&file, "1h");
+    server.signal("TERM");
+    assert!(server.wait().success());
+    let last = fs::read(&file).unwrap();
+    let config = folder.path().join("limits.yaml");
+    fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new("sh");
+    // As on a full disk: no file may grow above some kilobytes.
+    command.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""]);
+    command.arg(program()).arg("--config").arg(config);
+    command
+        .args(["--state-interval", "50ms", "--state"])
+        .arg(&file);
+    for listener in ["--grpc", "--http", "--admin"] {
+        command.args([listener, "127.0.0.1:0"]);
+    }
+    let mut server = Server::run(command, tempfile::tempdir().unwrap());
+    for user in 0..100 {
+        assert_eq!(
+            server.ask("user", &format!("{user}{}", "x".repeat(100))),
+            200
+        );
+    }
+    server.until_logged("cannot save the counts");
+    server.signal("TERM");
+    assert!(server.wait().success());
+    let names = fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["counts", "counts.lock", "limits.yaml"]);
+    let saved = fs::read(&file).unwrap();
+    assert!(saved.starts_with(&last[..20]) && saved.len() < 8_192);
+}
+
+#[test]
 fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let folder = tempfile::tempdir().unwrap();
     let [volume, other] = ["volume", "other"].map(|name| folder.path().join(name));
