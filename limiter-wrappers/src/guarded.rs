@@ -56,8 +56,8 @@ const SHORTEST_TIMEOUT_THAT_COUNTS: Duration = Duration::from_millis(100);
 ///
 /// # The circuit breaker
 /// - *Closed*: calls pass. After [a number](GuardedBuilder::failure_threshold) of failures in a row it opens. A failure is an error of
-///   the kind [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). It ignores the timeouts of callers
-///   that wait for [less than 100 ms](limiter_core::store::Hints::timeout): one caller in a hurry must not open the breaker for all.
+///   the kind [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). A timeout of a caller that waits for
+///   [less than 100 ms](limiter_core::store::Hints::timeout) is not a failure: one caller in a hurry must not open the breaker for all.
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](GuardedBuilder::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause. A dropped probe is inconclusive, so another call passes after a pause.
@@ -69,7 +69,7 @@ const SHORTEST_TIMEOUT_THAT_COUNTS: Duration = Duration::from_millis(100);
 /// with the same idempotency key. Calls need a tokio runtime, unless the store does not wait.
 ///
 /// # Outages
-/// An outage begins with the first call that fails. It is over when the store has responded to every call for a second. During
+/// An outage begins with the first failure. It is over when the store has responded to every call for a second. During
 /// an outage, failed calls get the result of the builder's last method: [`or_error`](GuardedBuilder::or_error),
 /// [`fail_open`](GuardedBuilder::fail_open), [`fail_closed`](GuardedBuilder::fail_closed) or [`fallback`](GuardedBuilder::fallback). Other errors are
 /// returned. An operation that timed out may still count in the store later.

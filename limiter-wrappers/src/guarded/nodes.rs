@@ -162,7 +162,7 @@ impl Nodes {
         ))
     }
 
-    /// Notes the result of a call. `timeout_counts` is `false` for a caller whose own short timeout must not open the breaker for all.
+    /// Notes the result of a call. `timeout_counts` is `false` for a caller whose own short timeout is no evidence against the node.
     pub(super) fn note<T>(
         &self,
         result: &Result<T, Error>,
@@ -170,10 +170,8 @@ impl Nodes {
         node: impl FnOnce() -> NodeName,
     ) {
         match result {
-            Err(error) if error.is_retryable() => {
-                let counts = timeout_counts || error.kind() != ErrorKind::Timeout;
-                self.failed(error, counts, &node());
-            }
+            Err(error) if error.kind() == ErrorKind::Timeout && !timeout_counts => {}
+            Err(error) if error.is_retryable() => self.failed(error, &node()),
             _ if self.in_outage() => self.responded(&node()),
             _ => {}
         }
@@ -189,7 +187,7 @@ impl Nodes {
         }
     }
 
-    fn failed(&self, error: &Error, counts: bool, node: &NodeName) {
+    fn failed(&self, error: &Error, node: &NodeName) {
         let mut locked = self.lock();
         let outage = locked.nodes.entry(node.clone()).or_default();
         let is_new = outage.is_none();
@@ -206,7 +204,7 @@ impl Nodes {
         }
         outage.fail();
         // A call from before the breaker opened does not lengthen the pause.
-        if counts && outage.probe.is_none() {
+        if outage.probe.is_none() {
             outage.failures += 1;
             outage.probe = (outage.failures >= self.threshold).then(|| later(self.pause));
         }

@@ -154,7 +154,7 @@ async fn each_stack_does_in_an_outage_what_it_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_in_a_hurry_opens_no_breaker() {
+async fn a_caller_in_a_hurry_begins_no_outage_and_opens_no_breaker() {
     let faulty = Faulty::default();
     let store = Arc::new(
         Guarded::builder(faulty.clone())
@@ -173,6 +173,7 @@ async fn a_caller_in_a_hurry_opens_no_breaker() {
             opens,
             "{millis} ms"
         );
+        assert_eq!(store.in_outage(), opens, "{millis} ms");
     }
 }
 
