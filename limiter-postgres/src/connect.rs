@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_postgres::{CancelToken, Client, Config, Error};
 
@@ -16,6 +16,10 @@ pub(crate) type Tls = tokio_postgres::NoTls;
 #[cfg(feature = "tls")]
 pub(crate) type Tls = tokio_postgres_rustls::MakeRustlsConnect;
 
+/// Settings that the role must not change. A comparison needs no more than the isolation of one statement, and a stricter one fails
+/// reads. A plan made while the table was empty would read all rows for each key, until the next `ANALYZE`.
+const SESSION: &str = "-c default_transaction_isolation=read\\ committed -c enable_seqscan=off";
+
 /// Connects to the first of several hosts that is suitable, beginning with the last one that was.
 pub(crate) struct Connector {
     pub(crate) hosts: Vec<Config>,
@@ -24,7 +28,7 @@ pub(crate) struct Connector {
     pub(crate) patience: Duration,
     /// The password, read for each connection.
     pub(crate) password: Option<PathBuf>,
-    /// Whether a `PgBouncer` refused the timeouts of the server.
+    /// Whether a proxy such as `PgBouncer` refused the settings of sessions.
     pub(crate) is_plain: AtomicBool,
     pub(crate) tls: Tls,
 }
@@ -61,15 +65,15 @@ impl Connector {
 
     async fn connect_to(&self, host: &Config, limit: Duration) -> Result<Connected, Error> {
         let mut config = host.clone();
-        let password = self.password.as_ref().map(fs::read_to_string);
-        if let Some(Ok(password)) = password {
-            config.password(password.trim_end());
+        if let Some(password) = self.read_password().await {
+            config.password(password.trim_end_matches(['\r', '\n']));
         }
         if !self.is_plain.load(Ordering::Relaxed) {
-            let mut options = config.get_options().unwrap_or_default().to_owned();
-            for name in ["statement", "lock", "idle_in_transaction_session"] {
-                options += &format!(" -c {name}_timeout={}", limit.as_millis());
-            }
+            let own = config.get_options().unwrap_or_default();
+            let millis = limit.as_millis();
+            let options = format!(
+                "{own} -c statement_timeout={millis} -c lock_timeout={millis} -c idle_in_transaction_session_timeout={millis} {SESSION}"
+            );
             let mut limited = config.clone();
             limited.options(options.trim_start());
             match self.start(&limited).await {
@@ -80,6 +84,13 @@ impl Connector {
             }
         }
         self.start(&config).await
+    }
+
+    /// Reads the password from its file, which may be on a slow disk. `None` if it cannot be read.
+    async fn read_password(&self) -> Option<String> {
+        let file = self.password.clone()?;
+        let read = spawn_blocking(move || fs::read_to_string(file));
+        read.await.ok()?.ok()
     }
 
     async fn start(&self, config: &Config) -> Result<Connected, Error> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use limiter_core::Error;
+use limiter_core::{Error, ErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -35,7 +35,7 @@ pub(crate) struct Backend {
     _task: JoinSet<()>,
 }
 
-/// A request to the server. It runs again if the table was missing, or if it only reads and its connection was lost.
+/// A request to the server. It runs again if the table was missing or has changed, or if it only reads and its connection was lost.
 pub(crate) trait Request: Send + Sync + 'static {
     type Reply: Send + 'static;
     /// Whether it may run again after a connection was lost.
@@ -95,6 +95,10 @@ impl Connections {
         let running = runtime.spawn(Arc::clone(self).serve(request, limit, deadline));
         match timeout_at(deadline, running).await {
             Ok(Ok(reply)) => reply,
+            Ok(Err(error)) if error.is_panic() => {
+                let text = "Postgres: a request panicked, and may or may not have taken effect";
+                Err(Error::new(ErrorKind::Inconsistent, text))
+            }
             Ok(Err(_)) => Err(timed_out("the runtime has ended")),
             Err(_) => Err(self.late(limit)),
         }
@@ -126,19 +130,20 @@ impl Connections {
             let reply = request.send(&backend);
             let reply = self.bounded(&backend.client, reply, deadline).await;
             let is_spoiled = reply.as_ref().is_err_and(Failed::spoils);
-            // A new connection creates the table.
+            // A new connection creates the table, and prepares statements for its present columns.
             let is_missing = reply.as_ref().is_err_and(Failed::is_missing_table);
-            let creates = is_missing && self.creates.load(Ordering::Relaxed);
+            let is_stale = is_missing && self.creates.load(Ordering::Relaxed)
+                || reply.as_ref().is_err_and(Failed::is_stale);
             let has_ended = reply.as_ref().is_err_and(Failed::ends_session);
             let is_lost = has_ended || reply.is_err() && backend.client.is_closed();
             let is_read_only = reply.as_ref().is_err_and(Failed::is_read_only);
-            if is_lost || is_read_only || creates {
-                // The others are probably lost as well and do not know it yet, or are read-only, or have no table.
+            if is_lost || is_read_only || is_stale {
+                // The others are probably lost as well and do not know it yet, or are read-only, or as stale.
                 self.idle().clear();
             } else if !is_spoiled {
                 self.idle().push(backend);
             }
-            if is_repeated || !(creates || is_lost && R::ONLY_READS) {
+            if is_repeated || !(is_stale || is_lost && R::ONLY_READS) {
                 return reply.map_err(Error::from);
             }
             is_repeated = true;

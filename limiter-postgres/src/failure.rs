@@ -43,12 +43,17 @@ impl Failed {
         self.has_code(|code| code == SqlState::READ_ONLY_SQL_TRANSACTION.code())
     }
 
-    /// Returns `true` if the connection does not recover: it has ended, the server is read-only or silent, a transaction was left open,
-    /// or the statements are lost.
+    /// Returns `true` if the connection does not recover: the fault is not one of the server's, it has ended the session or is
+    /// read-only, a transaction was left open, or the statements are lost or stale.
     pub(crate) fn spoils(&self) -> bool {
-        let is_silent = matches!(self, Self::Silent(_));
         let is_unusable = self.has_code(|code| ["25P02", "26000"].contains(&code));
-        is_silent || is_unusable || self.ends_session() || self.is_read_only()
+        let is_usable = self.has_code(|_| true) && !is_unusable;
+        !is_usable || self.ends_session() || self.is_read_only() || self.is_stale()
+    }
+
+    /// Returns `true` if a column has changed its type since the statements were prepared.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.has_code(|code| code == SqlState::FEATURE_NOT_SUPPORTED.code())
     }
 
     /// Returns `true` if the server or the role has no more connections.
@@ -83,6 +88,7 @@ fn of_postgres(error: &tokio_postgres::Error) -> Error {
                 "invalid peer certificate",
                 "does not support TLS",
                 "invalid configuration",
+                "cannot convert between",
             ]
             .iter()
             .any(|mistake| text.contains(mistake)) =>
@@ -103,10 +109,10 @@ fn of_postgres(error: &tokio_postgres::Error) -> Error {
         "26000" | "42P05" => (ErrorKind::Configuration, PGBOUNCER),
         _ if is_refused_option(error) => (
             ErrorKind::Configuration,
-            " (let PgBouncer ignore it with ignore_startup_parameters, and set it with ALTER ROLE)",
+            " (leave `options` out of the URL, and set it with ALTER ROLE)",
         ),
-        // Invalid credentials, an unknown database or schema, a missing permission or column.
-        code if ["28", "3D", "3F", "42"]
+        // Invalid credentials, an unknown database or schema, a missing permission, and columns that are not those of `SCHEMA`.
+        code if ["0A", "23", "28", "3D", "3F", "42"]
             .iter()
             .any(|class| code.starts_with(class)) =>
         {
@@ -139,8 +145,10 @@ pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Returns `true` if a `PgBouncer` refuses the options of a connection. It has the same code for outages.
+/// Returns `true` if a proxy refuses the options of a connection: `PgBouncer` and Neon by the parameter's name, with the code of an
+/// outage, RDS Proxy all of them.
 pub(crate) fn is_refused_option(error: &tokio_postgres::Error) -> bool {
+    let texts = ["unsupported startup parameter", "command-line options"];
     let server = error.as_db_error();
-    server.is_some_and(|server| server.message().contains("unsupported startup parameter"))
+    server.is_some_and(|server| texts.iter().any(|text| server.message().contains(text)))
 }

@@ -39,7 +39,7 @@ const STATEMENTS: [&str; 8] = [
     // One snapshot of all logs. The subquery always uses the primary key.
     "SELECT clock_timestamp(), (SELECT log FROM limiter_logs AS logs WHERE logs.key = wanted.key) \
      FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (key, number) ORDER BY number",
-    "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+    "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT (key) DO NOTHING",
     "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4",
     // Locks the row until the transaction ends, and writes no version of it.
     "SELECT FROM limiter_logs WHERE key = $1 AND log = $2 FOR SHARE",

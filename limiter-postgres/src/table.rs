@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt;
 use limiter_core::store::LiveKey;
 use limiter_core::{BoxFuture, Error, Timestamp};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
@@ -19,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The default of [`timeout`](PostgresTable::timeout).
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// How much longer the server's own timeout is.
+const LEEWAY: Duration = Duration::from_millis(100);
 /// The longest timeout; a longer one would overflow.
 const MOST_PATIENCE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
@@ -63,7 +66,7 @@ impl PostgresTable {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MOST_PATIENCE);
         // Cancelling comes first; this is for a client that cannot.
-        let millis = self.timeout.as_millis() as u64 + 100;
+        let millis = (self.timeout + LEEWAY).as_millis() as u64;
         let server_timeout = &self.connections.server_timeout;
         server_timeout.store(millis, Ordering::Relaxed);
         self
@@ -114,13 +117,15 @@ impl PostgresTable {
                     return;
                 };
                 if connections.has_changed.swap(false, Ordering::Relaxed) {
-                    let timeout = TIMEOUT;
+                    let millis = connections.server_timeout.load(Ordering::Relaxed);
                     let table = Self {
                         connections,
-                        timeout,
+                        timeout: Duration::from_millis(millis) - LEEWAY,
                     };
-                    // A failure shows in the calls, too.
-                    let _ = table.sweep().await;
+                    // Other calls do not show a missing permission to delete, or a page that takes too long.
+                    if let Err(error) = table.sweep().await {
+                        tracing::warn!("sweeping expired logs failed: {error}");
+                    }
                 }
             }
         }
@@ -145,9 +150,10 @@ impl Table for PostgresTable {
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {
-        // Without a runtime, dropping the worker fails its calls.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(worker);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(worker)),
+            // Each request fails immediately, with an error that states why.
+            Err(_) => drop(worker.now_or_never()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod recovery;
+mod settings;
 mod url;
 
 use std::sync::LazyLock;

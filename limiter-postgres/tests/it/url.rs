@@ -103,8 +103,8 @@ fn a_mistake_in_a_url_is_named_and_no_password() {
     }
 }
 
-/// A file is read for each connection.
-#[tokio::test(flavor = "multi_thread")]
+/// A file is read for each connection, without blocking the thread of the runtime.
+#[tokio::test]
 async fn a_password_may_be_rotated() {
     let server = Postgres::start().unwrap();
     let client = client(&server).await;
@@ -125,7 +125,7 @@ async fn a_password_may_be_rotated() {
     let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     run(
         &client,
-        &format!("ALTER ROLE app PASSWORD 'second'; {kill}"),
+        &format!("ALTER ROLE app PASSWORD 'second '; {kill}"),
     )
     .await;
     let refused = async || match search.acquire("k").await {
@@ -133,7 +133,22 @@ async fn a_password_may_be_rotated() {
         other => Err(other),
     };
     eventually(refused).await;
-    std::fs::write(&file, "second").unwrap();
+    std::fs::write(&file, "second \r\n").unwrap();
+    eventually(async || acquire(&search, "k").await).await;
+    // A read of a pipe waits for a writer.
+    let [pipe, other] = ["pipe", "other"].map(|name| folder.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    std::fs::rename(&file, &other).unwrap();
+    std::fs::hard_link(&pipe, &file).unwrap();
+    run(&client, kill).await;
+    let error = eventually(async || match search.acquire("k").await {
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(error),
+        other => Err(other),
+    });
+    assert!(error.await.to_string().contains("no response within"));
+    std::fs::rename(&other, &file).unwrap();
+    std::fs::write(&pipe, "second ").unwrap();
     eventually(async || acquire(&search, "k").await).await;
     // Without the file, the password of the URL is used.
     std::fs::remove_file(&file).unwrap();
