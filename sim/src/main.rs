@@ -1,30 +1,60 @@
 //! Plays one history to read, or many.
 
-use clap::Parser;
+use lexopt::prelude::*;
 use sim::History;
 
-/// Plays the whole stack over a simulated Redis, from a seed.
-#[derive(Parser)]
+const HELP: &str = "\
+Plays the whole stack over a simulated Redis, from a seed.
+
+      --seed SEED    Plays the history of this seed, and prints it
+      --shrink       Leaves out what that history does not need to fail
+      --table        Over limiter-log and a table, instead of Redis
+      --seeds COUNT  Plays this many histories on all cores, until ten have failed [default: 300]
+      --from SEED    The first seed of many [default: 0]
+";
+
 struct Args {
-    /// Plays the history of this seed, and prints it.
-    #[arg(long)]
     seed: Option<u64>,
-    /// Over limiter-log and a table, instead of Redis.
-    #[arg(long)]
-    table: bool,
-    /// Leaves out what that history does not need to fail.
-    #[arg(long, requires = "seed")]
     shrink: bool,
-    /// Plays this many histories on all cores, with the seeds from --from on, until ten have failed.
-    #[arg(long, default_value_t = 300, conflicts_with = "seed")]
+    table: bool,
     seeds: u64,
-    /// The first seed of many.
-    #[arg(long, default_value_t = 0)]
     from: u64,
 }
 
+impl Args {
+    /// Returns the arguments of the process. `None` if it should print the help.
+    fn parse() -> Result<Option<Self>, lexopt::Error> {
+        let mut args = Self {
+            seed: None,
+            shrink: false,
+            table: false,
+            seeds: 300,
+            from: 0,
+        };
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(arg) = parser.next()? {
+            match arg {
+                Long("seed") => args.seed = Some(parser.value()?.parse()?),
+                Long("shrink") => args.shrink = true,
+                Long("table") => args.table = true,
+                Long("seeds") => args.seeds = parser.value()?.parse()?,
+                Long("from") => args.from = parser.value()?.parse()?,
+                Short('h') | Long("help") => return Ok(None),
+                _ => return Err(arg.unexpected()),
+            }
+        }
+        if args.shrink && args.seed.is_none() {
+            return Err("--shrink needs --seed".into());
+        }
+        Ok(Some(args))
+    }
+}
+
 fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let Some(args) = Args::parse()? else {
+        print!("{HELP}");
+        return Ok(());
+    };
     let history = |seed| match args.table {
         true => History::new(seed).over_a_table(),
         false => History::new(seed),
