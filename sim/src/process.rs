@@ -107,7 +107,6 @@ impl Stack {
             .cooldown(Duration::from_millis(300))
             .denial_cache_capacity(setting.cache)
             .denial_ttl(setting.denial_ttl)
-            .system_clock(system_clock)
             .seed(seed);
         let guarded = match setting.choice {
             Choice::Error => builder.or_error(),

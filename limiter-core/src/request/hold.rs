@@ -25,13 +25,15 @@ pub struct Moment {
 
 static SYSTEM_CLOCK: OnceLock<fn() -> SystemTime> = OnceLock::new();
 
-/// Lets all slots of this program read another system's clock. Only the first call has an effect.
+/// Lets all moments of this program read another system's clock. Only the first call has an effect.
 pub fn set_system_clock(clock: fn() -> SystemTime) {
     _ = SYSTEM_CLOCK.set(clock);
 }
 
 impl Moment {
-    pub(super) fn now() -> Self {
+    /// Returns the current moment.
+    #[must_use]
+    pub fn now() -> Self {
         let system = SYSTEM_CLOCK
             .get()
             .map_or_else(SystemTime::now, |clock| clock());

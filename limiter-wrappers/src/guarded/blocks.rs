@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
@@ -36,7 +36,6 @@ pub(super) struct Blocks {
     slots: DashMap<u64, Slot, SeedableRandomState>,
     hasher: SeedableRandomState,
     max_keys: u64,
-    system_clock: fn() -> SystemTime,
     /// Numbers the requests for blocks, from 1.
     requests: AtomicU64,
     /// Plain acquires with a lease that were decided from blocks, and by calls of the store.
@@ -173,26 +172,14 @@ fn without(log: &LogFacts, units: u64) -> LogFacts {
 }
 
 impl Blocks {
-    pub(super) fn new(
-        max_keys: usize,
-        system_clock: fn() -> SystemTime,
-        hasher: SeedableRandomState,
-    ) -> Self {
+    pub(super) fn new(max_keys: usize, hasher: SeedableRandomState) -> Self {
         Self {
             slots: DashMap::with_hasher(hasher.clone()),
             hasher,
             max_keys: max_keys as u64,
-            system_clock,
             requests: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             calls: AtomicU64::new(0),
-        }
-    }
-
-    fn now(&self) -> Moment {
-        Moment {
-            monotonic: Instant::now(),
-            system: (self.system_clock)(),
         }
     }
 
@@ -228,7 +215,7 @@ impl Blocks {
         let lease = lease_of(op).filter(|_| op.is_checked())?;
         let mut slot = self.slot(op.log)?;
         let block = slot.block.as_deref_mut().filter(|block| block.covers(op))?;
-        let now = self.now();
+        let now = Moment::now();
         if block.has_ended(lease, now) {
             return None;
         }
@@ -253,7 +240,7 @@ impl Blocks {
         let lease = lease_of(op)?;
         let place = self.place(op.log)?;
         let hash = self.hash(op);
-        let sent = self.now();
+        let sent = Moment::now();
         let new = || Slot::new(hash, sent.monotonic);
         let mut slot = self.slots.entry(place).or_insert_with(new);
         if slot.hash != hash {
@@ -314,7 +301,7 @@ impl Blocks {
 
     /// Returns the units in blocks that can be spent, by the name of the limiter.
     pub(super) fn held(&self) -> HashMap<Name, u64> {
-        let now = self.now();
+        let now = Moment::now();
         let mut held = HashMap::new();
         for slot in &self.slots {
             if let Some(block) = &slot.block

@@ -1,7 +1,7 @@
 //! The options of a guarded store.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -28,7 +28,6 @@ pub struct GuardedBuilder<S> {
     cooldown: Duration,
     denial_cache_capacity: usize,
     denial_ttl: Duration,
-    system_clock: fn() -> SystemTime,
     seed: Option<u64>,
 }
 
@@ -42,7 +41,6 @@ impl<S> Guarded<S> {
             cooldown: Duration::from_secs(1),
             denial_cache_capacity: 100_000,
             denial_ttl: Duration::from_secs(1),
-            system_clock: SystemTime::now,
             seed: None,
         }
     }
@@ -89,13 +87,6 @@ impl<S> GuardedBuilder<S> {
         self
     }
 
-    /// Sets the system's clock, for tests. Default: [`SystemTime::now`].
-    #[doc(hidden)]
-    pub const fn system_clock(mut self, clock: fn() -> SystemTime) -> Self {
-        self.system_clock = clock;
-        self
-    }
-
     /// Sets the seed of hashes and ids, for tests that repeat. Default: the operating system's random numbers.
     #[doc(hidden)]
     pub const fn seed(mut self, seed: u64) -> Self {
@@ -115,8 +106,7 @@ impl<S> GuardedBuilder<S> {
     /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
-        let clock = self.system_clock;
-        self.build(StandIn::Open(clock))
+        self.build(StandIn::Open)
     }
 
     /// Returns a store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window
@@ -127,8 +117,7 @@ impl<S> GuardedBuilder<S> {
     #[must_use]
     pub fn fail_closed(self) -> Guarded<S> {
         let retry_after = self.cooldown.max(Duration::from_micros(1));
-        let clock = self.system_clock;
-        self.build(StandIn::Closed(retry_after, clock))
+        self.build(StandIn::Closed(retry_after))
     }
 
     /// Returns a store that limits in `local` during an outage, and carries the charges over afterwards.
@@ -165,7 +154,7 @@ impl<S> GuardedBuilder<S> {
         Guarded(Arc::new(Inner {
             store: self.store,
             timeout: self.timeout,
-            blocks: Blocks::new(capacity, self.system_clock, hasher.clone()),
+            blocks: Blocks::new(capacity, hasher.clone()),
             denials: Denials::new(capacity, self.denial_ttl, hasher),
             nodes: Nodes::new(self.failure_threshold, self.cooldown),
             stand_in,

@@ -1,7 +1,8 @@
 //! The decisions while the store is down.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use limiter_core::internal::Moment;
 use limiter_core::store::{
     Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
 };
@@ -9,16 +10,14 @@ use limiter_core::{Limit, PerLimit, Timestamp};
 
 use super::local::Local;
 
-type SystemClock = fn() -> SystemTime;
-
 #[derive(Debug)]
 pub(crate) enum StandIn {
     /// Nothing: errors are returned.
     Nothing,
     /// A log that is empty. The ids of its entries are new, so their receipts match no entry.
-    Open(SystemClock),
+    Open,
     /// A log that is full for this long.
-    Closed(Duration, SystemClock),
+    Closed(Duration),
     /// A local store.
     Local(Local),
 }
@@ -36,12 +35,12 @@ impl StandIn {
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Option<Vec<Facts>> {
         match self {
             Self::Nothing => None,
-            Self::Open(clock) => {
+            Self::Open => {
                 let mut logs = vec![Log::new(); ops.len()];
-                Some(Log::apply_all(&mut logs, ops, now(*clock)))
+                Some(Log::apply_all(&mut logs, ops, now()))
             }
-            Self::Closed(retry_after, clock) => {
-                let now = now(*clock);
+            Self::Closed(retry_after) => {
+                let now = now();
                 let look = |joint: &JointOp<'_>| full(&joint.op.to_peek(), *retry_after, now);
                 let alone: Vec<_> = ops.iter().filter_map(look).collect();
                 let held = JointOp::held(ops, &alone).zip(ops);
@@ -58,7 +57,7 @@ impl StandIn {
     /// Returns the facts of a settlement whose entry is gone. `None` if the entry may be anywhere.
     pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
         match self {
-            Self::Open(clock) => Some(Log::new().settle(settlement, now(*clock))),
+            Self::Open => Some(Log::new().settle(settlement, now())),
             _ => None,
         }
     }
@@ -104,6 +103,6 @@ fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
 }
 
 /// Returns the system's time.
-fn now(clock: SystemClock) -> Timestamp {
-    Timestamp::try_from(clock()).unwrap_or_default()
+fn now() -> Timestamp {
+    Timestamp::try_from(Moment::now().system).unwrap_or_default()
 }

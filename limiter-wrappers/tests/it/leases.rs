@@ -4,7 +4,7 @@ use limiter_core::store::{JointOp, Op};
 use limiter_core::{Policy, SyncStore, WindowStore, policy};
 use limiter_testkit::ReferenceStore;
 
-use crate::script::{Build, Scene, bare, system_clock};
+use crate::script::{Build, Scene, bare, step_system_clock};
 
 const ERROR: Build = |stack| stack.denial_cache_capacity(100_000).or_error();
 const ONE_PLACE: Build = |stack| stack.denial_cache_capacity(1).or_error();
@@ -210,9 +210,9 @@ async fn several_operations_are_decided_from_blocks_if_blocks_cover_all() {
     ] {
         println!("{rule}");
         let remote = testbed::Faulty::<ReferenceStore>::default();
+        step_system_clock(0);
         let store = bare(remote.clone())
             .denial_cache_capacity(100)
-            .system_clock(system_clock)
             .seed(1)
             .or_error();
         for step in steps.split(", ") {

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use futures_util::poll;
 
+use limiter_core::internal::set_system_clock;
 use limiter_core::store::{Mode, Op};
 use limiter_core::{
     BoxFuture, Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock,
@@ -36,21 +37,25 @@ impl Clock for Virtual {
 }
 
 thread_local! {
-    /// By how many milliseconds the system's clock is wrong.
-    static SYSTEM_IS_OFF: Cell<i64> = const { Cell::new(0) };
-    static START: Instant = Instant::now();
+    /// When this test's virtual time began, and by how many milliseconds the system's clock is wrong.
+    static SYSTEM: Cell<Option<(Instant, i64)>> = const { Cell::new(None) };
 }
 
-/// The system's clock in virtual time.
-pub(crate) fn system_clock() -> SystemTime {
-    let passed = START.with(Instant::elapsed).as_millis() as i64;
-    let since = Duration::from_millis((1_700_000_000_000 + passed + SYSTEM_IS_OFF.get()) as u64);
+/// The system's clock, in tests in virtual time the virtual one.
+fn system_clock() -> SystemTime {
+    let Some((start, off)) = SYSTEM.get() else {
+        return SystemTime::now();
+    };
+    let passed = start.elapsed().as_millis() as i64;
+    let since = Duration::from_millis((1_700_000_000_000 + passed + off) as u64);
     SystemTime::UNIX_EPOCH + since
 }
 
-/// Sets by how many milliseconds the system's clock is wrong.
+/// Begins virtual time if it has not begun, and sets by how many milliseconds the system's clock is wrong.
 pub(crate) fn step_system_clock(off: i64) {
-    SYSTEM_IS_OFF.set(off);
+    set_system_clock(system_clock);
+    let start = SYSTEM.get().map_or_else(Instant::now, |(start, _)| start);
+    SYSTEM.set(Some((start, off)));
 }
 
 /// A store that fails on command.
@@ -96,7 +101,7 @@ impl Scene {
         let outages = Arc::new(Mutex::new(String::new()));
         let seen = Arc::clone(&outages);
         step_system_clock(0);
-        let stack = bare(server.clone()).system_clock(system_clock);
+        let stack = bare(server.clone());
         let store = build(stack).on_outage(move |outage: Outage<'_>| {
             *seen.lock().unwrap() += &match outage {
                 Outage::Began { node, error } => {

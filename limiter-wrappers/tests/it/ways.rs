@@ -15,7 +15,7 @@ use limiter_testkit::worst_window;
 use limiter_wrappers::Guarded;
 use tokio::time::{Instant, sleep};
 
-use crate::script::{Virtual, step_system_clock, system_clock};
+use crate::script::{Virtual, step_system_clock};
 
 /// The store behind a network, and what happened.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ async fn play(
             Process::Stack(Limiter::new("t", policy.clone(), own).into_shared())
         }
         Way::Store | Way::Lease => {
-            let stack = Guarded::builder(home.clone()).system_clock(system_clock);
+            let stack = Guarded::builder(home.clone());
             Process::Stack(Limiter::new("t", policy.clone(), stack.fail_closed()).into_shared())
         }
     };
