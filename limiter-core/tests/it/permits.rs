@@ -1,11 +1,11 @@
 //! Permits: settling, refunding and dropping an admitted acquire.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{
     Clock, Error, ErrorKind, Limiter, Permit, Policy, Settled, SyncStore, Timestamp, WindowStore,
     WithClock, policy,
@@ -104,28 +104,9 @@ fn a_permit_lasts_as_long_as_an_exact_limit_counts_its_acquire() {
     assert_eq!(seen(permit.settle_or_record(2).now()), (false, true, 2));
 }
 
-/// A store that must not be asked.
-#[derive(Debug)]
-struct Untouched;
-
-#[limiter_core::store::async_trait]
-impl WindowStore for Untouched {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        panic!("{op:?}")
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        panic!("{settlement:?}")
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        panic!("{log:?}")
-    }
-}
-
 #[test]
 fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked() {
-    let limiter = Limiter::new("chat", policy!("10/1h~1m, 5/10m~1m"), Untouched);
+    let limiter = Limiter::new("chat", policy!("10/1h~1m, 5/10m~1m"), SlowStore::default());
     let own = policy!("9/1h~1h");
     let errors = [
         block_on(limiter.acquire("k").permit()).unwrap_err(),
@@ -142,6 +123,7 @@ fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked()
              takes, such as `60000/10m`"
         );
     }
+    assert_eq!(limiter.store().calls.load(Ordering::Relaxed), 0);
     // A peek ignores the key, and others have no receipt. An exact limit of either policy is enough.
     let limiter = Limiter::new("chat", policy!("10/1h~1m"), ReferenceStore::new());
     let peek = limiter.peek("k").idempotency_key(7).now();

@@ -36,6 +36,9 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
         golden(3).await?,
         limiter.record("k").cost(5).at(later).await?,
     ];
+    assert!(decisions[6].is_allowed() && !decisions[6].is_denied());
+    let record = decisions[6].clone();
+    assert!(record.into_result().is_ok(), "a record is never denied");
     // Above the limiter's policy, there is no receipt.
     let receipts = [4, 5].map(|i: usize| decisions[i].receipt());
     assert_eq!((decisions[4].is_allowed(), receipts), (true, [None; 2]));
@@ -78,28 +81,6 @@ fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     let allowed = [true, true, false, false, true, true, false, false];
     assert!(answers.iter().map(|values| values.fits).eq(allowed));
     assert_eq!(slow.store().calls.load(Ordering::Relaxed), 15);
-}
-
-#[test]
-fn without_a_future_the_answers_are_the_same() {
-    let limiter = Limiter::new("search", policy!("3/1s"), ReferenceStore::new());
-    let first = limiter.acquire("k").cost(2).at(at(0)).now().unwrap();
-    let receipt = first.receipt().unwrap();
-    assert_eq!(first.used(), 2);
-    let peek = limiter.peek("k").cost(2).at(at(1)).now();
-    assert!(!peek.unwrap().is_allowed());
-    let settled = limiter.settle("k", receipt, 1).at(at(1)).now().unwrap();
-    assert_eq!(settled.status().used(), 1);
-    let record = limiter.record("k").cost(9).at(at(1)).now().unwrap();
-    assert_eq!((record.used(), record.fits()), (3, false));
-    assert!(record.is_allowed() && !record.is_denied());
-    assert!(record.into_result().is_ok(), "a record is never denied");
-    assert_eq!(limiter.status("k").at(at(1)).now().unwrap().used(), 3);
-    // The record alone reaches the maximum, so the older entry has been dropped.
-    let refund = limiter.refund("k", receipt).at(at(1)).now();
-    assert!(!refund.unwrap().applied());
-    assert!(limiter.reset("k").now().unwrap());
-    assert!(!limiter.reset("k").now().unwrap());
 }
 
 #[test]

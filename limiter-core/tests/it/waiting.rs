@@ -1,38 +1,20 @@
 //! Waiting with `within` until an acquire fits.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{
-    BoxFuture, Clock, Counting, Error, ErrorKind, Limiter, Policy, Timestamp, WindowStore,
-    WithClock, policy,
+    Clock, Counting, Error, ErrorKind, Limiter, Policy, Timestamp, WindowStore, WithClock, policy,
 };
 use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
 
-/// A clock of real time that records each requested sleep, and blocks the thread.
-#[derive(Clone, Debug, Default)]
-struct ThreadClock(Arc<Mutex<Vec<Duration>>>);
-
-impl Clock for ThreadClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::try_from(SystemTime::now()).unwrap()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        self.0.lock().unwrap().push(duration);
-        Box::pin(async move { thread::sleep(duration) })
-    }
-}
-
-fn limiter<C: Clock + Clone>(policy: Policy, clock: &C) -> Limiter<WithClock<ReferenceStore, C>> {
+fn limiter(policy: Policy, clock: &MockClock) -> Limiter<WithClock<ReferenceStore, MockClock>> {
     let store = WithClock::new(ReferenceStore::new(), clock.clone());
     Limiter::new("search", policy, store)
 }
@@ -79,18 +61,6 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
         let given = block_on(given.within(SECOND)).unwrap();
         assert_eq!(given.is_allowed(), allowed);
     }
-}
-
-#[test]
-fn the_clock_in_front_of_the_store_sleeps() {
-    let clock = ThreadClock::default();
-    let limiter = limiter(policy!("1/20ms"), &clock);
-    for _ in 0..2 {
-        assert!(block_on(within(&limiter, SECOND)).unwrap());
-    }
-    let slept = clock.0.lock().unwrap();
-    let in_time = slept.iter().all(|wait| *wait <= Duration::from_millis(20));
-    assert!(!slept.is_empty() && in_time, "{slept:?}");
 }
 
 #[test]
