@@ -48,10 +48,8 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// | [`renew`](Self::renew) | moves an entry to now | hold a slot while work runs |
 /// | [`reset`](Self::reset) | removes the log | unblock a key |
 ///
-/// # Names
-/// A log belongs to a name and a key. Limiters with different names never share a log, even with the same store and key.
-/// Limiters with the same name and store share their logs, even across processes on one Redis server. Give each limited
-/// resource its own name.
+/// A log belongs to a [name](Name) and a key. Limiters with the same name and store share their logs, even across processes on one Redis
+/// server.
 ///
 /// # Cancel safety
 /// A future dropped before its first poll has no effect. A future dropped later may or may not have changed the store, but

@@ -58,8 +58,7 @@ pub type Otherwise<'a> = &'a mut dyn FnMut() -> Poll<Result<Decision, Error>>;
 
 /// The store contract: one log for each limiter name and key, and atomic operations on it.
 ///
-/// To write a backend, first read `ReferenceStore` in `limiter-testkit`, which is the reference implementation. The
-/// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
+/// The [module documentation](self) lists how to write a backend. `limiter_testkit::conformance` checks every numbered sentence below.
 ///
 /// Implement it with [`#[async_trait]`](https://docs.rs/async-trait), which boxes the futures and so makes the trait object safe:
 /// `Arc<dyn WindowStore>` is also a store.

@@ -14,10 +14,7 @@ pub struct Facts {
     /// Whether the operation fitted every limit. For a record: whether it would have fitted. For a repeated operation: the
     /// original verdict.
     pub admitted: bool,
-    /// Whether the entry fitted every limit of the operation's policy and of the limiter's default policy when it was appended.
-    /// Only then does it have a receipt. Unspecified without an entry.
-    ///
-    /// For a repeated operation: whether the original entry did; `false` if the store no longer knows.
+    /// Whether the entry has a receipt: L15 of the contract of [`WindowStore`](crate::WindowStore). Unspecified without an entry.
     pub refundable: bool,
     /// Whether the operation appended its entry, found it in the log, or neither.
     pub outcome: Outcome,

@@ -6,13 +6,8 @@ use crate::policy::time::{Timestamp, Window};
 use crate::store::log_key::LogKey;
 use crate::store::op::{At, EntryId, Op};
 
-/// A handle to one entry of a log, for settling or refunding it.
-///
-/// An entry has a receipt only if it fitted every limit of the operation's policy and of the limiter's default policy when it was
-/// appended. Any other entry may have displaced older ones. Without it, a window could admit more than its maximum.
-///
-/// A receipt is valid for the longest window of the exact limits of the operation's policy and of the limiter's default policy. Later it
-/// matches no entry. If every limit has a [resolution](crate::Limit::resolution), there are no receipts.
+/// A handle to one entry of a log, for settling or refunding it. [`Decision::receipt`](crate::Decision::receipt) lists which entries
+/// have one, and for how long.
 ///
 /// A receipt matches no entry of another log, with one exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
