@@ -95,20 +95,12 @@ impl Error {
         }))
     }
 
-    /// Records which log the failed operation used.
-    #[must_use]
-    pub fn with_log(mut self, log: LogKey<'_>) -> Self {
-        self.0.log = Some((log.name.as_str(), log.key.to_vec()));
-        self
-    }
-
     /// Records which log the failed operation used, unless the error contains one.
     #[must_use]
-    pub fn about(self, log: LogKey<'_>) -> Self {
-        match self.0.log {
-            Some(_) => self,
-            None => self.with_log(log),
-        }
+    pub fn with_log(mut self, log: LogKey<'_>) -> Self {
+        let new = || (log.name.as_str(), log.key.to_vec());
+        self.0.log.get_or_insert_with(new);
+        self
     }
 
     /// Returns an error with the same kind and text about no log.

@@ -43,7 +43,6 @@ pub use request::{AllOf, JointDecision, Permit};
 pub use settled::Settled;
 pub use status::{LimitStatus, Status, ceil_secs};
 pub use store::clock::{BoxFuture, Clock};
-pub use store::op::IdempotencyKey;
 pub use store::per_limit::PerLimit;
 pub use store::settlement::Receipt;
 pub use store::with_clock::WithClock;

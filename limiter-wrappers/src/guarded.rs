@@ -323,7 +323,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         only(
             self.apply_all(&[op.into()])
                 .await
-                .map_err(|error| error.about(op.log))?,
+                .map_err(|error| error.with_log(op.log))?,
         )
     }
 
@@ -337,7 +337,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _watch = self.0.denials.watch(log);
         let settled = self.0.store.settle(settlement);
         let settled = self.0.call(log, None, settled, |_| true).await;
-        self.or_stand_in(settled.map_err(|error| error.about(log)), |stand_in| {
+        self.or_stand_in(settled.map_err(|error| error.with_log(log)), |stand_in| {
             stand_in.settle(&settlement)
         })
     }
@@ -353,7 +353,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _forget = self.0.blocks.forget(log);
         let reset = self.0.store.reset(log);
         let reset = self.0.call(log, None, reset, |_| true).await;
-        reset.map_err(|error| error.about(log))
+        reset.map_err(|error| error.with_log(log))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {

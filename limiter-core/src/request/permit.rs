@@ -104,13 +104,9 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
 ///
-/// A permit can be settled while an exact limit counts its acquire. If every limit has a [resolution](crate::Limit::resolution), the
-/// request fails with [`NeedsExactLimit`](ErrorKind::NeedsExactLimit) before the store is asked. If the acquire had a
-/// [caller-supplied time](super::Acquire::at), settlements happen at that time, or at a later one set with [`Settle::at`].
-///
-/// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
-/// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
-/// [applied](crate::Settled::applied), or fail while the store is down.
+/// A permit can be settled while an exact limit counts its acquire. If the acquire had a [caller-supplied time](super::Acquire::at),
+/// settlements happen at that time, or at a later one set with [`Settle::at`]. Without a [receipt](Self::receipt), the charge stays, and
+/// nothing is [applied](crate::Settled::applied).
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
@@ -128,23 +124,8 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// ```
 ///
 /// # Work that breaks off
-/// Work that may break off should be charged for what it has done so far. With a refund instead, a client could break off each stream
-/// on purpose, and streams would be free. A guard, as of the crate `scopeguard`, settles when it is dropped. `drop` cannot await, so the
-/// permit moves into a task:
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-/// # use limiter_core::Permit;
-/// # fn example(permit: Permit<'_>, streamed: Arc<AtomicU64>) {
-/// let charge = scopeguard::guard(permit.into_owned(), move |permit| {
-///     let cost = streamed.load(Relaxed);
-///     tokio::spawn(async move { permit.settle_or_record(cost).await });
-/// });
-/// # let _ = charge; }
-/// ```
-///
-/// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
+/// Charge it for what it has done so far: settle in a guard that is dropped with the work, in a task, because `drop` cannot await. With a
+/// refund instead, a client could break off each stream on purpose, and streams would be free.
 ///
 /// # Acquire and refund, or peek and record?
 /// There are two ways to count only some calls, such as failed logins. They differ when calls overlap. Assume a limit of

@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::policy::time::Timestamp;
 use crate::settled::Settled;
 use crate::store::clock::BoxFuture;
-use crate::store::op::{At, EntryId, IdempotencyKey, Mode};
+use crate::store::op::{At, EntryId, Mode};
 use crate::store::settlement::{Change, Receipt, Settlement};
 use crate::store::{SyncStore, WindowStore};
 
@@ -87,8 +87,8 @@ impl<'a, S, B> Settle<'a, S, B> {
 
     /// Sets the idempotency key of the acquire, so that a renewal can be repeated: it then also finds the entry where an earlier attempt
     /// has moved it. Without it, a renewal whose reply was lost reports that the entry is gone. Default: none. A settlement ignores it.
-    pub fn idempotency_key(mut self, key: impl Into<IdempotencyKey>) -> Self {
-        self.call.id = Some(key.into().0).filter(|_| self.renews);
+    pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
+        self.call.id = Some(key.into()).filter(|_| self.renews);
         self
     }
 

@@ -15,7 +15,7 @@ use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::policy::time::Timestamp;
 use crate::status::Status;
-use crate::store::op::{At, IdempotencyKey, Mode};
+use crate::store::op::{At, EntryId, Mode};
 use crate::store::{SyncStore, WindowStore};
 
 /// Defines a builder that is also a future: its options, `now`, and the first poll, which decides in place if the store can.
@@ -118,8 +118,8 @@ macro_rules! costs {
             /// repeating it is a new attempt. One that counted stays denied until its key is free; a new attempt takes a new key.
             /// A peek ignores the key.
             #[inline(always)]
-            pub fn idempotency_key(mut self, key: impl Into<IdempotencyKey>) -> Self {
-                self.call.id = Some(key.into().0);
+            pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
+                self.call.id = Some(key.into());
                 self
             }
         }
@@ -132,14 +132,7 @@ builder! {
     /// `.await` it, or call [`now`](Self::now) on a synchronous store. Both return a [`Decision`](crate::Decision).
     ///
     /// # Errors
-    /// The future and [`now`](Self::now) return:
-    /// - [`InvalidCost`](crate::ErrorKind::InvalidCost) if the cost is 0;
-    /// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if it can never fit;
-    /// - [`NeedsExactLimit`](crate::ErrorKind::NeedsExactLimit) if a call with an idempotency key has a policy without an exact
-    ///   limit.
-    ///
-    /// The future also returns the store's errors, and [`Inconsistent`](crate::ErrorKind::Inconsistent) if the store's facts
-    /// contradict each other.
+    /// See the [guide](crate::request#which-errors-can-it-return).
     ///
     /// # Cancel safety
     /// See [`Limiter`].

@@ -50,26 +50,10 @@ impl At {
     }
 }
 
-/// A caller's idempotency key of 128 bits, such as a UUID: repeating a call with the same key counts once.
+/// A 128-bit id of an entry: a caller's idempotency key, such as a UUID, or chosen by the store.
 ///
-/// Keys are compared within one log only. Choose random keys; they must be unguessable if untrusted clients can send them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(pub(crate) EntryId);
-
-impl From<u128> for IdempotencyKey {
-    fn from(key: u128) -> Self {
-        Self(EntryId::from_u128(key))
-    }
-}
-
-#[cfg(feature = "uuid")]
-impl From<uuid::Uuid> for IdempotencyKey {
-    fn from(key: uuid::Uuid) -> Self {
-        Self::from(key.as_u128())
-    }
-}
-
-/// A 128-bit id of an entry: a caller's idempotency key, or chosen by the store.
+/// Idempotency keys are compared within one log only. Choose random ones; they must be unguessable if untrusted clients can send
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     // Two integers, not an array, so that an id is passed in registers.
@@ -99,6 +83,13 @@ impl EntryId {
 impl From<u128> for EntryId {
     fn from(id: u128) -> Self {
         Self::from_u128(id)
+    }
+}
+
+#[cfg(feature = "uuid")]
+impl From<uuid::Uuid> for EntryId {
+    fn from(id: uuid::Uuid) -> Self {
+        Self::from_u128(id.as_u128())
     }
 }
 
@@ -213,9 +204,6 @@ impl<'a> Op<'a> {
     }
 
     /// Sets the idempotency key. Default: none.
-    ///
-    /// If the log holds an entry with the same id that is younger than the [receipt window](Self::receipt_window), the
-    /// operation does not append. It returns the original verdict with the current usage.
     #[inline]
     #[must_use]
     pub fn with_id(mut self, id: impl Into<EntryId>) -> Self {
@@ -364,11 +352,8 @@ impl<'a> Op<'a> {
     }
 }
 
-/// The rule for the entries that an append keeps.
-///
-/// An append drops the entries aged `window` or more. Of the others it keeps the newest, up to the entry at which their total cost
-/// reaches `max`.
-/// No later decision depends on the dropped entries.
+/// The rule for the entries that an append keeps: L6 and L7 of the contract of [`WindowStore`](crate::WindowStore). No later decision
+/// depends on the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The longest window of the policies that the log is kept for.

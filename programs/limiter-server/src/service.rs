@@ -289,7 +289,7 @@ impl Service {
         let rules = self.rules.load();
         let claims = (0..).zip(calls).map(|(i, (entries, cost))| {
             // Two calls on one log are no repetitions.
-            let id = id.map(|id| id.wrapping_add(i).into());
+            let id = id.map(|id| id.wrapping_add(i));
             Ok(Claim::acquire(rules.find(domain, entries), *cost, id))
         });
         let mut claims = self.claims(&rules, domain, "calls", claims)?;

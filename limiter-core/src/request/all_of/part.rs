@@ -207,7 +207,7 @@ impl<'a, S> Part<'a, S> {
             Ok(decision) if decision.is_denied() && denies => PartOutcome::Denied(decision),
             Ok(decision) if decision.appended() => PartOutcome::Charged(decision),
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
-            Err(error) => PartOutcome::Failed(error.about(self.log())),
+            Err(error) => PartOutcome::Failed(error.with_log(self.log())),
         });
     }
 

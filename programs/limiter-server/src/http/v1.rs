@@ -9,7 +9,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
 use limiter_core::{
-    Decision, Error, ErrorKind, IdempotencyKey, KeyBuf, LimitStatus, Limiter, Receipt,
+    Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, Receipt,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,8 +111,8 @@ impl ApiRequest {
     }
 
     /// Returns the idempotency key. Texts of any length have one.
-    fn id(&self) -> Option<IdempotencyKey> {
-        Some(digest(self.id.as_ref()?).into())
+    fn id(&self) -> Option<u128> {
+        Some(digest(self.id.as_ref()?))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{Counting, Error, IdempotencyKey, KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::{Counting, Error, KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -35,7 +35,7 @@ pub(super) struct Claim<'r> {
     pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
-    id: Option<IdempotencyKey>,
+    id: Option<u128>,
     demand: Demand,
     /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
@@ -120,7 +120,7 @@ impl<'r> Claim<'r> {
     }
 
     /// Returns a claim that only counts if all others admit.
-    pub(super) fn acquire(found: Option<Match<'r>>, cost: u64, id: Option<IdempotencyKey>) -> Self {
+    pub(super) fn acquire(found: Option<Match<'r>>, cost: u64, id: Option<u128>) -> Self {
         let (rule, key, detailed) = match found {
             Some(found) => (Some(found.rule), found.key, found.detailed),
             None => (None, KeyBuf::default(), None),
