@@ -310,13 +310,11 @@ impl<'a> Op<'a> {
     #[inline(always)]
     #[must_use]
     pub fn retention(&self) -> Retention {
-        let own = Retention::of(self.policy);
-        match self.limiter_policy {
-            None => own,
-            Some(policy) => Retention {
-                window: own.window.max(policy.longest_window()),
-                max: own.max.max(policy.largest_max()),
-            },
+        let default = self.limiter_policy.unwrap_or(self.policy);
+        let own = self.policy;
+        Retention {
+            window: own.longest_window().max(default.longest_window()),
+            max: own.largest_max().max(default.largest_max()),
         }
     }
 
@@ -360,18 +358,6 @@ pub struct Retention {
     pub window: Window,
     /// The largest maximum of the policies that the log is kept for.
     pub max: u64,
-}
-
-impl Retention {
-    /// Returns the retention for `policy` alone.
-    #[inline(always)]
-    #[must_use]
-    pub fn of(policy: &Policy) -> Self {
-        Self {
-            window: policy.longest_window(),
-            max: policy.largest_max(),
-        }
-    }
 }
 
 /// The rule by which an append merges entries. See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
