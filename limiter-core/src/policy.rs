@@ -214,13 +214,6 @@ impl Policy {
         self.smallest_max
     }
 
-    /// Returns `true` if a limit has a [resolution](Limit::resolution).
-    #[inline]
-    #[must_use]
-    pub const fn has_resolution(&self) -> bool {
-        self.len & RESOLUTION > 0
-    }
-
     /// Returns the resolution, which the limits that have one share.
     pub(crate) fn resolution_micros(&self) -> Option<u64> {
         let all = self.limits().iter().map(Limit::resolution_micros);
@@ -355,7 +348,6 @@ mod tests {
             assert_eq!(last.limits().len() as u64, count);
             assert_eq!(last.limits().last(), Some(&coarse));
             assert_eq!(last.limits_array::<3>(), None);
-            assert!(last.has_resolution() && !policy.has_resolution());
             let exact = Window::from_micros(1_000_000).ok();
             assert_eq!(policy.longest_exact_window(), exact);
             assert_eq!(last.longest_exact_window(), exact.filter(|_| count > 1));

@@ -92,6 +92,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::resolution::RESOLUTIONS;
     use crate::{Counting, policy};
 
     /// A text, its maximum, the microseconds of the stated window, the resolution and the lease, and the text as it prints.
@@ -106,22 +107,12 @@ mod tests {
 3/90s => 3 90000000 0 0 3/90s
 70000/day => 70000 86400000000 0 0 70000/1d
 4503599627370496/9007199254740991us => 4503599627370496 9007199254740991 0 0 4503599627370496/9007199254740991us
-1/1us~1us => 1 1 1 0 1/1us~1us
-1/1s~10us => 1 1000000 10 0 1/1s~10us
 1/1s~100 microseconds => 1 1000000 100 0 1/1s~100us
-1/1s~1ms => 1 1000000 1000 0 1/1s~1ms
-1/1s~10ms => 1 1000000 10000 0 1/1s~10ms
-1/1s~100ms => 1 1000000 100000 0 1/1s~100ms
 1000 per hour ~ second => 1000 3600000000 1000000 0 1000/1h~1s
-1/1h~10s => 1 3600000000 10000000 0 1/1h~10s
 1000/1h ~ 60s => 1000 3600000000 60000000 0 1000/1h~1m
-1/1h~10m => 1 3600000000 600000000 0 1/1h~10m
-1000000/30d~1h => 1000000 2592000000000 3600000000 0 1000000/30d~1h
-1/30d~6h => 1 2592000000000 21600000000 0 1/30d~6h
 1/9007199254740991us~24h => 1 9007199254740991 86400000000 0 1/9007199254740991us~1d
 100000/1m+1s => 100000 60000000 0 1000000 100000/1m+1s
 9 per hour ~ 10s + 1 second => 9 3600000000 10000000 1000000 9/1h~10s+1s
-1/1us+1us => 1 1 0 1 1/1us+1us
 1/10s+10s => 1 10000000 0 10000000 1/10s+10s
 1/1m~1m+1m => 1 60000000 60000000 60000000 1/1m~1m+1m
 1/9007199254740990us+1us => 1 9007199254740990 0 1 1/9007199254740990us+1us
@@ -154,6 +145,16 @@ mod tests {
             for built in [coarse(leased(exact)), leased(coarse(exact)), leased(limit)] {
                 assert_eq!(built, limit, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn every_length_is_a_resolution_and_a_lease_of_its_own_window() {
+        for (micros, length) in &RESOLUTIONS[1..] {
+            let text = format!("1/{length}~{length}+{length}");
+            let limit: Limit = text.parse().unwrap();
+            let found = [limit.resolution_micros(), limit.lease_micros()];
+            assert_eq!((found, limit.to_string()), ([*micros; 2], text));
         }
     }
 

@@ -140,8 +140,6 @@ pub struct Permit<'a, S = SharedStore> {
     /// Names the entry, even if it has no receipt.
     pub(super) entry: Receipt,
     decision: Decision,
-    /// The acquire's idempotency key, with which a renewal can be repeated.
-    id: Option<EntryId>,
     /// Whether a renewal has begun whose outcome is unknown.
     pub(super) is_uncertain: bool,
     /// When the acquire or the last successful renewal was sent, if that is known.
@@ -159,7 +157,7 @@ impl<'a, S> PermitDecision<'a, S> {
         }
         // The entry of a repeated acquire may be old, so when this call was sent does not matter.
         let sent = sent.filter(|_| !decision.is_repeated());
-        Permit::of_entry(Target::of(call), decision, call.id)
+        Permit::of_entry(Target::of(call), decision)
             .map(|permit| Self(Ok(Permit { sent, ..permit })))
             .ok_or_else(|| {
                 let text = "the store admitted an acquire but returned no entry for it";
@@ -182,18 +180,13 @@ impl<'a, S> PermitDecision<'a, S> {
 
 impl<'a, S> Permit<'a, S> {
     /// Returns `None` if the decision has no entry.
-    pub(super) fn of_entry(
-        target: Target<'a, S>,
-        decision: Decision,
-        id: Option<EntryId>,
-    ) -> Option<Self> {
+    pub(super) fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
         let entry = decision.entry()?;
         let window = target.call(Mode::Acquire).op().receipt_window()?;
         Some(Self {
             target,
             entry: Receipt::new(entry.id, entry.at, window),
             decision,
-            id,
             is_uncertain: false,
             sent: None,
         })
@@ -269,7 +262,8 @@ impl<'a, S> Permit<'a, S> {
     {
         let sent = moment();
         self.is_uncertain = true;
-        let id = self.id.filter(|_| self.receipt().is_some());
+        // With it, a renewal can be repeated.
+        let id = self.target.id.filter(|_| self.receipt().is_some());
         let settled = self.settle(1).renewing(id).await?;
         self.is_uncertain = false;
         if let Some(receipt) = settled.receipt() {

@@ -8,7 +8,7 @@ use super::settle::Settle;
 use crate::key::KeyBuf;
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::store::op::{At, Mode};
+use crate::store::op::{At, EntryId, Mode};
 use crate::store::settlement::Receipt;
 
 pub(super) enum BorrowedOrShared<'a, T> {
@@ -45,12 +45,13 @@ impl<T> Deref for BorrowedOrShared<'_, T> {
     }
 }
 
-/// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time.
+/// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time and idempotency key.
 pub(super) struct Target<'a, S> {
     pub(super) limiter: BorrowedOrShared<'a, Limiter<S>>,
     pub(super) key: KeyBuf,
     pub(super) policy: Option<BorrowedOrShared<'a, Policy>>,
     pub(super) at: At,
+    pub(super) id: Option<EntryId>,
 }
 
 impl<'a, S> Target<'a, S> {
@@ -62,6 +63,7 @@ impl<'a, S> Target<'a, S> {
             key: call.key.as_ref().into(),
             policy,
             at: call.at,
+            id: call.id,
         }
     }
 
@@ -69,12 +71,17 @@ impl<'a, S> Target<'a, S> {
         Call {
             policy: self.policy.as_deref(),
             at: self.at,
+            id: self.id,
             ..Call::new(&*self.limiter, self.key.as_ref(), mode)
         }
     }
 
     pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
-        Settle::new(self.call(Mode::Record), receipt, cost)
+        let record = Call {
+            id: None,
+            ..self.call(Mode::Record)
+        };
+        Settle::new(record, receipt, cost)
     }
 
     /// Returns the same without its borrows.
@@ -96,7 +103,7 @@ impl<S> Clone for Target<'_, S> {
             limiter: self.limiter.clone(),
             key: self.key.clone(),
             policy: self.policy.clone(),
-            at: self.at,
+            ..*self
         }
     }
 }

@@ -103,6 +103,10 @@ coarse & five => denies denied used-1; 2 1; 1
 five id & two 2 => admits charged charged; 1 2; 1
 five id & two => denies charged denied; 1 2; 1
 
+two & far & five => admits charged charged charged; 1 1 1; 1
+two 2 & far & five => denies denied used-1 used-1; 1 1 1; 1
+far 9 & two => denies denied used-1; 1 1; 1
+
 attempts 2 & five => admits charged charged; 2 1; 1
 attempts & five => denies denied used-1; 2 1; 1
 five & attempts & two => denies used-1 denied used-0; 1 2 0; 1
@@ -110,13 +114,14 @@ five/a & five/a => admits charged charged; 2 2; 2
 five & attempts keep & two 2 => denies used-1 denied used-0; 1 2 0; 1
 ";
 
-fn limiter(name: &str, store: &SharedStore) -> Limiter {
+fn limiter(name: &str, store: &SharedStore, far: &SharedStore) -> Limiter {
     let policy = match name {
         "five" => policy!("5/1h"),
         "two" => policy!("2/1h"),
         "short" => policy!("1/1m"),
         "coarse" => policy!("2/1h~1m"),
         "attempts" => policy!("2/1h").with_counting(Counting::Attempts),
+        "far" => return Limiter::new(name, policy!("9/1h"), far.clone()),
         _ => return failing(),
     };
     Limiter::new(name, policy, store.clone())
@@ -164,10 +169,13 @@ fn all_are_charged_or_none_in_as_few_round_trips_as_the_store_allows() {
         let joining = joining();
         let [prompt, slow, _] = stores();
         for (store, counts) in [(prompt, false), (slow, false), (joining.clone(), true)] {
+            let far: SharedStore = Arc::new(SlowStore::default());
             for line in scenario.lines() {
                 let (calls, expected) = line.split_once(" => ").unwrap();
                 let name = |words: &str| words.split(['/', ' ']).next().unwrap().to_owned();
-                let limiters = calls.split(" & ").map(|call| limiter(&name(call), &store));
+                let limiters = calls
+                    .split(" & ")
+                    .map(|call| limiter(&name(call), &store, &far));
                 let limiters: Vec<Limiter> = limiters.collect();
                 let parts = limiters.iter().zip(calls.split(" & "));
                 let parts = parts.map(|(limiter, call)| part(limiter, call));
@@ -335,26 +343,6 @@ fn a_thousand_calls_take_as_many_round_trips_as_few() {
         let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(five.acquire(key(n))));
         assert!(admits(calls));
         assert_eq!(slow.calls.load(Ordering::Relaxed), round_trips, "{joins}");
-    }
-}
-
-#[test]
-fn calls_on_a_store_and_on_a_wrapper_around_it_go_one_by_one() {
-    let joining = joining();
-    let slow = SlowStore {
-        reference: Arc::clone(&joining.reference),
-        ..SlowStore::default()
-    };
-    let there = limiters(&(Arc::new(slow) as SharedStore));
-    let here = limiters(&(joining as SharedStore));
-    for (first, second) in [(&there.0, &there.1), (&here.0, &there.1)] {
-        let calls = || all([take(first, 1), take(second, 1)]);
-        assert!(admits(calls()));
-        assert!(block_on(second.acquire("k")).unwrap().is_allowed());
-        assert!(!admits(calls()));
-        assert_eq!(used([first, second]), [1, 2]);
-        let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
-        assert!(reset(first) && reset(second));
     }
 }
 

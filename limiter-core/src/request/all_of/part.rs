@@ -14,7 +14,7 @@ use crate::request::verbs::{Acquire, Peek, ReadStatus, Record};
 use crate::status::Status;
 use crate::store::WindowStore;
 use crate::store::log_key::LogKey;
-use crate::store::op::{EntryId, Mode};
+use crate::store::op::Mode;
 
 /// One call of an [`AllOf`](super::AllOf): a request with options, and its outcome.
 ///
@@ -22,7 +22,6 @@ use crate::store::op::{EntryId, Mode};
 pub struct Part<'a, S> {
     pub(super) target: Target<'a, S>,
     mode: Mode,
-    pub(super) id: Option<EntryId>,
     is_status: bool,
     cost: u64,
     pub(super) keeps_charge: bool,
@@ -63,7 +62,6 @@ impl<'a, S> Part<'a, S> {
             target: Target::of(call),
             mode: call.mode,
             cost: call.cost,
-            id: call.id,
             is_status,
             keeps_charge: false,
             is_advisory: is_status,
@@ -156,7 +154,7 @@ impl<'a, S> Part<'a, S> {
     /// Returns the charge's permit.
     #[must_use]
     pub fn permit(&self) -> Option<Permit<'a, S>> {
-        Permit::of_entry(self.target.clone(), self.charge()?.clone(), self.id)
+        Permit::of_entry(self.target.clone(), self.charge()?.clone())
     }
 
     /// Returns `true` if the outcome denies the whole, as does a call that was not made.
@@ -182,7 +180,6 @@ impl<'a, S> Part<'a, S> {
         let mode = if looks { Mode::Peek } else { self.mode };
         let mut call = Call {
             cost: if is_status { 1 } else { self.cost },
-            id: self.id,
             ..self.target.call(mode)
         };
         call.hints.is_status = is_status;
@@ -213,7 +210,7 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns `true` if a denial by another call refunds the charge. A repetition's charge stays.
     pub(super) fn is_undone(&self) -> bool {
-        let is_new = |charge: &Decision| self.id.is_none() || !charge.is_repeated();
+        let is_new = |charge: &Decision| self.target.id.is_none() || !charge.is_repeated();
         let has_receipt = |charge: &Decision| charge.receipt().is_some() && is_new(charge);
         !self.keeps_charge && self.charge().is_some_and(has_receipt)
     }
