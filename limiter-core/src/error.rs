@@ -57,7 +57,6 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Returns the kind in snake case, for logs and metrics: `"unavailable"`, for instance.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidLimit => "invalid_limit",
@@ -109,19 +108,16 @@ impl Error {
     }
 
     /// Returns the kind.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// Returns the key of the failed operation. `None` if the error is not about one key.
-    #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.0.log.as_ref().map(|(_, key)| &**key)
     }
 
     /// Returns the name of the limiter whose operation failed. `None` if the error is not about one key.
-    #[must_use]
     pub fn limiter_name(&self) -> Option<&str> {
         self.0.log.as_ref().map(|(name, _)| *name)
     }
@@ -130,7 +126,6 @@ impl Error {
     /// [`ErrorKind::Timeout`].
     ///
     /// A repeated call may count twice unless it carries the same idempotency key.
-    #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Timeout)
     }

@@ -198,7 +198,6 @@ impl Log {
 
     /// Returns an operation's facts if it repeats another.
     #[doc(hidden)]
-    #[must_use]
     pub fn repeated(&self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         let (i, original) = self.original(op.id?)?;
         let entry = self.entries[i];
@@ -313,37 +312,31 @@ impl Log {
     }
 
     /// Returns the time by the store's clock from which the store may delete the log. `None` if the log is empty.
-    #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
         (!self.is_empty()).then_some(self.expires_at)
     }
 
     /// Returns the number of entries, including expired entries that no append has dropped yet.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns `true` if the log has no entries. A store need not keep an empty log.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Returns the total cost of the entries, including expired entries that no append has dropped yet.
-    #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost_from(0)
     }
 
     /// Returns the time of the oldest entry. `None` if the log is empty.
-    #[must_use]
     pub fn oldest(&self) -> Option<Timestamp> {
         self.entries.front().map(|oldest| oldest.at)
     }
 
     /// Returns the time of the newest entry. `None` if the log is empty.
-    #[must_use]
     pub fn newest(&self) -> Option<Timestamp> {
         self.entries.back().map(|newest| newest.at)
     }

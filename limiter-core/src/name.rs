@@ -53,7 +53,6 @@ impl Name {
     }
 
     /// Returns the text.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         self.0.text
     }
@@ -62,7 +61,6 @@ impl Name {
     ///
     /// ASCII letters, digits, `-`, `_`, `.` and `/` are not encoded: `a:b` becomes `a%3Ab`. Different names have different
     /// encodings.
-    #[must_use]
     pub fn encoded(&self) -> &'static str {
         self.0.encoded
     }
@@ -95,7 +93,6 @@ impl Name {
     /// Names are numbered from 1 in the order of first use, and `default` is 0. A name's number therefore differs between
     /// processes. An in-process store can keep the number instead of the text.
     #[inline(always)]
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.0.id
     }

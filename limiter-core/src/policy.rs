@@ -149,7 +149,6 @@ impl Policy {
 
     /// Returns the 1 to [`MAX_LIMITS`] limits, in order.
     #[inline(always)]
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.limits
             .get(..usize::from(self.len & !RESOLUTION))
@@ -158,20 +157,17 @@ impl Policy {
 
     /// Returns the counting mode.
     #[inline]
-    #[must_use]
     pub const fn counting(&self) -> Counting {
         self.counting
     }
 
     /// Returns the name, or `None` if the policy has none.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// Returns the longest window of all limits. An entry of this age or older counts in no window.
     #[inline]
-    #[must_use]
     pub const fn longest_window(&self) -> Window {
         self.longest_window
     }
@@ -180,7 +176,6 @@ impl Policy {
     ///
     /// Receipts and idempotency keys last that long.
     #[inline]
-    #[must_use]
     pub const fn longest_exact_window(&self) -> Option<Window> {
         self.longest_exact_window
     }
@@ -202,14 +197,12 @@ impl Policy {
     ///
     /// Once the newest entries reach it, no decision depends on older ones.
     #[inline]
-    #[must_use]
     pub const fn largest_max(&self) -> u64 {
         self.largest_max
     }
 
     /// Returns the smallest maximum of all limits. An operation with a higher cost can never fit.
     #[inline]
-    #[must_use]
     pub const fn smallest_max(&self) -> u64 {
         self.smallest_max
     }
@@ -221,7 +214,6 @@ impl Policy {
     }
 
     /// Returns the shortest [lease](Limit::lease) of all limits. `None` if a limit has none.
-    #[must_use]
     pub const fn lease(&self) -> Option<Duration> {
         resolution::length(self.lease)
     }
@@ -229,7 +221,6 @@ impl Policy {
     /// Returns the limits as an array. `None` unless there are exactly `N`, all of them exact.
     #[doc(hidden)]
     #[inline(always)]
-    #[must_use]
     pub fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
         if usize::from(self.len) == N {
             self.limits.first_chunk()

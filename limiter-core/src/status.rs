@@ -65,21 +65,18 @@ pub struct LimitStatus {
 impl LimitStatus {
     /// Returns the limit.
     #[inline]
-    #[must_use]
     pub const fn limit(&self) -> Limit {
         self.limit
     }
 
     /// Returns the cost counted in the window, capped at the limit's maximum.
     #[inline]
-    #[must_use]
     pub const fn used(&self) -> u64 {
         self.used
     }
 
     /// Returns the units that remain: the maximum minus [`used`](Self::used).
     #[inline]
-    #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.limit.max() - self.used
     }
@@ -88,7 +85,6 @@ impl LimitStatus {
     ///
     /// `None` if this limit does not deny it, and always in a [`Status`] that is not of a denial.
     #[inline]
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.retry_after == 0 {
             None
@@ -99,14 +95,12 @@ impl LimitStatus {
 
     /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
     #[inline]
-    #[must_use]
     pub const fn refill_after(&self) -> Duration {
         Duration::from_micros(self.refill_after)
     }
 
     /// Returns how long until this limit's window is empty. Zero if it is empty now.
     #[inline]
-    #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after)
     }
@@ -153,7 +147,6 @@ impl Status {
 
     /// Returns the time: the operation's time, or that of the log's newest entry if it is later.
     #[inline]
-    #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.now
     }
@@ -163,42 +156,36 @@ impl Status {
     ///
     /// A moment is normal, as processes and threads read the clock before they wait for the log. More than a second means that the
     /// clock was ahead and has been corrected.
-    #[must_use]
     pub const fn clock_behind(&self) -> Duration {
         Duration::from_micros(self.now.micros_since(self.clock))
     }
 
     /// Returns the binding limit.
     #[inline]
-    #[must_use]
     pub fn limit(&self) -> Limit {
         self.binding().limit
     }
 
     /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
     #[inline]
-    #[must_use]
     pub fn used(&self) -> u64 {
         self.binding().used
     }
 
     /// Returns the units that remain of the binding limit.
     #[inline]
-    #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().remaining()
     }
 
     /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
     #[inline]
-    #[must_use]
     pub fn refill_after(&self) -> Duration {
         self.binding().refill_after()
     }
 
     /// Returns how long until every window is empty. Zero if they are all empty now.
     #[inline]
-    #[must_use]
     pub fn reset_after(&self) -> Duration {
         let used = self.limits.iter().filter(|(_, usage)| usage.used > 0);
         let longest = used.map(|(limit, _)| limit.window()).max();
@@ -208,7 +195,6 @@ impl Status {
     }
 
     /// Returns the values of every limit, in the policy's order.
-    #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
         PerLimit::from_fn(self.limits.len(), |i| self.limit_status(i))
     }
@@ -228,7 +214,6 @@ impl Status {
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
     #[inline]
-    #[must_use]
     pub fn binding_index(&self) -> usize {
         if self.limits.len() == 1 {
             0

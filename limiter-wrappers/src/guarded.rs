@@ -105,49 +105,41 @@ impl<S> Guarded<S> {
     }
 
     /// Whether an outage of any node has begun and is not over.
-    #[must_use]
     pub fn in_outage(&self) -> bool {
         self.0.nodes.in_outage()
     }
 
     /// Returns the nodes that have failed since the start, and whether an outage of each is not over.
-    #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
         self.0.nodes.which(|_| true)
     }
 
     /// Returns the nodes that have failed since the start, and whether the breaker of each is open. A call may still pass as a probe.
-    #[must_use]
     pub fn breakers(&self) -> Vec<(Option<Arc<str>>, bool)> {
         self.0.nodes.which(CurrentOutage::has_open_breaker)
     }
 
     /// Returns how many outages of nodes have begun.
-    #[must_use]
     pub fn outages(&self) -> u64 {
         self.0.nodes.begun()
     }
 
     /// Returns how many acquires were decided from blocks, and how many with a [lease](limiter_core::Limit::with_lease) called the store.
-    #[must_use]
     pub fn lease_decisions(&self) -> (u64, u64) {
         self.0.blocks.counts()
     }
 
     /// Returns the units that this process holds in blocks and can still spend, by the name of the limiter.
-    #[must_use]
     pub fn held_in_blocks(&self) -> HashMap<Name, u64> {
         self.0.blocks.held()
     }
 
     /// Returns how many logs wait to be carried over.
-    #[must_use]
     pub fn carried_logs(&self) -> usize {
         self.0.stand_in.local().map_or(0, Local::waiting)
     }
 
     /// Returns how many logs were never carried over because there were more than 100,000.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         let local = self.0.stand_in.local();
         local.map_or(0, |local| local.locked(|carried| carried.dropped))

@@ -114,7 +114,6 @@ impl<S> ObservedStore<S> {
     }
 
     /// Returns the store.
-    #[must_use]
     pub const fn store(&self) -> &S {
         &self.store
     }

@@ -131,33 +131,28 @@ impl Limit {
 
     /// Returns the maximum cost per window, in units.
     #[inline]
-    #[must_use]
     pub const fn max(&self) -> u64 {
         self.max
     }
 
     /// Returns the window that is counted: with a [lease](Self::with_lease), the sum of the stated window and the lease.
     #[inline]
-    #[must_use]
     pub const fn window(&self) -> Window {
         Window::from_low_bits(self.packed)
     }
 
     /// Returns the window as stated: none of this length ever admits more than the maximum. It differs from
     /// [`window`](Self::window) only with a [lease](Self::with_lease).
-    #[must_use]
     pub const fn stated_window(&self) -> Window {
         Window::from_low_bits(self.window().as_micros() - self.lease_micros())
     }
 
     /// Returns the resolution. `None` if the limit is exact. See [`with_resolution`](Self::with_resolution).
-    #[must_use]
     pub const fn resolution(&self) -> Option<Duration> {
         resolution::length((self.packed >> RESOLUTION_SHIFT) as u8)
     }
 
     /// Returns the lease. `None` if there is none. See [`with_lease`](Self::with_lease).
-    #[must_use]
     pub const fn lease(&self) -> Option<Duration> {
         resolution::length(self.lease_code())
     }

@@ -40,7 +40,6 @@ impl Timestamp {
 
     /// Returns the microseconds since the Unix epoch.
     #[inline]
-    #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
@@ -56,7 +55,6 @@ impl Timestamp {
 
     /// Returns the microseconds from `earlier` to this timestamp, or 0 if `earlier` is later.
     #[inline]
-    #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -124,13 +122,11 @@ impl Window {
 
     /// Returns the length in microseconds.
     #[inline]
-    #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
     /// Returns the length as a [`Duration`].
-    #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_micros(self.0)
     }
@@ -140,14 +136,12 @@ impl Window {
     /// An entry counts if its age is less than the window's length; at exactly that length it no longer counts. An entry
     /// later than `now` counts.
     #[inline]
-    #[must_use]
     pub const fn counts(self, at: Timestamp, now: Timestamp) -> bool {
         now.0.saturating_sub(at.0) < self.0
     }
 
     /// Returns the microseconds from `now` until an entry appended at `at` leaves this window, or 0 if it no longer counts.
     #[inline]
-    #[must_use]
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
         (at.0 + self.0).saturating_sub(now.0)
     }
@@ -156,7 +150,6 @@ impl Window {
     ///
     /// No earlier entry counts. A store that sorts its entries by time can search for this edge.
     #[inline]
-    #[must_use]
     pub const fn edge(self, now: Timestamp) -> Timestamp {
         Timestamp(now.0.saturating_sub(self.0 - 1))
     }

@@ -41,7 +41,6 @@ impl At {
 
     /// Returns [`LogFacts::clock`](crate::store::LogFacts::clock) of an operation at `now`, given the store's clock.
     #[inline]
-    #[must_use]
     pub fn waits_from(self, now: Timestamp, clock: Timestamp) -> Timestamp {
         match self {
             Self::StoreClock => clock,
@@ -74,7 +73,6 @@ impl EntryId {
 
     /// Returns the id's value.
     #[inline]
-    #[must_use]
     pub const fn as_u128(self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
     }
@@ -281,7 +279,6 @@ impl<'a> Op<'a> {
     ///
     /// For hot paths: once inlined, the compiler can often evaluate this at compile time.
     #[inline(always)]
-    #[must_use]
     pub fn is_checked(&self) -> bool {
         match self.mode {
             _ if self.id.is_some()
@@ -297,7 +294,6 @@ impl<'a> Op<'a> {
 
     /// Returns `true` if the operation appends an entry, given whether it fits.
     #[inline]
-    #[must_use]
     pub fn appends(&self, fits: bool) -> bool {
         match self.mode {
             Mode::Peek => false,
@@ -308,7 +304,6 @@ impl<'a> Op<'a> {
 
     /// Returns the retention of an append: the longer window and the larger maximum of `policy` and `limiter_policy`.
     #[inline(always)]
-    #[must_use]
     pub fn retention(&self) -> Retention {
         let default = self.limiter_policy.unwrap_or(self.policy);
         let own = self.policy;
@@ -320,13 +315,11 @@ impl<'a> Op<'a> {
 
     /// Returns `true` if an append may merge entries: no exact limit of `policy` or `limiter_policy` has the longest window.
     #[inline]
-    #[must_use]
     pub fn merges(&self) -> bool {
         self.receipt_window() != Some(self.retention().window)
     }
 
     /// Returns the rule by which an append merges entries. `None` unless it [may](Self::merges).
-    #[must_use]
     pub fn merging(&self) -> Option<Merging> {
         if !self.merges() {
             return None;
@@ -343,7 +336,6 @@ impl<'a> Op<'a> {
     /// Returns how long an entry's receipt and idempotency key are valid: the longest window of the exact limits of `policy` and
     /// `limiter_policy`. `None` if no limit is exact: entries then have neither.
     #[inline]
-    #[must_use]
     pub fn receipt_window(&self) -> Option<Window> {
         let longest = Policy::longest_exact_window;
         longest(self.policy).max(self.limiter_policy.and_then(longest))

@@ -34,7 +34,6 @@ impl<T: Copy> PerLimit<T> {
     }
 
     /// Returns a sequence of `f` applied to each item.
-    #[must_use]
     pub fn map<U: Copy>(&self, mut f: impl FnMut(T) -> U) -> PerLimit<U> {
         PerLimit::from_fn(self.len(), |i| f(self[i]))
     }

@@ -25,25 +25,21 @@ impl Receipt {
     }
 
     /// Returns the store's id of the entry.
-    #[must_use]
     pub const fn entry(&self) -> EntryId {
         self.entry
     }
 
     /// Returns the entry's timestamp.
-    #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.at
     }
 
     /// Returns how long the receipt is valid.
-    #[must_use]
     pub const fn window(&self) -> Window {
         self.window
     }
 
     /// Returns `true` if the receipt has expired at `now`.
-    #[must_use]
     pub const fn has_expired(&self, now: Timestamp) -> bool {
         !self.window.counts(self.at, now)
     }
