@@ -30,12 +30,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the command, in which each option is also a variable: `--max-keys` is `LIMITER_MAX_KEYS`.
+    /// Returns the command, in which each option is also a variable: `--max-keys` is `LIMITER_MAX_KEYS`. Templates of containers leave
+    /// variables empty, which then have no effect.
     #[must_use]
     pub fn with_variables() -> clap::Command {
-        Self::command().mut_args(|argument| match argument.get_long().map(variable) {
-            Some(name) => argument.env(name).hide_env(true),
-            None => argument,
+        let is_empty = |name: &String| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        Self::command().mut_args(|argument| {
+            let name = argument.get_long().map(variable);
+            match name.filter(|name| !is_empty(name)) {
+                Some(name) => argument.env(name).hide_env(true),
+                None => argument,
+            }
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
@@ -26,6 +26,8 @@ const QUIET: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// How long the next attempt waits after a reading that panicked.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often a reading that hangs is logged.
+const SLOW: Duration = Duration::from_secs(10);
 
 /// Reloads the rules of a service when the files at `path` change, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
@@ -55,7 +57,7 @@ async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
         watch.wait().await;
         let path = path.clone();
         let service = Arc::clone(&service);
-        if let Err(error) = spawn_blocking(move || reload(&path, &service)).await {
+        if let Err(error) = patiently(move || reload(&path, &service)).await {
             gauge!(VALID).set(0);
             error!("cannot read the configuration: {error}");
             sleep(PAUSE).await;
@@ -77,13 +79,26 @@ pub(crate) fn watch_secret(
     Ok(async move {
         loop {
             watch.wait().await;
-            match spawn_blocking(read.clone()).await {
+            match patiently(read.clone()).await {
                 Ok(Ok(())) => info!("read {name}"),
                 Ok(Err(error)) => error!("cannot reload {name}; the old stays in use: {error:#}"),
                 Err(error) => error!("cannot reload {name}; the old stays in use: {error}"),
             }
         }
     })
+}
+
+/// Reads files, away from the threads that decide. A folder over the network may hang, and a pipe has no end.
+async fn patiently<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let mut reading = spawn_blocking(read);
+    loop {
+        match timeout(SLOW, &mut reading).await {
+            Ok(read) => return read,
+            Err(_) => error!("reading files hangs; until it ends, no change is applied"),
+        }
+    }
 }
 
 /// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log report it.
@@ -153,7 +168,7 @@ impl Watch {
 async fn changed(paths: &[PathBuf], last: &mut Option<u64>) {
     loop {
         let asked = paths.to_owned();
-        let stamp = spawn_blocking(move || config::stamp(&asked)).await.ok();
+        let stamp = patiently(move || config::stamp(&asked)).await.ok();
         if stamp.is_some() && *last != stamp {
             *last = stamp;
             return;

@@ -235,6 +235,19 @@ fn a_hangup_before_the_listeners_are_open_is_harmless() {
 }
 
 #[test]
+fn a_reading_that_hangs_is_logged_and_the_server_serves() {
+    let server = Server::start(CONFIG, &[]);
+    fs::remove_file(server.config()).unwrap();
+    let mkfifo = Command::new("mkfifo").arg(server.config()).status();
+    assert!(mkfifo.unwrap().success());
+    server.until_logged("reading files hangs");
+    assert_eq!(server.ask("user", "ann"), 200);
+    fs::write(server.config(), CONFIG.replace("3 }", "1 }")).unwrap();
+    until("the change applies", || server.reloads("success"));
+    assert_eq!(server.ask("user", "ann"), 429);
+}
+
+#[test]
 fn only_changed_files_of_the_configuration_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let (path, limits) = (folder.path().to_owned(), folder.path().join("limits.yaml"));

@@ -67,6 +67,9 @@ async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
     );
     let (command, folder) = command(&[
         ("LIMITER_UNHEALTHY_WHEN", "store-down,no-rules"),
+        ("LIMITER_STATE", ""),
+        ("LIMITER_METRIC_LABEL", ""),
+        ("LIMITER_ADMIN_PLAIN", ""),
         ("REDIS_URL", "redis:6379"),
         ("REDIS_PERSECOND_URL", "redis:6379"),
         ("GRPC_PORT", "8081"),
