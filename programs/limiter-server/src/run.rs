@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -28,7 +29,7 @@ use crate::store::{Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
-/// How long the start waits for the file of `--state`, and the shutdown for its save.
+/// How long the start waits for the configuration and the file of `--state`, and the shutdown for its save.
 const LOAD: Duration = Duration::from_secs(60);
 const SAVE: Duration = Duration::from_secs(10);
 /// How long the shutdown waits for logs that are not carried over yet.
@@ -84,7 +85,9 @@ impl Server {
             Some(file) => Some(load(file, store.memory()).await.context("--state")?),
             None => None,
         };
-        let rules = RuleSet::read(&options.config, store.shared(), None)?;
+        let (config, shared) = (options.config.clone(), store.shared().clone());
+        let read = in_time(LOAD, move || RuleSet::read(&config, &shared, None)).await;
+        let rules = read.with_context(|| format!("--config {}", options.config.display()))??;
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
         let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
         for warning in service.warnings() {
@@ -243,7 +246,16 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     let _hangups = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::start(options).await?;
+    let mut stopped = pin!(async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    });
+    let server = tokio::select! {
+        server = Server::start(options) => server?,
+        () = &mut stopped => return Ok(()),
+    };
     info!("limiter-server {}", env!("CARGO_PKG_VERSION"));
     info!("store {}", options.store.shown());
     let rules = server.service.rules();
@@ -265,10 +277,7 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
             LogFormat::Json => info!("{name} {address}"),
         }
     }
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    stopped.await;
     server.stop().await;
     Ok(())
 }

@@ -194,44 +194,38 @@ fn a_server_without_free_descriptors_says_so_and_recovers() {
 }
 
 #[test]
-fn a_hangup_before_the_listeners_are_open_is_harmless() {
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("limits.yaml");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
-    let mut server = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
-    server.arg("--config").arg(&pipe).args([
-        "--grpc",
-        "localhost:0",
-        "--http",
-        "localhost:0",
-        "--admin",
-        "localhost:0",
-    ]);
-    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
-    // Opens as soon as the server reads.
-    let mut config = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
-    assert!(
-        Command::new("kill")
-            .args(["-HUP", &server.id().to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
-    config.write_all(CONFIG.as_bytes()).unwrap();
-    drop(config);
-    let serves = BufReader::new(server.stderr.take().unwrap())
-        .lines()
-        .map_while(Result::ok)
-        .any(|line| line.starts_with("limiter-server: admin "));
-    server.kill().unwrap();
-    server.wait().unwrap();
-    assert!(serves);
+fn signals_before_the_listeners_are_open_do_what_they_do_later() {
+    for (signal, serves) in [("-HUP", true), ("-TERM", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("limits.yaml");
+        let mkfifo = Command::new("mkfifo").arg(&pipe).status();
+        assert!(mkfifo.unwrap().success());
+        let mut server = Command::new(program());
+        server.arg("--config").arg(&pipe);
+        for listener in ["--grpc", "--http", "--admin"] {
+            server.args([listener, "localhost:0"]);
+        }
+        let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
+        // Opens as soon as the server reads.
+        let mut config = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+        let id = server.id().to_string();
+        let kill = Command::new("kill").args([signal, &id]).status();
+        assert!(kill.unwrap().success());
+        if serves {
+            config.write_all(CONFIG.as_bytes()).unwrap();
+            config = fs::File::open("/dev/null").unwrap();
+        }
+        let mut lines = BufReader::new(server.stderr.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let is_open = |line: String| line.starts_with("limiter-server: admin ");
+        assert_eq!(lines.any(is_open), serves, "{signal}");
+        if serves {
+            server.kill().unwrap();
+        }
+        assert_eq!(server.wait().unwrap().success(), !serves, "{signal}");
+        drop(config);
+    }
 }
 
 #[test]
