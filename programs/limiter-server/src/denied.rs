@@ -1,13 +1,12 @@
 //! The keys that were denied lately, for the page.
 
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lru::LruCache;
 
-use crate::rules::{Rule, RuleSet};
+use crate::rules::Rule;
 
 /// The number of keys that [`DeniedKeys`] keeps.
 pub const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
@@ -61,19 +60,6 @@ impl DeniedKeys {
     /// Forgets a key, for example because its log was reset.
     pub fn forget(&self, rule: &Rule, key: &[u8]) {
         self.memory().pop(&id(rule, key));
-    }
-
-    /// Forgets the keys of removed rules.
-    pub(crate) fn retain(&self, rules: &RuleSet) {
-        let kept: HashSet<usize> = rules.with_overrides().map(|rule| address(rule)).collect();
-        let mut memory = self.memory();
-        let removed: Vec<_> = memory
-            .iter()
-            .map(|(id, _)| id)
-            .filter(|(rule, _)| !kept.contains(rule))
-            .cloned()
-            .collect();
-        removed.iter().for_each(|id| _ = memory.pop(id));
     }
 
     /// Returns at most `count` keys, newest first.

@@ -165,7 +165,6 @@ impl Service {
             let rules = Arc::new(rules);
             self.rules.store(Arc::clone(&rules));
             self.detailed.retain(&rules);
-            self.denied.retain(&rules);
         });
         self.errors.store(errors.err().map(Arc::new));
     }

@@ -303,14 +303,19 @@ async fn each_kind_of_rule_has_its_answer() {
     ] {
         assert_eq!(count(path), counts, "{path}");
     }
-    let denied: Vec<String> = fixture
-        .service
-        .denied()
-        .latest(9)
-        .iter()
-        .map(|key| key.rule.path.clone())
-        .collect();
-    assert_eq!(denied, ["login", "two", "never"]);
+    let denied = fixture.service.denied();
+    let shown = |count| {
+        let latest = denied.latest(count);
+        let shown = latest
+            .iter()
+            .map(|key| format!("{} {}", key.rule.path, key.times));
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(shown(9), ["login 2", "two 2", "never 1"]);
+    denied.forget(rule("two"), b"x");
+    denied.forget(rule("two"), b"never denied");
+    assert_eq!(shown(9), ["login 2", "never 1"]);
+    assert_eq!(shown(1), ["login 2"]);
 }
 
 #[tokio::test]
@@ -510,26 +515,6 @@ async fn hits_stay_at_their_maximum() {
     free.counts.hits.store(u64::MAX - 1, Relaxed);
     fixture.ask(&request("d", "free=x +2", 0)).await.unwrap();
     assert_eq!(free.counts.hits.load(Relaxed), u64::MAX);
-}
-
-#[tokio::test]
-async fn denied_keys_of_removed_rules_are_forgotten() {
-    let fixture = fixture(Headers::None);
-    let denied = |fixture: &Fixture| {
-        let denied = fixture.service.denied().latest(9);
-        let paths = denied.into_iter().map(|denied| denied.rule.path.clone());
-        paths.collect::<Vec<_>>()
-    };
-    for asked in ["user=x +4", "never=x", "nobody=x @0/DAY"] {
-        fixture.ask(&request("d", asked, 0)).await.unwrap();
-    }
-    assert_eq!(denied(&fixture), ["=override", "never", "user"]);
-    let text = "domain: d\ndescriptors: [{ key: user, rate_limit: { policy: 1/1h } }]";
-    let before = fixture.service.rules();
-    let store = fixture.service.store().shared();
-    let rules = RuleSet::parse("f", text.as_bytes(), store, Some(&before));
-    fixture.service.reload(rules);
-    assert_eq!(denied(&fixture), ["=override", "user"]);
 }
 
 #[tokio::test]

@@ -74,7 +74,9 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
         [own; 2].map(|body| server.post("/json", body).0),
         [200, 429]
     );
-    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200; 2]);
+    let asked = [(); 4].map(|()| server.ask("user", "ann"));
+    assert_eq!(asked, [200, 200, 200, 429]);
+    assert!(server.admin("/page/state").contains(r#""key":"ann""#));
     let change = |config: &str, number: f64| {
         fs::write(server.config(), config).unwrap();
         until("the change applies", || {
@@ -84,21 +86,23 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     let allowed = |rule| server.decisions(rule, "allowed");
     assert_eq!(
         (allowed("user"), allowed("=override")),
-        (Some(2.0), Some(1.0))
+        (Some(3.0), Some(1.0))
     );
     let detailed = || {
         server.metric("limiter_server_detailed_decisions_total{domain=\"d\",key=\"user=ann\",outcome=\"allowed\"")
     };
-    assert_eq!(detailed(), Some(2.0));
+    assert_eq!(detailed(), Some(3.0));
     change(&CONFIG.replace("user", "customer"), 1.0);
     assert_eq!(
         (allowed("user"), allowed("=override"), detailed()),
         (None, Some(1.0), None)
     );
-    let metrics = server.admin("/metrics");
-    assert!(!metrics.contains("user"), "{metrics}");
+    for path in ["/metrics", "/page/state"] {
+        let text = server.admin(path);
+        assert!(!text.contains("user") && !text.contains("ann"), "{text}");
+    }
     change(CONFIG, 2.0);
-    assert_eq!(server.ask("user", "ann"), 200);
+    assert_eq!(server.ask("user", "bob"), 200);
     assert_eq!(allowed("user"), Some(1.0));
 }
 

@@ -4,7 +4,6 @@ mod answers;
 mod check;
 mod config;
 mod corpus;
-mod denied;
 mod envoy;
 mod floods;
 mod grpc;
