@@ -88,15 +88,15 @@ pub(crate) fn watch_secret(
     })
 }
 
-/// Reads files, away from the threads that decide. A folder over the network may hang, and a pipe has no end.
-async fn patiently<T: Send + 'static>(
+/// Reads files, away from the threads that decide. A folder over the network may hang, and a pipe may have no writer.
+pub(crate) async fn patiently<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     let mut reading = spawn_blocking(read);
     loop {
         match timeout(SLOW, &mut reading).await {
             Ok(read) => return read,
-            Err(_) => error!("reading files hangs; until it ends, no change is applied"),
+            Err(_) => error!("reading files hangs: a disk or a pipe does not respond"),
         }
     }
 }

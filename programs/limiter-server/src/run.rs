@@ -22,6 +22,7 @@ use crate::health::Health;
 use crate::listener::{Bounds, Listener, Socket};
 use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServer;
+use crate::reload::patiently;
 use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::state::{State, in_time};
@@ -29,7 +30,7 @@ use crate::store::{Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
-/// How long the start waits for the configuration and the file of `--state`, and the shutdown for its save.
+/// How long the start waits for the file of `--state`, and the shutdown for its save.
 const LOAD: Duration = Duration::from_secs(60);
 const SAVE: Duration = Duration::from_secs(10);
 /// How long the shutdown waits for logs that are not carried over yet.
@@ -86,8 +87,7 @@ impl Server {
             None => None,
         };
         let (config, shared) = (options.config.clone(), store.shared().clone());
-        let read = in_time(LOAD, move || RuleSet::read(&config, &shared, None)).await;
-        let rules = read.with_context(|| format!("--config {}", options.config.display()))??;
+        let rules = patiently(move || RuleSet::read(&config, &shared, None)).await??;
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
         let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
         for warning in service.warnings() {
