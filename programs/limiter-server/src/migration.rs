@@ -27,6 +27,10 @@ pub const REPLACED: &[(&str, &str)] = &[
     ("CACHE_KEY_PREFIX", "--prefix"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "nothing"),
     ("LOCAL_CACHE_SIZE_IN_BYTES", "nothing: denials are cached"),
+    (
+        "RESPONSE_DYNAMIC_METADATA",
+        "nothing: the metadata of rules is returned",
+    ),
     ("GRPC_HOST", "--grpc"),
     ("GRPC_PORT", "--grpc"),
     ("GRPC_UDS", "--grpc unix:PATH"),

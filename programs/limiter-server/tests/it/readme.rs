@@ -139,6 +139,18 @@ fn the_readme_lists_the_options_with_their_defaults() {
         let listed = variable.replace('*', "…");
         assert!(FROM_ENVOY.contains(&format!("`{listed}`")), "{listed}");
     }
+    // Each listed variable is noticed.
+    let table = FROM_ENVOY.split("\n## ").nth(1).unwrap();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let names = row.split(" | ").next().unwrap().split('`').skip(1);
+        for name in names.step_by(2).map(|name| name.replace('…', "X")) {
+            let (name, value) = name.split_once('=').unwrap_or((&name, ""));
+            let is_refused = migration::check([(name.to_owned(), value.to_owned())]).is_err();
+            let lines = migration::replaced([name.to_owned()]);
+            assert_eq!(is_refused, !value.is_empty(), "{name}");
+            assert_eq!(lines.len(), usize::from(!is_refused), "{name}");
+        }
+    }
     let reference = reference();
     if !README.contains(&reference) {
         let (start, rest) = README.split_once("| option | default | |\n").unwrap();
