@@ -318,6 +318,7 @@ impl Service {
         let admitted = error.is_none() && !calls.is_denied() && !claim::refuse(claims) && !spent;
         if !admitted {
             joint::refund(&mut calls).await;
+            claim::look_again(claims).await;
         }
         if let Some(error) = error {
             return Err(error.into());

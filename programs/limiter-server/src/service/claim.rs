@@ -1,6 +1,6 @@
 //! One descriptor of a request: the matching rule, and the call on its limiter.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
@@ -43,6 +43,8 @@ pub(super) struct Claim<'r> {
     policy: Option<Policy>,
     /// The call's position among the request's calls.
     part: Option<usize>,
+    /// The usage after the refunds of a denied request, if it has several calls on the log.
+    pub(super) left: Option<limiter_core::Status>,
 }
 
 /// What a descriptor asks of its limiter.
@@ -161,6 +163,7 @@ impl<'r> Claim<'r> {
             limiter,
             policy: None,
             part: None,
+            left: None,
         }
     }
 
@@ -244,6 +247,20 @@ impl<'r> Claim<'r> {
         part.error().filter(|_| matters)
     }
 
+    /// Returns the log, if there is a call.
+    fn log(&self) -> Option<limiter_core::store::LogKey<'_>> {
+        self.part?;
+        Some(limiter_core::store::LogKey::new(
+            self.limiter?.name(),
+            &self.key,
+        ))
+    }
+
+    async fn read(&self) -> Option<limiter_core::Status> {
+        let status = self.limiter?.status(&self.key).policy(self.policy()?);
+        status.await.ok()
+    }
+
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
         let outcome = self.part(parts).and_then(Part::outcome);
@@ -305,6 +322,18 @@ pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]
     claims.iter_mut().for_each(|claim| claim.rule_on(parts));
     let mut quotas = claims.iter().filter(|claim| claim.is_quota()).peekable();
     quotas.peek().is_some() && quotas.all(Claim::is_over)
+}
+
+/// Reads the logs again on which a denied request has several calls: each of them saw the log between the others.
+pub(super) async fn look_again(claims: &mut [Claim<'_>]) {
+    let mut calls = HashMap::<_, usize>::new();
+    let logs = claims.iter().filter_map(Claim::log);
+    logs.for_each(|log| *calls.entry(log).or_default() += 1);
+    let is_shared = |claim: &Claim<'_>| claim.log().is_some_and(|log| calls[&log] > 1);
+    let shared: Vec<bool> = claims.iter().map(is_shared).collect();
+    for (claim, _) in claims.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
+        claim.left = claim.read().await;
+    }
 }
 
 /// Drops the rules that other rules of the request replace. A dropped rule still replaces others.

@@ -1,10 +1,8 @@
 //! Answers in Envoy's form.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::store::LogKey;
 use limiter_core::{Decision, Limit, LimitStatus, SharedStore, Status, Window};
 use limiter_tower::{FieldNames, RateLimitHeaders};
 use pbjson_types::Struct;
@@ -75,55 +73,25 @@ fn code(over: bool) -> i32 {
 type Usages = SmallVec<[Option<Status>; 4]>;
 
 /// Returns the usages once the charges of a denied request are refunded.
-fn usages<'p>(claims: &'p [Claim<'_>], verdict: &Verdict<'_>) -> Usages {
-    let parts = verdict.calls.parts();
-    let mut usages: Usages = claims.iter().map(|claim| usage(claim, parts)).collect();
-    if verdict.admitted {
-        return usages;
-    }
-    let log = |claim: &'p Claim<'_>| {
-        let name = claim.part(parts)?.limiter().name();
-        Some(LogKey::new(name, &claim.key))
-    };
-    // Calls on one log are made and refunded one after another. The last saw the least usage, or the most if its charge is kept.
-    let mut last = HashMap::<_, u64>::new();
-    for (claim, usage) in claims.iter().zip(&usages) {
-        let (Some(log), Some(usage)) = (log(claim), usage) else {
-            continue;
-        };
-        for limit in usage.limits().iter() {
-            let used = last
-                .entry((log, limit.limit().window()))
-                .or_insert(limit.used());
-            *used = match claim.keeps_charge {
-                true => limit.used().max(*used),
-                false => limit.used().min(*used),
-            };
-        }
-    }
-    for (claim, usage) in claims.iter().zip(&mut usages) {
-        if let (Some(log), Some(usage)) = (log(claim), usage) {
-            let used = |limit: Limit| last.get(&(log, limit.window())).copied();
-            let limits = usage.limits();
-            if limits
-                .iter()
-                .any(|limit| used(limit.limit()) != Some(limit.used()))
-            {
-                *usage = usage.with_used(|limit| used(limit).unwrap_or(0));
+fn usages(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Usages {
+    let usage = |claim: &Claim<'_>| {
+        let part = claim.part(verdict.calls.parts())?;
+        match (&claim.left, part.outcome()?) {
+            (None, _) => part.status().cloned(),
+            // It waits for the whole request.
+            (Some(left), PartOutcome::Denied(denial)) => {
+                let left = left.limits();
+                let used = |limit| left.iter().find(|left| left.limit() == limit);
+                Some(
+                    denial
+                        .status()
+                        .with_used(|limit| used(limit).map_or(0, LimitStatus::used)),
+                )
             }
+            (Some(left), _) => Some(left.clone()),
         }
-    }
-    usages
-}
-
-fn usage(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>]) -> Option<Status> {
-    let part = claim.part(parts)?;
-    match part.outcome()? {
-        PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
-            Some(denial.status().clone())
-        }
-        _ => part.status().cloned(),
-    }
+    };
+    claims.iter().map(usage).collect()
 }
 
 fn status(claim: &Claim<'_>, usage: Option<&Status>) -> DescriptorStatus {

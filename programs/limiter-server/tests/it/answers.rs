@@ -335,6 +335,10 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
         user=cy & user=cy => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
         user=di & user=di & user=di => OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000
         user=di & user=di => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
+        // A charge that stays beside one that is refunded, and limits of one log.
+        site=k & site=k +1 & user=ann => OVER | OK whole site 5/SECOND 4 1000000 | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000
+        user=eve @5/HOUR +4 => OK | OK user 5/HOUR 1 3600000000
+        user=eve @5/HOUR & user=eve @2/HOUR => OVER | OK user 5/HOUR 1 3600000000 | OVER user 2/HOUR 0 3600000000
         // A rule that replaces another one.
         site=x & strict=x => OK | OK 0 | OK strict 1/DAY 0 86400000000
         site=x => OK | OK whole site 5/SECOND 1 1000000
