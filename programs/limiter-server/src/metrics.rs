@@ -52,7 +52,7 @@ pub(crate) fn install(labels: &[(String, String)]) {
         describe_histogram!(
             DURATION,
             Unit::Seconds,
-            "Duration of decisions, by interface."
+            "Duration of decisions with their waits, by interface."
         );
         describe_counter!(
             ERRORS,
