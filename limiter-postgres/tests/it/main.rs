@@ -28,8 +28,17 @@ fn store(url: &str) -> PostgresStore {
 
 /// Returns a limiter as a program opens it.
 fn opened(url: &str) -> Limiter<PostgresStore> {
+    limiter(url, Duration::from_millis(500))
+}
+
+/// Returns a limiter whose requests do not time out on a busy test machine.
+fn patient(url: &str) -> Limiter<PostgresStore> {
+    limiter(url, TIMEOUT)
+}
+
+fn limiter(url: &str, timeout: Duration) -> Limiter<PostgresStore> {
     let url: PostgresUrl = url.parse().unwrap();
-    let table = url.open_maintained().unwrap();
+    let table = url.open_maintained().unwrap().timeout(timeout);
     Limiter::new("search", policy!("1000000/1h"), PostgresStore::new(table))
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
 use limiter_log::stored_key;
-use limiter_postgres::{PostgresStore, PostgresUrl};
+use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
 use tokio::time::{Instant, sleep};
 
-use crate::{SERVER, acquire, client, eventually, opened, run, shortly, store};
+use crate::{SERVER, acquire, client, eventually, opened, patient, run, shortly, store};
 
 const KEYS: [&str; 5] = ["0", "1", "2", "3", "4"];
 static POLICY: Policy = policy!("1000000/1h");
@@ -114,8 +114,7 @@ fn is_unavailable(result: Result<Decision, Error>) -> Result<(), String> {
 async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
     let [old, new] = [Postgres::start().unwrap(), Postgres::start().unwrap()];
     let proxy = Proxy::start(old.address()).unwrap();
-    let url = through(&proxy, &old);
-    let search = opened(&url);
+    let search = patient(&(through(&proxy, &old) + "?connect_timeout=50"));
     eventually(async || acquire(&search, "a").await).await;
     run(&client(&old).await, ReadOnly.statements().unwrap()[0]).await;
     eventually(async || is_unavailable(search.acquire("a").await)).await;
@@ -131,15 +130,18 @@ async fn a_missing_table_is_created_and_an_old_one_swept() {
         let url: PostgresUrl = server.url().parse().unwrap();
         url.open().unwrap().timeout(crate::TIMEOUT)
     };
-    let [first, second] = [open(), open()];
+    let tables = [(); 10].map(|()| open());
+    let [first, second, ..] = &tables;
     let text = "(create it with PostgresTable::create or limiter_postgres::SCHEMA)";
     for error in [first.sweep().await.err(), first.scan(&[]).await.err()] {
         let error = error.unwrap();
         assert_eq!(error.kind(), ErrorKind::Configuration);
         assert!(error.to_string().ends_with(text), "{error}");
     }
-    let (created, also) = tokio::join!(first.create(), second.create());
-    created.and(also).unwrap();
+    let created = tables.iter().map(PostgresTable::create);
+    for created in futures_util::future::join_all(created).await {
+        created.unwrap();
+    }
     let rows = "INSERT INTO limiter_logs SELECT int4send(i), '', now() + interval '1h' * (-1) ^ i FROM generate_series(1, 2500) i";
     run(&client(&server).await, rows).await;
     let deleted = (first.sweep().await.unwrap(), second.sweep().await.unwrap());
@@ -154,7 +156,7 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
     let other = client(&server).await;
     let bouncer = PgBouncer::start(&server, "session").unwrap();
     for (url, pool) in [(server.url(), 1), (bouncer.url(), 1), (server.url(), 4)] {
-        let search = opened(&format!("{url}?pool={pool}"));
+        let search = patient(&format!("{url}?pool={pool}&connect_timeout=50"));
         for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
             eventually(async || acquire(&search, "a").await).await;
             // Uses all connections.
@@ -246,7 +248,7 @@ async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
         SERVER.address(),
     ];
     let hosts = hosts.map(|host| host.to_string()).join(",");
-    let search = opened(&format!(
+    let search = patient(&format!(
         "postgres://limiter@{hosts}/postgres?connect_timeout=1"
     ));
     eventually(async || acquire(&search, "hosts").await).await;

@@ -28,7 +28,9 @@ async fn no_setting_of_the_role_costs_a_call() {
         "TimeZone = 'Asia/Kathmandu'",
         "standard_conforming_strings = off",
         "row_security = off",
+        r#"search_path = 'o"schéma', public"#,
     ];
+    run(&admin, r#"CREATE SCHEMA "o""schéma""#).await;
     for setting in settings {
         run(&admin, &format!("ALTER ROLE limiter SET {setting}")).await;
     }
