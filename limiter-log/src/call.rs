@@ -31,7 +31,7 @@ impl Failed {
     pub(crate) fn abandoned() -> Self {
         let error = Error::new(
             ErrorKind::Unavailable,
-            "the worker of the table was dropped: Table::spawn must run it to its end",
+            "the worker of the table was dropped or panicked: Table::spawn must run it to its end",
         );
         Self::from(&error)
     }

@@ -69,11 +69,11 @@ pub(crate) struct Ticket<T: Table> {
 }
 
 impl<T: Table> Drop for Ticket<T> {
+    /// Starts no worker, because a future may be dropped outside the table's runtime. A call that waited behind this one is ready
+    /// now, or when the batch that they both wait for has ended. The worker of a batch then takes it.
     fn drop(&mut self) {
         let call = self.queue.lock().remove(self.number);
-        if call.is_some() {
-            self.queue.hire();
-        }
+        drop(call);
     }
 }
 

@@ -183,7 +183,7 @@ fn a_lost_worker_fails_its_calls_and_no_later_ones() {
         let is_lost = |error: &Error| {
             error
                 .to_string()
-                .contains("the worker of the table was dropped")
+                .contains("the worker of the table was dropped or panicked")
         };
         let lost = results
             .iter()
@@ -192,6 +192,27 @@ fn a_lost_worker_fails_its_calls_and_no_later_ones() {
         assert!(lost > 0 && results.len() == 4, "{polls}: {results:?}");
         assert!(map.run(search.acquire("a").into_future()).is_ok());
         calls = join_all(["a", "a", "b", "c"].map(|key| search.acquire(key).into_future()));
+    }
+}
+
+/// Tables start workers in their runtime, and a future may be dropped elsewhere.
+#[test]
+fn a_dropped_call_starts_no_worker_and_the_calls_behind_it_are_served() {
+    let context = &mut Context::from_waker(Waker::noop());
+    let map = map();
+    let search = limiter(&map);
+    let store = search.store();
+    let mut first = store.apply(Op::acquire("a", &POLICY));
+    let mut both = joint(store, ["a", "b"], false).boxed_local();
+    let mut last = store.apply(Op::acquire("b", &POLICY));
+    assert!(first.poll_unpin(context).is_pending());
+    map.workers.poll();
+    assert!(both.poll_unpin(context).is_pending());
+    assert!(last.poll_unpin(context).is_pending());
+    drop(both);
+    assert_eq!(map.workers.count(), 1);
+    for call in [last, first] {
+        assert!(map.run(call).unwrap().admitted);
     }
 }
 

@@ -31,6 +31,10 @@ impl Workers {
         self.0.lock().unwrap().extend(workers);
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
     /// Drops all workers, as a runtime that ends.
     pub(crate) fn lose(&self) {
         let workers = std::mem::take(&mut *self.0.lock().unwrap());
