@@ -34,7 +34,7 @@ pub(crate) const PAGE: i64 = 1_000;
 
 /// The statements, which each connection prepares before its first request: a change that waits for its statement would lock its row
 /// after the next one, and might deadlock.
-const STATEMENTS: [&str; 8] = [
+const STATEMENTS: [&str; 9] = [
     "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)",
     // One snapshot of all logs. The subquery always uses the primary key.
     "SELECT clock_timestamp(), (SELECT log FROM limiter_logs AS logs WHERE logs.key = wanted.key) \
@@ -51,6 +51,10 @@ const STATEMENTS: [&str; 8] = [
      deleted AS (DELETE FROM limiter_logs WHERE key IN (SELECT key FROM expired) RETURNING key) \
      SELECT (SELECT count(*) FROM deleted), (SELECT key FROM page ORDER BY key OFFSET $2 - 1)",
     "SELECT key FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2",
+    // No log has the empty key. A time that is too far off is from before the server's clock was mended.
+    "INSERT INTO limiter_logs AS logs (key, log, expires_at) VALUES ('', '', clock_timestamp() + $1::float8 * interval '1s') \
+     ON CONFLICT (key) DO UPDATE SET expires_at = EXCLUDED.expires_at \
+     WHERE logs.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1h'",
 ];
 /// The plan of this statement is kept. That of `LOAD` is made anew for each call.
 const LOAD_ONE: usize = 0;
@@ -61,6 +65,7 @@ const COMPARE: usize = 4;
 const DELETE: usize = 5;
 const SWEEP: usize = 6;
 const SCAN: usize = 7;
+const CLAIM: usize = 8;
 
 /// Creates the table if it must, and prepares the statements, in one round trip or two.
 pub(crate) async fn prepare(client: &Client, creates: bool) -> Result<Vec<Statement>, Error> {
@@ -187,6 +192,18 @@ impl Request for Sweep {
         let rows = backend.query(SWEEP, &[&self.0, &PAGE]).await?;
         rows.first()
             .map_or(Ok((0, None)), |row| Ok((row.try_get(0)?, row.try_get(1)?)))
+    }
+}
+
+/// Begins a sweep, for this process alone, and for this long at most. Replies `false` if another process sweeps, or did so just now.
+pub(crate) struct Claim(pub(crate) Duration);
+
+impl Request for Claim {
+    type Reply = bool;
+
+    async fn send(&self, backend: &Backend) -> Result<bool, Error> {
+        let rows = backend.execute(CLAIM, &[&self.0.as_secs_f64()]).await?;
+        Ok(rows > 0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use limiter_core::store::LiveKey;
@@ -10,7 +10,7 @@ use limiter_core::{BoxFuture, Error, Timestamp};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
 
 use crate::connections::{Connections, Request};
-use crate::requests::{Load, PAGE, Scan, Swap, Sweep};
+use crate::requests::{Claim, Load, PAGE, Scan, Swap, Sweep};
 
 /// The store on Postgres.
 pub type PostgresStore = LogStore<PostgresTable>;
@@ -106,11 +106,12 @@ impl PostgresTable {
         Ok((found, keys.pop().filter(|_| is_full)))
     }
 
-    /// Returns a future that sweeps from time to time while the table is in use elsewhere. Without changes by this process, it does
-    /// not, so that an idle database may sleep.
+    /// Returns a future that sweeps from time to time while the table is in use elsewhere, unless another process does. Without changes
+    /// by this process, it does not, so that an idle database may sleep.
     pub(crate) fn maintain(&self, pause: Duration) -> impl Future<Output = ()> + Send + use<> {
         let connections = Arc::downgrade(&self.connections);
         async move {
+            let mut took = Duration::ZERO;
             loop {
                 tokio::time::sleep(pause).await;
                 let Some(connections) = connections.upgrade() else {
@@ -122,13 +123,27 @@ impl PostgresTable {
                         connections,
                         timeout: Duration::from_millis(millis) - LEEWAY,
                     };
-                    // Other calls do not show a missing permission to delete, or a page that takes too long.
-                    if let Err(error) = table.sweep().await {
-                        tracing::warn!("sweeping expired logs failed: {error}");
+                    let start = Instant::now();
+                    // Other processes try once a pause, so the first of them finds an end a little before it.
+                    match table.sweep_alone(pause * 9 / 10 + took).await {
+                        Ok(true) => took = start.elapsed(),
+                        Ok(false) => table.connections.has_changed.store(true, Ordering::Relaxed),
+                        // Calls do not show a missing permission to delete, or a page that takes too long.
+                        Err(error) => tracing::warn!("sweeping expired logs failed: {error}"),
                     }
                 }
             }
         }
+    }
+
+    /// Sweeps, unless another process does or did so just now.
+    async fn sweep_alone(&self, most: Duration) -> Result<bool, Error> {
+        let most = most.min(Duration::from_secs(60 * 60));
+        let is_claimed = self.request(Claim(most)).await?;
+        if is_claimed {
+            self.sweep().await?;
+        }
+        Ok(is_claimed)
     }
 }
 

@@ -90,7 +90,7 @@ impl PostgresUrl {
         self.table(false)
     }
 
-    /// Returns the table, which is created if it is missing, and swept once a minute for as long as it is in use.
+    /// Returns the table, which is created if it is missing, and swept once a minute for as long as it is in use, by one process for all.
     ///
     /// Call this within a tokio runtime.
     ///

@@ -90,7 +90,11 @@ pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
             "sslmode" if ssl.is_none() => ssl = Some(value),
             "sslmode" => return Err(failed(SSL_MODES)),
             "pool" => connections = Some(value),
-            "password_file" => password = Some(PathBuf::from(value)),
+            "password_file" => {
+                // Any option with a text is decoded.
+                let decoded = config(&format!("{scheme}://host?application_name={value}"))?;
+                password = decoded.get_application_name().map(PathBuf::from);
+            }
             _ if OPTIONS.contains(&name) => passed.push(option),
             _ => return Err(failed(&unknown(name))),
         }

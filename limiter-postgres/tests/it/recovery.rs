@@ -11,7 +11,7 @@ use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, pause, resume, sleep};
 
 use crate::{SERVER, acquire, client, eventually, opened, patient, run, shortly, store};
 
@@ -146,6 +146,61 @@ async fn a_missing_table_is_created_and_an_old_one_swept() {
     run(&client(&server).await, rows).await;
     let deleted = (first.sweep().await.unwrap(), second.sweep().await.unwrap());
     assert_eq!(deleted, (1250, 0));
+}
+
+#[tokio::test]
+async fn one_process_sweeps_for_all() {
+    let server = Postgres::start().unwrap();
+    let admin = client(&server).await;
+    let processes = [(); 2].map(|()| patient(&server.url()));
+    for search in &processes {
+        assert!(search.acquire("a").await.unwrap().is_allowed());
+    }
+    let expired =
+        "INSERT INTO limiter_logs SELECT int4send(i), '', now() FROM generate_series(1, 10) i";
+    run(&admin, expired).await;
+    let left = async || {
+        let left = "SELECT count(*) FROM limiter_logs WHERE expires_at <= now() AND key > ''";
+        admin.query_one(left, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let minute = async || {
+        pause();
+        advance(Duration::from_secs(61)).await;
+        resume();
+    };
+    // A different process sweeps.
+    run(
+        &admin,
+        "INSERT INTO limiter_logs VALUES ('', '', now() + interval '50s')",
+    )
+    .await;
+    minute().await;
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(left().await, 10);
+    // It has ended; then, the server's clock was wrong.
+    for end in ["now()", "now() + interval '9 years'"] {
+        let end = format!("UPDATE limiter_logs SET expires_at = {end} WHERE key = ''");
+        run(&admin, &end).await;
+        minute().await;
+        eventually(async || match left().await {
+            0 => Ok(()),
+            left => Err(left),
+        })
+        .await;
+        run(&admin, expired).await;
+        assert!(processes[0].acquire("a").await.unwrap().is_allowed());
+    }
+    assert!(
+        processes[0]
+            .store()
+            .table()
+            .scan(&[])
+            .await
+            .unwrap()
+            .0
+            .len()
+            == 1
+    );
 }
 
 /// Each statement spoils the connections of the pool, or what they rely on.

@@ -80,8 +80,8 @@ fn a_mistake_in_a_url_is_named_and_no_password() {
         ("postgres://u@h?pool=secret", "expected pool=N"),
         ("postgres://u@h?connect_timeout=secret", "`connect_timeout`"),
         (
-            "postgres://u@h?password_file=/nowhere",
-            "password_file=/nowhere: No such file",
+            "postgres://u@h?password_file=%2Fno%20where",
+            "password_file=/no where: No such file",
         ),
         ("postgres:secret", "expected postgres:// or postgresql://"),
         ("POSTGRES://u:secret@h", "found POSTGRES://"),
