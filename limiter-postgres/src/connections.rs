@@ -35,7 +35,8 @@ pub(crate) struct Backend {
     _task: JoinSet<()>,
 }
 
-/// A request to the server. It runs again if the table was missing or has changed, or if it only reads and its connection was lost.
+/// A request to the server. It runs again if the table was missing or has changed, if it was cancelled before its time, or if
+/// it only reads and its connection was lost.
 pub(crate) trait Request: Send + Sync + 'static {
     type Reply: Send + 'static;
     /// Whether it may run again after a connection was lost.
@@ -143,7 +144,10 @@ impl Connections {
             } else if !is_spoiled {
                 self.idle().push(backend);
             }
-            if is_repeated || !(is_stale || is_lost && R::ONLY_READS) {
+            // A cancellation that another request sent too late, or an operator.
+            let is_cancelled = reply.as_ref().is_err_and(Failed::is_cancelled);
+            let is_foreign = is_cancelled && Instant::now() < deadline;
+            if is_repeated || !(is_stale || is_foreign || is_lost && R::ONLY_READS) {
                 return reply.map_err(Error::from);
             }
             is_repeated = true;

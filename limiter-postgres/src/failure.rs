@@ -56,6 +56,11 @@ impl Failed {
         self.has_code(|code| code == SqlState::FEATURE_NOT_SUPPORTED.code())
     }
 
+    /// Returns `true` if the request was cancelled, so nothing has changed.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.has_code(|code| code == SqlState::QUERY_CANCELED.code())
+    }
+
     /// Returns `true` if the server or the role has no more connections.
     pub(crate) fn is_full(&self) -> bool {
         self.has_code(|code| code == SqlState::TOO_MANY_CONNECTIONS.code())

@@ -227,6 +227,34 @@ async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
     }
 }
 
+/// A cancellation that arrives late hits the next request of the connection, and its call must not pay for it.
+#[tokio::test]
+async fn a_foreign_cancellation_costs_no_call() {
+    let server = Postgres::start().unwrap();
+    let [locking, other] = [client(&server).await, client(&server).await];
+    let search = patient(&server.url());
+    assert!(search.acquire("a").await.unwrap().is_allowed());
+    // Loads wait for the first lock, saves for the second.
+    for lock in ["", "IN EXCLUSIVE MODE"] {
+        let lock = format!("BEGIN; LOCK TABLE limiter_logs {lock}");
+        run(&locking, &lock).await;
+        let waiting =
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let cancel = eventually(
+            async || match other.query(waiting, &[]).await.unwrap().len() {
+                0 => Err("no request waits"),
+                _ => Ok(()),
+            },
+        );
+        let cancel = async {
+            cancel.await;
+            run(&locking, "ROLLBACK").await;
+        };
+        let (decision, ()) = tokio::join!(search.acquire("a").into_future(), cancel);
+        assert!(decision.unwrap().is_allowed(), "{lock}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pgbouncer_that_pools_by_transaction_is_a_mistake_and_its_server_an_outage() {
     let mut server = Postgres::start().unwrap();
