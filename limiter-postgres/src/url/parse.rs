@@ -17,26 +17,6 @@ const CONNECTIONS: usize = 8;
 const MOST_CONNECTIONS: usize = 1_000;
 /// A connection on which the network loses everything for this long is closed.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The options of libpq that are passed on.
-const OPTIONS: [&str; 17] = [
-    "application_name",
-    "channel_binding",
-    "connect_timeout",
-    "dbname",
-    "host",
-    "hostaddr",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_retries",
-    "load_balance_hosts",
-    "options",
-    "password",
-    "port",
-    "target_session_attrs",
-    "tcp_user_timeout",
-    "user",
-];
 /// What to do in place of an option.
 const ADVICE: [(&str, &str); 5] = [
     ("pgbouncer", "leave it out: PgBouncer needs no option"),
@@ -95,8 +75,12 @@ pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
                 let decoded = config(&format!("{scheme}://host?application_name={value}"))?;
                 password = decoded.get_application_name().map(PathBuf::from);
             }
-            _ if OPTIONS.contains(&name) => passed.push(option),
-            _ => return Err(failed(&unknown(name))),
+            _ => match ADVICE.iter().find(|(unknown, _)| *unknown == name) {
+                Some((_, advice)) => {
+                    return Err(failed(&format!("unknown option `{name}`: {advice}")));
+                }
+                None => passed.push(option),
+            },
         }
     }
     let is_tls = match ssl {
@@ -156,21 +140,12 @@ pub(super) fn parse(url: &str) -> Result<PostgresUrl, Error> {
 
 const SSL_MODES: &str = "expected one sslmode: disable, require or verify-full";
 
-fn unknown(name: &str) -> String {
-    let is_shown = |c: char| c.is_ascii_lowercase() || c == '_';
-    if name.len() > 30 || !name.chars().all(is_shown) {
-        return "malformed, or an unknown option".to_owned();
-    }
-    let advice = ADVICE.iter().find(|(option, _)| *option == name);
-    let advice = advice.map_or_else(String::new, |(_, advice)| format!(": {advice}"));
-    format!("unknown option `{name}`{advice}")
-}
-
 fn config(url: &str) -> Result<Config, Error> {
     let config = url.parse::<Config>().map_err(|error| {
         // Other reasons quote the URL.
         let reason = error.source().map(ToString::to_string);
-        let reason = reason.filter(|reason| reason.starts_with("invalid value"));
+        let shown = ["invalid value", "unknown option"];
+        let reason = reason.filter(|reason| shown.iter().any(|shown| reason.starts_with(shown)));
         let reason = reason.unwrap_or_else(|| "malformed".to_owned());
         configuration(format!("{EXPECTED}: {reason}"))
     })?;
