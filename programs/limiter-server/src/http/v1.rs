@@ -8,9 +8,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
-use limiter_core::{
-    Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, Receipt,
-};
+use limiter_core::{Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
