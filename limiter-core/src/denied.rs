@@ -25,7 +25,7 @@ use crate::name::Name;
 /// assert!(denied.starts_with("the limit 1/1h is exceeded; retry after 3"), "{denied}");
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Denied {
     /// The limiter, if it is one of several.
     limiter: Option<Name>,
