@@ -1,12 +1,15 @@
 //! How connections are made.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::net::lookup_host;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
+use tokio_postgres::config::Host;
 use tokio_postgres::{CancelToken, Client, Config, Error};
 
 use crate::failure::{Failed, cause, is_refused_option};
@@ -24,7 +27,7 @@ const SESSION: &str = "-c default_transaction_isolation=read\\ committed -c enab
 pub(crate) struct Connector {
     pub(crate) hosts: Vec<Config>,
     pub(crate) last: AtomicUsize,
-    /// How long one host may take.
+    /// How long one address of a host may take.
     pub(crate) patience: Duration,
     /// The password, read for each connection.
     pub(crate) password: Option<PathBuf>,
@@ -46,14 +49,15 @@ impl Connector {
         let first = self.last.load(Ordering::Relaxed);
         let mut failed = Failed::Silent("the server did not accept a connection in time");
         for place in (first..first + self.hosts.len()).map(|place| place % self.hosts.len()) {
-            let connecting = self.connect_to(&self.hosts[place], limit);
-            match timeout(self.patience, connecting).await {
-                Ok(Ok(connected)) => {
-                    self.last.store(place, Ordering::Relaxed);
-                    return Ok(connected);
+            for address in self.addresses(&self.hosts[place]).await {
+                match timeout(self.patience, self.connect_to(address, limit)).await {
+                    Ok(Ok(connected)) => {
+                        self.last.store(place, Ordering::Relaxed);
+                        return Ok(connected);
+                    }
+                    Ok(Err(error)) => failed = Failed::Postgres(error),
+                    Err(_) => {}
                 }
-                Ok(Err(error)) => failed = Failed::Postgres(error),
-                Err(_) => {}
             }
         }
         Err(failed)
@@ -63,8 +67,20 @@ impl Connector {
         token.cancel_query(self.tls.clone()).await
     }
 
-    async fn connect_to(&self, host: &Config, limit: Duration) -> Result<Connected, Error> {
-        let mut config = host.clone();
+    /// Returns the configurations of a host's addresses, so that none takes the time of the others.
+    async fn addresses(&self, host: &Config) -> Vec<Config> {
+        let at = |address: IpAddr| host.clone().hostaddr(address).clone();
+        let port = host.get_ports().first().copied().unwrap_or(5432);
+        if let ([Host::Tcp(name)], []) = (host.get_hosts(), host.get_hostaddrs())
+            && let Ok(Ok(found)) = timeout(self.patience, lookup_host((&**name, port))).await
+        {
+            return found.map(|address| at(address.ip())).collect();
+        }
+        // Connecting fails for the same reason.
+        vec![host.clone()]
+    }
+
+    async fn connect_to(&self, mut config: Config, limit: Duration) -> Result<Connected, Error> {
         if let Some(password) = self.read_password().await {
             config.password(password.trim_end_matches(['\r', '\n']));
         }

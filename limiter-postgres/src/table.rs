@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use limiter_core::store::LiveKey;
-use limiter_core::{BoxFuture, Error, Timestamp};
+use limiter_core::{BoxFuture, Error};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
 
 use crate::connections::{Connections, Request};
+use crate::failure::configuration;
 use crate::requests::{Claim, Load, PAGE, Scan, Swap, Sweep};
 
 /// The store on Postgres.
@@ -127,9 +128,14 @@ impl PostgresTable {
                     // Other processes try once a pause, so the first of them finds an end a little before it.
                     match table.sweep_alone(pause * 9 / 10 + took).await {
                         Ok(true) => took = start.elapsed(),
-                        Ok(false) => table.connections.has_changed.store(true, Ordering::Relaxed),
-                        // Calls do not show a missing permission to delete, or a page that takes too long.
-                        Err(error) => tracing::warn!("sweeping expired logs failed: {error}"),
+                        other => {
+                            let has_changed = &table.connections.has_changed;
+                            has_changed.store(true, Ordering::Relaxed);
+                            // Calls do not show a missing permission to delete, or a page that takes too long.
+                            if let Err(error) = other {
+                                tracing::warn!("sweeping expired logs failed: {error}");
+                            }
+                        }
                     }
                 }
             }
@@ -152,9 +158,9 @@ impl Table for PostgresTable {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
         let loaded = self.request(Load(keys.to_vec())).await?;
         let (times, logs): (Vec<SystemTime>, Vec<_>) = loaded.into_iter().unzip();
-        let now = times
-            .first()
-            .map_or(Ok(Timestamp::EPOCH), |now| (*now).try_into())?;
+        let now = times.first().copied().unwrap_or(SystemTime::UNIX_EPOCH);
+        let now = now.try_into();
+        let now = now.map_err(|error| configuration(format!("Postgres' clock: {error}")))?;
         Ok(Loaded { logs, now })
     }
 

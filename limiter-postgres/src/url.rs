@@ -31,7 +31,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// | `pool=N` | 8 | the most connections, from 1 to 1,000; calls on one log are combined, so few suffice |
 /// | `password_file=PATH` | | the password, read anew for each connection, so it may be rotated |
 /// | `target_session_attrs` | `read-write` | a server that only reads is skipped; `any` accepts it |
-/// | `connect_timeout=SECONDS` | 3 | the time for connecting to each of several hosts, including the handshake |
+/// | `connect_timeout=SECONDS` | 3 | the time for connecting to each address of each host, including the handshake |
 /// | `application_name` | `limiter` | shown in `pg_stat_activity` |
 ///
 /// Other modes of TLS are errors: `prefer` and `allow` would let the network decide, and `verify-ca` accepts a certificate for another
@@ -134,22 +134,16 @@ impl FromStr for PostgresUrl {
 impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("postgres://")?;
-        let hosts = self.hosts.iter().flat_map(|config| {
-            let ports = config.get_ports();
-            // One port is that of all hosts.
-            let port = move |i| ports.get(i).or_else(|| ports.first());
-            let hosts = config.get_hosts().iter().enumerate();
-            hosts.map(move |(i, host)| (host, port(i)))
-        });
-        for (i, (host, port)) in hosts.enumerate() {
+        for (i, config) in self.hosts.iter().enumerate() {
             f.write_str(if i > 0 { "," } else { "" })?;
-            match host {
-                Host::Tcp(host) if host.contains(':') => write!(f, "[{host}]")?,
-                Host::Tcp(host) => f.write_str(host)?,
+            match config.get_hosts().first() {
+                Some(Host::Tcp(host)) if host.contains(':') => write!(f, "[{host}]")?,
+                Some(Host::Tcp(host)) => f.write_str(host)?,
                 #[cfg(unix)]
-                Host::Unix(folder) => write!(f, "{}", folder.display())?,
+                Some(Host::Unix(folder)) => write!(f, "{}", folder.display())?,
+                None => {}
             }
-            if let Some(port) = port {
+            if let Some(port) = config.get_ports().first() {
                 write!(f, ":{port}")?;
             }
         }

@@ -18,7 +18,11 @@ const MOST_CONNECTIONS: usize = 1_000;
 /// A connection on which the network loses everything for this long is closed.
 const SILENCE: Duration = Duration::from_secs(10);
 /// What to do in place of an option.
-const ADVICE: [(&str, &str); 5] = [
+const ADVICE: [(&str, &str); 6] = [
+    (
+        "load_balance_hosts",
+        "leave it out: a connection goes to the first host that accepts writes",
+    ),
     ("pgbouncer", "leave it out: PgBouncer needs no option"),
     ("schema", "write options=-csearch_path%3DNAME"),
     (
@@ -149,8 +153,12 @@ fn config(url: &str) -> Result<Config, Error> {
         let reason = reason.unwrap_or_else(|| "malformed".to_owned());
         configuration(format!("{EXPECTED}: {reason}"))
     })?;
-    if config.get_hosts().is_empty() {
-        return Err(configuration(EXPECTED.to_owned()));
+    match config.get_hosts() {
+        [] => Err(configuration(EXPECTED.to_owned())),
+        [_] => Ok(config),
+        // They would share the time for connecting.
+        _ => Err(configuration(format!(
+            "{EXPECTED}: write several hosts before the path, as in postgres://a,b/database"
+        ))),
     }
-    Ok(config)
 }

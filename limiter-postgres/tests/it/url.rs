@@ -92,6 +92,7 @@ fn a_mistake_in_a_url_is_named_and_no_password() {
         ("\"postgres://u:secret@h\"", "without quotes"),
         ("postgres://", "with a host"),
         ("postgres://%ff", "malformed"),
+        ("postgres://a/d?host=b&password=secret", "postgres://a,b/"),
     ] {
         let error = url.parse::<PostgresUrl>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Configuration, "{url}");
@@ -161,7 +162,14 @@ async fn a_password_may_be_rotated() {
 /// What an operator has to mend is no outage.
 #[tokio::test]
 async fn a_mistake_in_the_configuration_is_an_error_that_says_what_to_do() {
+    let clock = "CREATE SCHEMA clock; CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz \
+         LANGUAGE sql AS $$SELECT timestamptz '1900-01-01'$$";
+    run(&client(&SERVER).await, clock).await;
     let mut cases = vec![
+        (
+            "options=-csearch_path%3Dclock,pg_catalog,public",
+            "Postgres' clock: the system time is before the Unix epoch",
+        ),
         (
             "options=-csearch_path%3Dnowhere",
             "no schema has been selected to create in",
