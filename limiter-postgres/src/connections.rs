@@ -58,6 +58,8 @@ pub(crate) struct Connections {
     /// How many of these are set aside, because the server has no room for more connections.
     paused: AtomicUsize,
     idle: Mutex<Vec<Backend>>,
+    /// Why the last attempt to connect failed, for calls that did not wait for its end. Empty if it succeeded.
+    failure: Mutex<String>,
     /// The timeout in milliseconds that new connections set on the server.
     pub(crate) server_timeout: AtomicU64,
     /// Whether connections create the table if it is missing.
@@ -74,6 +76,7 @@ impl Connections {
             permits: Arc::new(Semaphore::new(most)),
             paused: AtomicUsize::new(0),
             idle: Mutex::default(),
+            failure: Mutex::default(),
             server_timeout: AtomicU64::new(0),
             creates: creates.into(),
             has_changed: AtomicBool::new(false),
@@ -110,7 +113,11 @@ impl Connections {
             0 => format!(", and all {} connections are in use", self.most),
             _ => String::new(),
         };
-        timed_out(&format!("no response within {limit:?}{all}"))
+        let why = match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            none if none.is_empty() => String::new(),
+            why => format!(" (connecting failed before: {why})"),
+        };
+        timed_out(&format!("no response within {limit:?}{all}{why}"))
     }
 
     async fn serve<R: Request>(
@@ -170,7 +177,10 @@ impl Connections {
                     return Ok((permit, backend));
                 }
             }
-            match self.open(limit).await {
+            let opened = self.open(limit).await;
+            let why = opened.as_ref().err().map(Failed::reason);
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why.unwrap_or_default();
+            match opened {
                 Ok(backend) => return Ok((permit, backend)),
                 Err(failed) if failed.is_full() && self.others_exist() => {
                     // The server has no room for one more connection: wait for those that exist or are being made.

@@ -61,6 +61,13 @@ impl Failed {
         self.has_code(|code| code == SqlState::QUERY_CANCELED.code())
     }
 
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Postgres(error) => cause(error),
+            Self::Silent(text) => (*text).to_owned(),
+        }
+    }
+
     /// Returns `true` if the server or the role has no more connections.
     pub(crate) fn is_full(&self) -> bool {
         self.has_code(|code| code == SqlState::TOO_MANY_CONNECTIONS.code())

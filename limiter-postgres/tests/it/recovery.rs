@@ -320,6 +320,20 @@ async fn a_slow_network_decides() {
     }
 }
 
+/// Connecting fails later than the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_does_not_wait_for_a_failure_to_connect_names_the_one_before() {
+    let proxy = Proxy::start(SERVER.address()).unwrap();
+    proxy.set(Network::Latency(Duration::from_millis(300)));
+    let search = opened(&through(&proxy, &SERVER).replace("limiter:", "nobody:"));
+    let reason = "(connecting failed before: db error: FATAL: role \"nobody\" does not exist)";
+    eventually(async || match search.acquire("late").await {
+        Err(error) if error.to_string().ends_with(reason) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
