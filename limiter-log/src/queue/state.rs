@@ -38,15 +38,8 @@ impl State {
         let number = self.next;
         self.next += 1;
         for key in call.keys() {
-            // Most calls find their lane.
-            match self.lanes.get_mut(key) {
-                Some(lane) => _ = lane.waiting.insert(number),
-                None => {
-                    let waiting = BTreeSet::from([number]);
-                    let is_taken = false;
-                    self.lanes.insert(key.clone(), Lane { is_taken, waiting });
-                }
-            }
+            let lane = self.lanes.entry(key.clone()).or_default();
+            lane.waiting.insert(number);
         }
         self.calls.insert(number, call);
         self.note_if_ready(number);
@@ -134,9 +127,7 @@ impl State {
                 lane.waiting.remove(&number);
                 lane.is_taken = true;
             }
-            if !keys.contains(key) {
-                keys.insert(key.clone());
-            }
+            keys.insert(key.clone());
         }
         calls.push(call);
     }

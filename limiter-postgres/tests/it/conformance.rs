@@ -9,7 +9,7 @@ use limiter_log::stored_key;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 
-use crate::{SERVER, client, run, store};
+use crate::{SERVER, client, store};
 
 conformance_tests!(
     three_processes,
@@ -29,12 +29,11 @@ conformance_tests!(
         let client = Arc::new(client(&SERVER).await);
         let damage = move |log: LogKey<'_>| -> BoxFuture<'static, ()> {
             let client = client.clone();
-            let key = stored_key(log)
-                .into_iter()
-                .map(|byte| format!("{byte:02x}"));
-            let key = key.collect::<String>();
-            let damage = format!("UPDATE limiter_logs SET log = 'x' WHERE key = '\\x{key}'");
-            Box::pin(async move { run(&client, &damage).await })
+            let key = stored_key(log);
+            Box::pin(async move {
+                let damage = "UPDATE limiter_logs SET log = 'x' WHERE key = $1";
+                client.execute(damage, &[&key]).await.unwrap();
+            })
         };
         suite
             .sweep(sweep)
