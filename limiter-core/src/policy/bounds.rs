@@ -32,31 +32,15 @@ pub(crate) enum Quantity {
     Window,
     /// A window in nanoseconds that is not a whole number of microseconds.
     WindowNanos,
-    /// A length in nanoseconds that resolutions and leases cannot have.
-    Unsupported(LengthOf),
-    /// The code of a length that is longer than this window in microseconds.
-    Above(LengthOf, u64),
+    /// A length in nanoseconds that a resolution or a lease, as named, cannot have.
+    Unsupported(&'static str),
+    /// The code of such a length that is longer than this window in microseconds.
+    Above(&'static str, u64),
     /// The codes of two resolutions in one policy.
     TwoResolutions(usize),
     Timestamp,
     /// The number of limits in a policy.
     Limits,
-}
-
-/// What has a length of the [list](resolution::RESOLUTIONS).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LengthOf {
-    Resolution,
-    Lease,
-}
-
-impl LengthOf {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Resolution => "resolution",
-            Self::Lease => "lease",
-        }
-    }
 }
 
 /// Returns the number, or the largest of 64 bits.
@@ -109,7 +93,6 @@ impl fmt::Display for OutOfRange {
             }
             Quantity::Unsupported(of) => {
                 let [shorter, longer] = resolution::nearest(found);
-                let of = of.as_str();
                 let found = Duration::from_nanos(found);
                 write!(
                     f,
@@ -121,7 +104,6 @@ impl fmt::Display for OutOfRange {
                     Duration::from_micros(window),
                     resolution::RESOLUTIONS[found as usize],
                 );
-                let of = of.as_str();
                 write!(f, "{of} of {found} is longer than the window of {window:?}")
             }
             Quantity::TwoResolutions(first) => {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::policy::bounds::{LengthOf, MAX_COST, OutOfRange, Quantity, saturated};
+use crate::policy::bounds::{MAX_COST, OutOfRange, Quantity, saturated};
 use crate::policy::resolution::{self, RESOLUTIONS, code_of};
 use crate::policy::time::Window;
 
@@ -76,7 +76,7 @@ impl Limit {
     /// # Errors
     /// [`OutOfRange`] for any other `resolution`.
     pub const fn with_resolution(self, resolution: Duration) -> Result<Self, OutOfRange> {
-        let code = match self.code(LengthOf::Resolution, resolution) {
+        let code = match self.code("resolution", resolution) {
             Ok(code) => code,
             Err(error) => return Err(error),
         };
@@ -100,7 +100,7 @@ impl Limit {
     /// # Errors
     /// [`OutOfRange`] if `lease` is not one of these, or longer than the window, or if the sum of both is out of range.
     pub const fn with_lease(self, lease: Duration) -> Result<Self, OutOfRange> {
-        let code = match self.code(LengthOf::Lease, lease) {
+        let code = match self.code("lease", lease) {
             Ok(code) => code,
             Err(error) => return Err(error),
         };
@@ -117,7 +117,7 @@ impl Limit {
     }
 
     /// Returns the code of a length that is no longer than the stated window.
-    const fn code(self, of: LengthOf, length: Duration) -> Result<u64, OutOfRange> {
+    const fn code(self, of: &'static str, length: Duration) -> Result<u64, OutOfRange> {
         let nanos = length.as_nanos();
         let Some(code) = code_of(nanos) else {
             return Err(OutOfRange::new(Quantity::Unsupported(of), saturated(nanos)));
