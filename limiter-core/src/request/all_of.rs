@@ -252,7 +252,10 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         let all = self.parts.iter().rev().filter_map(denied);
         match all.max_by_key(Denied::retry_after) {
             Some(longest) => Err(longest),
-            None => Ok(self.parts.iter().filter_map(Part::permit).collect()),
+            None => {
+                let permits = self.0.parts.into_iter().filter_map(Part::into_permit);
+                Ok(permits.collect())
+            }
         }
     }
 }

@@ -135,6 +135,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///   fourth is denied. In return, at most three guesses are ever in flight. Use this if no extra guess may get through.
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
+#[derive(Clone)]
 pub struct Permit<'a, S = SharedStore> {
     pub(super) target: Target<'a, S>,
     /// Names the entry, even if it has no receipt.
@@ -281,16 +282,6 @@ impl<'a, S> Permit<'a, S> {
         Permit {
             target: self.target.into_owned(),
             ..self
-        }
-    }
-}
-
-impl<S> Clone for Permit<'_, S> {
-    fn clone(&self) -> Self {
-        Self {
-            target: self.target.clone(),
-            decision: self.decision.clone(),
-            ..*self
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::policy::Policy;
 use crate::store::op::{At, EntryId, Mode};
 use crate::store::settlement::Receipt;
 
+#[derive(Clone)]
 pub(super) enum BorrowedOrShared<'a, T> {
     Borrowed(&'a T),
     Shared(Arc<T>),
@@ -22,15 +23,6 @@ impl<T: Clone> BorrowedOrShared<'_, T> {
             Self::Borrowed(value) => Arc::new(T::clone(value)),
             Self::Shared(value) => value,
         })
-    }
-}
-
-impl<T> Clone for BorrowedOrShared<'_, T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Borrowed(value) => Self::Borrowed(value),
-            Self::Shared(value) => Self::Shared(Arc::clone(value)),
-        }
     }
 }
 
@@ -46,6 +38,7 @@ impl<T> Deref for BorrowedOrShared<'_, T> {
 }
 
 /// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time and idempotency key.
+#[derive(Clone)]
 pub(super) struct Target<'a, S> {
     pub(super) limiter: BorrowedOrShared<'a, Limiter<S>>,
     pub(super) key: KeyBuf,
@@ -93,17 +86,6 @@ impl<'a, S> Target<'a, S> {
             limiter: self.limiter.into_shared(),
             policy: self.policy.map(BorrowedOrShared::into_shared),
             ..self
-        }
-    }
-}
-
-impl<S> Clone for Target<'_, S> {
-    fn clone(&self) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            key: self.key.clone(),
-            policy: self.policy.clone(),
-            ..*self
         }
     }
 }

@@ -153,8 +153,18 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns the charge's permit.
     #[must_use]
-    pub fn permit(&self) -> Option<Permit<'a, S>> {
+    pub fn permit(&self) -> Option<Permit<'a, S>>
+    where
+        S: Clone,
+    {
         Permit::of_entry(self.target.clone(), self.charge()?.clone())
+    }
+
+    pub(super) fn into_permit(self) -> Option<Permit<'a, S>> {
+        match self.outcome {
+            Some(PartOutcome::Charged(charge)) => Permit::of_entry(self.target, charge),
+            _ => None,
+        }
     }
 
     /// Returns `true` if the outcome denies the whole, as does a call that was not made.
