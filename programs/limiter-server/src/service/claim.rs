@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use limiter_core::request::{AllOf, Part, PartOutcome};
-use limiter_core::{Counting, Error, KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::store::LogKey;
+use limiter_core::{Counting, Error, KeyBuf, Limit, Limiter, Policy, SharedStore, Status};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -44,7 +45,7 @@ pub(super) struct Claim<'r> {
     /// The call's position among the request's calls.
     part: Option<usize>,
     /// The usage after the refunds of a denied request, if it has several calls on the log.
-    pub(super) left: Option<limiter_core::Status>,
+    pub(super) left: Option<Status>,
 }
 
 /// What a descriptor asks of its limiter.
@@ -248,15 +249,12 @@ impl<'r> Claim<'r> {
     }
 
     /// Returns the log, if there is a call.
-    fn log(&self) -> Option<limiter_core::store::LogKey<'_>> {
+    fn log(&self) -> Option<LogKey<'_>> {
         self.part?;
-        Some(limiter_core::store::LogKey::new(
-            self.limiter?.name(),
-            &self.key,
-        ))
+        Some(LogKey::new(self.limiter?.name(), &self.key))
     }
 
-    async fn read(&self) -> Option<limiter_core::Status> {
+    async fn read(&self) -> Option<Status> {
         let status = self.limiter?.status(&self.key).policy(self.policy()?);
         status.await.ok()
     }
