@@ -17,13 +17,14 @@ const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "position"];
 /// `errors`.
 ///
 /// # Errors
-/// If something cannot be printed.
+/// If a table or a warning cannot be printed.
 pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::Result<bool> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let rules = match RuleSet::read(path, &store, None) {
         Ok(rules) => rules,
         Err(found) => {
-            writeln!(errors, "{found}")?;
+            // The result matters even if nobody reads it.
+            let _ = writeln!(errors, "{found}");
             return Ok(false);
         }
     };

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use limiter_server::check::check;
 
@@ -134,6 +134,12 @@ fn what_is_not_read_is_named_and_long_texts_are_printed() {
     }
     let (passed, out, errors) = run(&path);
     assert!(passed && out.len() > 65_536);
+    // More than a pipe holds.
+    let mut command = Command::new(program());
+    command.arg("check").arg(&path).stdout(Stdio::piped());
+    let mut check = command.spawn().unwrap();
+    drop(check.stdout.take());
+    assert_eq!(check.wait().unwrap().code(), Some(0));
     let ignored = ["b.yaml~", "c", "more.yaml"]
         .map(|file| format!("warning: conf.d/{file}: ignored, expected a file *.yaml or *.yml\n"));
     assert_eq!(errors, ignored.concat());
