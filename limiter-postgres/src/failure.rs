@@ -116,6 +116,11 @@ fn of_postgres(error: &tokio_postgres::Error) -> Error {
             ErrorKind::Configuration,
             " (create it with PostgresTable::create or limiter_postgres::SCHEMA)",
         ),
+        // Since Postgres 15, only the owner of a database may create tables in `public`.
+        "42501" => (
+            ErrorKind::Configuration,
+            " (let an owner run limiter_postgres::SCHEMA, and grant SELECT, INSERT, UPDATE and DELETE)",
+        ),
         // A timeout of the server, or a cancellation.
         "55P03" | "57014" => (ErrorKind::Timeout, ""),
         "26000" | "42P05" => (ErrorKind::Configuration, PGBOUNCER),

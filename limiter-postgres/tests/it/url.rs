@@ -25,6 +25,7 @@ async fn a_url_opens_a_table_and_shows_no_password() {
     run(&client, "DROP TABLE limiter_logs").await;
     let error = opened("app").acquire("one").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    assert!(error.to_string().contains("let an owner run"), "{error}");
 
     for (url, shown) in [
         ("postgresql://u:secret@[::1]:1/d", "postgres://[::1]:1/d"),
