@@ -165,7 +165,7 @@ pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
 /// Returns `true` if a proxy refuses the options of a connection: `PgBouncer` and Neon by the parameter's name, with the code of an
 /// outage, RDS Proxy all of them.
 pub(crate) fn is_refused_option(error: &tokio_postgres::Error) -> bool {
-    let texts = ["unsupported startup parameter", "command-line options"];
+    let texts = ["startup parameter", "command-line options"];
     let server = error.as_db_error();
     server.is_some_and(|server| texts.iter().any(|text| server.message().contains(text)))
 }

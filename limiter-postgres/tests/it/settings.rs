@@ -123,8 +123,8 @@ async fn a_table_of_another_shape_is_a_mistake_until_it_is_mended() {
     }
 }
 
-/// Forwards connections that set no options, as RDS Proxy does.
-async fn proxy_without_options(server: SocketAddr) -> SocketAddr {
+/// Forwards connections that set no options, and refuses others.
+async fn proxy_without_options(server: SocketAddr, refusal: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -136,7 +136,7 @@ async fn proxy_without_options(server: SocketAddr) -> SocketAddr {
             startup.resize(len as usize, 0);
             client.read_exact(&mut startup[4..]).await.unwrap();
             if startup.windows(8).any(|name| name == b"options\0") {
-                let text = "SFATAL\0VFATAL\0C0A000\0MFeature not supported: RDS Proxy currently doesn\u{2019}t support command-line options.\0\0";
+                let text = format!("SFATAL\0VFATAL\0C08P01\0M{refusal}\0\0");
                 let len = (text.len() + 4) as u32;
                 let error = [b"E", &len.to_be_bytes()[..], text.as_bytes()].concat();
                 client.write_all(&error).await.unwrap();
@@ -154,18 +154,23 @@ async fn proxy_without_options(server: SocketAddr) -> SocketAddr {
 
 #[tokio::test]
 async fn a_proxy_that_takes_no_options_serves_a_url_without_them() {
-    let proxy = proxy_without_options(SERVER.address()).await;
-    let url = SERVER.url();
-    let url = url.replace(&SERVER.address().to_string(), &proxy.to_string());
-    assert!(store(&url).table().scan(&[]).await.is_ok());
-    let url = format!("{url}?options=-csearch_path%3Dpublic");
-    let table = url.parse::<PostgresUrl>().unwrap().open().unwrap();
-    let error = table.timeout(TIMEOUT).scan(&[]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(
-        error.to_string().ends_with("set it with ALTER ROLE)"),
-        "{error}"
-    );
+    // RDS Proxy, PgBouncer, and PgBouncer from version 1.20.
+    for refusal in [
+        "Feature not supported: RDS Proxy currently doesn\u{2019}t support command-line options.",
+        "unsupported startup parameter: options",
+        "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed",
+    ] {
+        let proxy = proxy_without_options(SERVER.address(), refusal).await;
+        let url = SERVER.url();
+        let url = url.replace(&SERVER.address().to_string(), &proxy.to_string());
+        assert!(store(&url).table().scan(&[]).await.is_ok(), "{refusal}");
+        let url = format!("{url}?options=-csearch_path%3Dpublic");
+        let table = url.parse::<PostgresUrl>().unwrap().open().unwrap();
+        let error = table.timeout(TIMEOUT).scan(&[]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        let error = error.to_string();
+        assert!(error.ends_with("set it with ALTER ROLE)"), "{error}");
+    }
 }
 
 #[test]
