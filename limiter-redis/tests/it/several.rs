@@ -5,9 +5,9 @@ use std::sync::Arc;
 use limiter_core::request::AllOf;
 use limiter_core::store::{Facts, JointOp, Op};
 use limiter_core::{ErrorKind, Limiter, Policy, SharedStore, WindowStore, policy};
-use testbed::server::Server;
+use testbed::server::{Cluster, Server};
 
-use crate::support::{builder, calls, connect, run, send, shared_cluster};
+use crate::support::{builder, calls, connect, run, send};
 
 const RULES: usize = 5;
 
@@ -73,7 +73,8 @@ async fn hundreds_of_logs_change_together() {
 
 #[tokio::test]
 async fn logs_of_one_slot_go_together_in_a_cluster_and_others_one_by_one() {
-    let cluster = shared_cluster();
+    // Its own, because it counts the calls of all clients.
+    let cluster = Cluster::start().unwrap();
     let tagged = builder().hash_tag(|key| key.split(|byte| *byte == b',').next().unwrap_or(key));
     let tagged: SharedStore = Arc::new(tagged.connect(&cluster.url()).await.unwrap());
     let plain: SharedStore = Arc::new(connect(&cluster.url()).await);
