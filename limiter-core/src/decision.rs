@@ -372,6 +372,12 @@ mod tests {
         assert_ne!(format!("{decision:?}"), shown(used(2, 100, 100)));
         assert_ne!(format!("{decision:?}"), shown(used(3, 101, 100)));
         assert_ne!(shown(used(8, 100, 100)), shown(used(8, 100, 300)));
-        assert_eq!(decided(used(8, 100, 100)).binding_index(), 1);
+        // A denial is bound by the longest wait, a status by the least remaining.
+        let denial = decided(used(8, 100, 100));
+        assert_eq!(denial.binding_index(), 1);
+        let status = denial.into_status();
+        assert_eq!(status.binding_index(), 0);
+        let denies = |limit: &LimitStatus| limit.retry_after().is_some();
+        assert!(!status.limits().iter().any(denies));
     }
 }

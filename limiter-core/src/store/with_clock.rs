@@ -18,17 +18,7 @@ use crate::store::{JointFacts, SyncStore, WindowStore};
 /// Operations with a caller-supplied time keep it. The wrapped store does not know how this clock's time passes, so it may keep
 /// idle keys until it is swept explicitly.
 ///
-/// ```
-/// # use std::sync::Arc;
-/// # use std::time::Duration;
-/// # use limiter_core::{Limiter, SharedStore, WithClock, policy};
-/// # use limiter_testkit::{MockClock, ReferenceStore as MemoryStore};
-/// let clock = MockClock::new();
-/// let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
-/// let search = Limiter::new("search", policy!("1/1h"), store.clone());
-/// let login = Limiter::new("login", policy!("3/1h"), store);
-/// clock.advance(Duration::from_secs(3600)); // for both limiters
-/// ```
+/// `limiter-testkit` has a mock clock, and its README shows a test with both.
 #[derive(Clone, Debug)]
 pub struct WithClock<S, C> {
     store: S,

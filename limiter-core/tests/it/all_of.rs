@@ -16,7 +16,7 @@ use crate::slow_store::SlowStore;
 fn stores() -> [SharedStore; 3] {
     let prompt = SlowStore {
         tries: true,
-        waits: [0, 0],
+        waits: Some([0, 0]),
         ..SlowStore::default()
     };
     [Arc::new(prompt), Arc::new(SlowStore::default()), joining()]
@@ -242,7 +242,7 @@ fn a_store_that_is_late_fails_and_the_others_are_refunded() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let hanging = SlowStore {
-            waits: [u32::MAX, 0],
+            waits: Some([u32::MAX, 0]),
             ..SlowStore::default()
         };
         let late = Limiter::new("late", policy!("9/1h"), Arc::new(hanging) as SharedStore);
@@ -335,7 +335,7 @@ fn a_thousand_calls_take_as_many_round_trips_as_few() {
     for (joins, alone, round_trips) in [(false, 0, 1_000), (true, 0, 1), (true, 1, 2)] {
         let slow = Arc::new(SlowStore {
             joins,
-            waits: [0, 0],
+            waits: Some([0, 0]),
             ..SlowStore::default()
         });
         let (five, _) = limiters(&(slow.clone() as SharedStore));

@@ -1,6 +1,5 @@
 //! Permits: settling, refunding and dropping an admitted acquire.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -132,20 +131,6 @@ fn without_an_exact_limit_permits_and_ids_are_errors_before_the_store_is_asked()
     let permit = limiter.acquire("k").policy(&GOLD).permit().now().unwrap();
     let permit = permit.into_result().unwrap();
     assert!(permit.refund().now().unwrap().applied());
-}
-
-#[test]
-fn a_permit_moves_into_a_thread() {
-    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
-    let gold = GOLD.clone();
-    let long = "a key that is longer than what is held in place".to_owned();
-    let permit = limiter.acquire(&long).policy(&gold).permit().now();
-    let permit = permit.unwrap().into_result().unwrap().into_owned();
-    drop((gold, long.clone()));
-    std::thread::spawn(move || assert!(permit.settle(4).now().unwrap().applied()))
-        .join()
-        .unwrap();
-    assert_eq!(limiter.status(&long).now().unwrap().used(), 4);
 }
 
 #[test]

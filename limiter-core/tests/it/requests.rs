@@ -9,8 +9,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{
-    Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore,
-    ceil_secs, policy,
+    Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, policy,
 };
 use limiter_testkit::{DecisionValues, ReferenceStore};
 
@@ -81,24 +80,6 @@ fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     let allowed = [true, true, false, false, true, true, false, false];
     assert!(answers.iter().map(|values| values.fits).eq(allowed));
     assert_eq!(slow.store().calls.load(Ordering::Relaxed), 15);
-}
-
-#[test]
-fn a_key_at_its_limit_is_no_denial_for_status() {
-    let limiter = Limiter::new("search", policy!("1/1s, 1/10s"), ReferenceStore::new());
-    assert!(limiter.acquire("k").at(at(0)).now().unwrap().is_allowed());
-    // A denial is bound by the longest wait, a status by the least remaining.
-    let peek = limiter.peek("k").at(at(200_000)).now().unwrap();
-    assert_eq!(peek.retry_after_secs(), Some(10));
-    assert_eq!(peek.limit().to_string(), "1/10s");
-    let status = limiter.status("k").at(at(200_000)).now().unwrap();
-    assert_eq!(status.remaining(), 0);
-    assert_eq!(status.limit().to_string(), "1/1s");
-    assert_eq!(ceil_secs(status.reset_after()), 10);
-    for (limit, reset_after) in status.limits().iter().zip([1, 10]) {
-        assert_eq!(ceil_secs(limit.reset_after()), reset_after);
-        assert_eq!(limit.retry_after(), None);
-    }
 }
 
 #[test]

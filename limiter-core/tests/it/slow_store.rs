@@ -10,36 +10,23 @@ use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, Se
 use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
 use limiter_testkit::ReferenceStore;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SlowStore {
     pub(crate) reference: Arc<ReferenceStore>,
     pub(crate) calls: AtomicU64,
     /// Whether it decides without a future.
     pub(crate) tries: bool,
-    /// How often an operation and a settlement return `Pending`.
-    pub(crate) waits: [u32; 2],
+    /// How often an operation and a settlement return `Pending`. Default: once.
+    pub(crate) waits: Option<[u32; 2]>,
     pub(crate) fails: bool,
     /// Whether it applies several operations as one.
     pub(crate) joins: bool,
 }
 
-impl Default for SlowStore {
-    fn default() -> Self {
-        Self {
-            reference: Arc::default(),
-            calls: AtomicU64::default(),
-            tries: false,
-            waits: [1, 1],
-            fails: false,
-            joins: false,
-        }
-    }
-}
-
 impl SlowStore {
-    /// Waits, then counts the call.
-    async fn wait(&self, polls: u32) -> Result<(), Error> {
-        wait(polls.into()).await;
+    /// Waits for an operation (0) or a settlement (1), then counts the call.
+    async fn wait(&self, kind: usize) -> Result<(), Error> {
+        wait(self.waits.unwrap_or([1, 1])[kind].into()).await;
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.fails {
             Err(Error::new(ErrorKind::Unavailable, "connection refused"))
@@ -62,17 +49,17 @@ pub(crate) async fn wait(polls: u64) {
 #[async_trait]
 impl WindowStore for SlowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.wait(self.waits[0]).await?;
+        self.wait(0).await?;
         Ok(self.reference.apply_now(&op))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.wait(self.waits[1]).await?;
+        self.wait(1).await?;
         Ok(self.reference.settle_now(&settlement))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.wait(self.waits[1]).await?;
+        self.wait(1).await?;
         Ok(self.reference.reset_now(log))
     }
 
@@ -80,7 +67,7 @@ impl WindowStore for SlowStore {
         if !self.joins {
             return Ok(None);
         }
-        self.wait(self.waits[0]).await?;
+        self.wait(0).await?;
         self.reference.apply_all(ops).await
     }
 
