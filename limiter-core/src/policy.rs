@@ -283,12 +283,6 @@ impl From<Limit> for Policy {
 /// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas. Malformed text and two resolutions are compile
 /// errors.
 ///
-/// ```
-/// use limiter_core::{Policy, policy};
-/// const SEARCH: Policy = policy!("5/10s, 100/1h");
-/// assert_eq!(SEARCH.limits().len(), 2);
-/// ```
-///
 /// ```compile_fail
 /// let mistyped = limiter_core::policy!("5/10x");
 /// ```

@@ -17,9 +17,6 @@ const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
 /// The version that saved bytes begin with.
 const VERSION: u8 = 1;
 
-/// The time, the cost, the number with the flag [`MERGED`], and the idempotency key with its [`Original`] verdict.
-type SavedEntry = (u64, u64, u64, Option<(u128, bool, bool)>);
-
 impl Log {
     /// Returns the log as bytes. Logs with equal bytes are in the same state.
     ///
@@ -27,21 +24,30 @@ impl Log {
     /// apart and cost less than 16,384, and 17 more with an idempotency key.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let verdict = |(id, original): (&EntryId, &Original)| {
-            let verdict = (id.as_u128(), original.admitted, original.refundable);
-            (original.number, verdict)
-        };
-        let ids: HashMap<_, _> = self.ids.iter().map(verdict).collect();
-        let entries = self.entries.iter().enumerate().map(|(i, entry)| {
-            let id = ids.get(&entry.number()).filter(|_| !entry.is_merged());
+        let ids = self.ids.iter();
+        let ids: HashMap<_, _> = ids.map(|(id, to)| (to.number, (id, to))).collect();
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.prefix.to_be_bytes());
+        for number in [self.expires_at.as_micros(), self.next, self.len() as u64] {
+            write_number(&mut bytes, number);
+        }
+        let mut last = 0;
+        let mut before = 0;
+        for (i, entry) in self.entries.iter().enumerate() {
             let at = entry.at.as_micros();
-            (at, self.cost_of(i), entry.flagged, id.copied())
-        });
-        write(
-            self.prefix,
-            [self.expires_at.as_micros(), self.next],
-            entries,
-        )
+            let number = entry.number();
+            let id = ids.get(&number).filter(|_| !entry.is_merged());
+            let flags = u64::from(entry.is_merged()) << 1 | u64::from(id.is_some());
+            write_number(&mut bytes, at - last);
+            write_number(&mut bytes, self.cost_of(i));
+            write_number(&mut bytes, (number - before) << 2 | flags);
+            if let Some((id, original)) = id {
+                bytes.extend(id.as_u128().to_be_bytes());
+                bytes.push(u8::from(original.admitted) << 1 | u8::from(original.refundable));
+            }
+            (last, before) = (at, number);
+        }
+        bytes
     }
 
     /// Returns the log that [`to_bytes`](Self::to_bytes) returned these bytes for.
@@ -76,34 +82,6 @@ impl Log {
         self.expires_at = shift(self.expires_at);
         self
     }
-}
-
-/// Returns a log's bytes. Its entries are oldest first.
-fn write(
-    prefix: u64,
-    [expires_at, next]: [u64; 2],
-    entries: impl ExactSizeIterator<Item = SavedEntry>,
-) -> Vec<u8> {
-    let mut bytes = vec![VERSION];
-    bytes.extend(prefix.to_be_bytes());
-    for number in [expires_at, next, entries.len() as u64] {
-        write_number(&mut bytes, number);
-    }
-    let mut last = 0;
-    let mut before = 0;
-    for (at, cost, flagged, id) in entries {
-        let number = flagged & !MERGED;
-        let flags = u64::from(flagged & MERGED > 0) << 1 | u64::from(id.is_some());
-        write_number(&mut bytes, at - last);
-        write_number(&mut bytes, cost);
-        write_number(&mut bytes, (number - before) << 2 | flags);
-        if let Some((id, admitted, refundable)) = id {
-            bytes.extend(id.to_be_bytes());
-            bytes.push(u8::from(admitted) << 1 | u8::from(refundable));
-        }
-        (last, before) = (at, number);
-    }
-    bytes
 }
 
 /// Appends a number in groups of seven bits, the lowest first.
@@ -203,6 +181,24 @@ mod tests {
         log
     }
 
+    /// Returns bytes whose entries are the steps in time and the costs, the steps in numbers with flags, and ids with their verdicts.
+    fn raw(next: u64, entries: &[(u64, u64, u64, Option<(u128, u8)>)]) -> Vec<u8> {
+        let mut bytes = [&[VERSION][..], &[7; 8]].concat();
+        let head = [9, next, entries.len() as u64];
+        head.into_iter()
+            .for_each(|number| write_number(&mut bytes, number));
+        for (step, cost, number, id) in entries {
+            for number in [*step, *cost, *number] {
+                write_number(&mut bytes, number);
+            }
+            if let Some((id, verdict)) = id {
+                bytes.extend(id.to_be_bytes());
+                bytes.push(*verdict);
+            }
+        }
+        bytes
+    }
+
     fn reload(log: &Log) -> Log {
         let bytes = log.to_bytes();
         let read = Log::from_bytes(&bytes).unwrap();
@@ -241,28 +237,29 @@ mod tests {
             assert_eq!(format!("{read:?}"), format!("{log:?}"));
             assert_eq!(read.expires_at(), log.expires_at());
         }
-        let entry = |at, cost, flagged| (at, cost, flagged, None);
-        let with_id = |number, admitted| (5, 1, number, Some((7, admitted, true)));
-        let large = |number| entry(5, MAX_COST, number);
-        for (entries, next, is_valid) in [
-            (
-                vec![entry(5, 1, 1), large(2 | MERGED), with_id(3, true)],
-                4,
-                true,
-            ),
-            (vec![entry(5, 0, 1)], 4, false),
-            (vec![entry(5, MAX_COST + 1, 1)], 4, false),
-            (vec![large(1), large(2), entry(5, 1, 3)], 4, false),
-            (vec![entry(u64::MAX, 1, 1)], 4, false),
-            (vec![entry(5, 1, 2), entry(5, 1, 2)], 4, false),
-            (vec![entry(5, 1, 4)], 4, false),
-            (vec![], FIRST_UNUSED_NUMBER, false),
-            (vec![with_id(1, true), with_id(2, true)], 4, false),
-            (vec![with_id(1 | MERGED, true)], 4, false),
-            (vec![with_id(1, false)], 4, false),
+        let plain = |step, cost, number: u64| (step, cost, number << 2, None);
+        let merged = |cost| (0, cost, 1 << 2 | 2, None);
+        let with_id = |flags: u64, verdict| (5, 1, 1 << 2 | flags | 1, Some((7, verdict)));
+        let large = plain(5, MAX_COST, 1);
+        let valid = [plain(5, 1, 1), merged(MAX_COST), with_id(0, 3)];
+        assert!(Log::from_bytes(&raw(4, &valid)).is_ok());
+        assert!(Log::from_bytes(&raw(FIRST_UNUSED_NUMBER, &[])).is_err());
+        for entries in [
+            vec![plain(5, 0, 1)],
+            vec![plain(5, MAX_COST + 1, 1)],
+            vec![large, large, plain(5, 1, 1)],
+            vec![plain(u64::MAX, 1, 1)],
+            vec![plain(5, 1, 2), plain(0, 1, 0)],
+            vec![plain(5, 1, 4)],
+            vec![with_id(0, 3), with_id(0, 3)],
+            vec![with_id(2, 3)],
+            vec![with_id(0, 1)],
+            // After this largest number of an entry, the next one would be 0.
+            [vec![plain(1, 1, (1 << 62) - 1); 4], vec![plain(1, 1, 3)]].concat(),
         ] {
-            let bytes = write(7, [9, next], entries.iter().copied());
-            assert_eq!(Log::from_bytes(&bytes).is_ok(), is_valid, "{entries:?}");
+            let bytes = raw(4, &entries);
+            let error = Log::from_bytes(&bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{entries:?}");
         }
     }
 
@@ -289,14 +286,7 @@ mod tests {
         let later = [&[VERSION + 1], &bytes[1..]].concat();
         let longer = [&bytes[..], &[0]].concat();
         let shorter = (0..bytes.len()).map(|len| bytes[..len].to_vec());
-        // The largest number of an entry, after which the next one would be 0.
-        let mut wrapped = vec![VERSION];
-        wrapped.extend(7_u64.to_be_bytes());
-        let largest = [(1 << 62) - 1; 4].into_iter().chain([3]);
-        let entries = largest.flat_map(|number| [1, 1, number << 2]);
-        let numbers = [9, 4, 5].into_iter().chain(entries);
-        numbers.for_each(|number| write_number(&mut wrapped, number));
-        for damaged in shorter.chain([later, longer, wrapped, vec![0xFF; 64]]) {
+        for damaged in shorter.chain([later, longer, vec![0xFF; 64]]) {
             let error = Log::from_bytes(&damaged).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{damaged:?}");
         }

@@ -40,8 +40,7 @@ impl<S> Limiter<S> {
     ///
     /// A log holds [`MAX_COST`](crate::MAX_COST) at most: a cost that would exceed it with the other entries is reduced.
     ///
-    /// After a cost that exceeds a limit, a record or a denied attempt may displace older entries. If the cost is lowered afterwards, a
-    /// window may admit more than its maximum, by the displaced cost.
+    /// After a cost that exceeds a limit, a record or a denied attempt may displace older entries, as before a [refund](Self::refund).
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)

@@ -111,6 +111,8 @@ attempts 2 & five => admits charged charged; 2 1; 1
 attempts & five => denies denied used-1; 2 1; 1
 five & attempts & two => denies used-1 denied used-0; 1 2 0; 1
 five/a & five/a => admits charged charged; 2 2; 2
+five/b early & two/b => admits charged charged; 0 1; 2
+five/c early & two/c early => admits charged charged; 0 0; 1
 five & attempts keep & two 2 => denies used-1 denied used-0; 1 2 0; 1
 ";
 
@@ -140,6 +142,7 @@ fn part<'a>(limiter: &'a Limiter, words: &'a str) -> (&'a str, Part<'a, SharedSt
         () if has("peek") => limiter.peek(key).cost(cost).into(),
         () if has("status") => limiter.status(key).into(),
         () if has("id") => acquire.idempotency_key(7).into(),
+        () if has("early") => acquire.at(Timestamp::EPOCH).into(),
         () => acquire.into(),
     };
     if has("advisory") {

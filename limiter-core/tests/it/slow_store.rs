@@ -26,7 +26,12 @@ pub(crate) struct SlowStore {
 impl SlowStore {
     /// Waits for an operation (0) or a settlement (1), then counts the call.
     async fn wait(&self, kind: usize) -> Result<(), Error> {
-        wait(self.waits.unwrap_or([1, 1])[kind].into()).await;
+        let mut left = 0..self.waits.unwrap_or([1, 1])[kind];
+        poll_fn(|context| {
+            context.waker().wake_by_ref();
+            left.next().map_or(Poll::Ready(()), |_| Poll::Pending)
+        })
+        .await;
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.fails {
             Err(Error::new(ErrorKind::Unavailable, "connection refused"))
@@ -34,16 +39,6 @@ impl SlowStore {
             Ok(())
         }
     }
-}
-
-/// Returns `Pending` so often.
-pub(crate) async fn wait(polls: u64) {
-    let mut left = 0..polls;
-    poll_fn(|context| {
-        context.waker().wake_by_ref();
-        left.next().map_or(Poll::Ready(()), |_| Poll::Pending)
-    })
-    .await;
 }
 
 #[async_trait]
