@@ -38,7 +38,7 @@ impl Decision {
     #[inline]
     pub fn into_result(self) -> Result<Self, Denied> {
         if self.is_denied() {
-            Err(Denied::new(self))
+            Err(Denied::new(None, self))
         } else {
             Ok(self)
         }
@@ -46,20 +46,9 @@ impl Decision {
 }
 
 impl Denied {
-    pub(crate) fn new(denial: Decision) -> Self {
+    pub(crate) fn new(limiter: Option<Name>, denial: Decision) -> Self {
         let decision = Box::new(denial);
-        Self {
-            limiter: None,
-            decision,
-        }
-    }
-
-    /// Returns the denial by one of several limiters.
-    pub(crate) fn by(limiter: Name, denial: Decision) -> Self {
-        Self {
-            limiter: Some(limiter),
-            ..Self::new(denial)
-        }
+        Self { limiter, decision }
     }
 
     /// Returns the decision.

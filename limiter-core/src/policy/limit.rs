@@ -14,14 +14,6 @@ use crate::policy::time::Window;
 ///
 /// A limit is exact unless it has a [resolution](Self::with_resolution), as in `"1000000/30d~1h"`. With a
 /// [lease](Self::with_lease), as in `"100000/1m+1s"`, most acquires need no call to the store.
-///
-/// ```
-/// use limiter_core::Limit;
-/// let limit: Limit = "100 per minute".parse()?;
-/// assert_eq!(limit, Limit::new(100, std::time::Duration::from_secs(60))?);
-/// assert_eq!(limit.to_string(), "100/1m");
-/// # Ok::<(), limiter_core::Error>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     max: u64,

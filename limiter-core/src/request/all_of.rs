@@ -244,7 +244,7 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
     pub fn into_result(self) -> Result<Vec<Permit<'a, S>>, Denied> {
         let denied = |part: &Part<'a, S>| match &part.outcome {
             Some(PartOutcome::Denied(denial)) if part.denies() => {
-                Some(Denied::by(part.limiter().name(), denial.clone()))
+                Some(Denied::new(Some(part.limiter().name()), denial.clone()))
             }
             _ => None,
         };

@@ -154,7 +154,7 @@ impl<'a, S> PermitDecision<'a, S> {
         sent: Option<Moment>,
     ) -> Result<Self, Error> {
         if decision.is_denied() {
-            return Ok(Self(Err(Denied::new(decision))));
+            return Ok(Self(Err(Denied::new(None, decision))));
         }
         // The entry of a repeated acquire may be old, so when this call was sent does not matter.
         let sent = sent.filter(|_| !decision.is_repeated());

@@ -107,13 +107,15 @@ two & far & five => admits charged charged charged; 1 1 1; 1
 two 2 & far & five => denies denied used-1 used-1; 1 1 1; 1
 far 9 & two => denies denied used-1; 1 1; 1
 
-attempts 2 & five => admits charged charged; 2 1; 1
-attempts & five => denies denied used-1; 2 1; 1
-five & attempts & two => denies used-1 denied used-0; 1 2 0; 1
+attempts & five => admits charged charged; 1 1; 1
+attempts 2 & five => denies denied used-1; 2 1; 1
+two 2 & attempts/z => admits charged charged; 2 1; 1
+two & attempts/z => denies denied used-1; 2 1; 1
+five & attempts & two => denies used-1 denied denied; 1 2 2; 1
 five/a & five/a => admits charged charged; 2 2; 2
 five/b early & two/b => admits charged charged; 0 1; 2
 five/c early & two/c early => admits charged charged; 0 0; 1
-five & attempts keep & two 2 => denies used-1 denied used-0; 1 2 0; 1
+five & attempts keep & two 2 => denies used-1 denied denied; 1 2 2; 1
 ";
 
 fn limiter(name: &str, store: &SharedStore, far: &SharedStore) -> Limiter {
