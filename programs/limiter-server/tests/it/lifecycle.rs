@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::server::{Server, program, until};
+use crate::server::{PORTS, Server, program, until};
 
 const CONFIG: &str = "
 domain: d
@@ -183,9 +183,6 @@ fn a_server_without_free_descriptors_says_so_and_recovers() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
     command.arg(program()).arg("--config").arg(&config);
-    for listener in ["--grpc", "--http", "--admin"] {
-        command.args([listener, "127.0.0.1:0"]);
-    }
     let server = Server::run(command, folder);
     let held = [(); 100].map(|()| TcpStream::connect(server.http).unwrap());
     server.until_logged("cannot accept a connection");
@@ -205,10 +202,7 @@ fn signals_before_the_listeners_are_open_do_what_they_do_later() {
         let mkfifo = Command::new("mkfifo").arg(&pipe).status();
         assert!(mkfifo.unwrap().success());
         let mut server = Command::new(program());
-        server.arg("--config").arg(&pipe);
-        for listener in ["--grpc", "--http", "--admin"] {
-            server.args([listener, "localhost:0"]);
-        }
+        server.arg("--config").arg(&pipe).envs(PORTS);
         let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
         // Opens as soon as the server reads.
         let mut config = fs::OpenOptions::new().write(true).open(&pipe).unwrap();

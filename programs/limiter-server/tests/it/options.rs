@@ -16,7 +16,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::server::{PATIENCE, Server, exchange, until};
+use crate::server::{PATIENCE, PORTS, Server, exchange, until};
 
 const CONFIG: &str = "
 domain: d
@@ -24,11 +24,6 @@ descriptors:
   - { key: user, rate_limit: { unit: hour, requests_per_unit: 1 } }
   - { key: blocked, rate_limit: { unit: hour, requests_per_unit: 0 }, shadow_mode: true }
 ";
-const PORTS: [(&str, &str); 3] = [
-    ("LIMITER_GRPC", "127.0.0.1:0"),
-    ("LIMITER_HTTP", "127.0.0.1:0"),
-    ("LIMITER_ADMIN", "127.0.0.1:0"),
-];
 
 fn acquire(server: &Server) -> u16 {
     server.ask("user", "ann")

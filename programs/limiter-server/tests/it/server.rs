@@ -14,6 +14,13 @@ use tempfile::TempDir;
 /// How long anything may take that a test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The variables that let a server choose free ports.
+pub(crate) const PORTS: [(&str, &str); 3] = [
+    ("LIMITER_GRPC", "127.0.0.1:0"),
+    ("LIMITER_HTTP", "127.0.0.1:0"),
+    ("LIMITER_ADMIN", "127.0.0.1:0"),
+];
+
 /// A running server, which is killed at the end of the test.
 pub(crate) struct Server {
     pub(crate) grpc: SocketAddr,
@@ -37,19 +44,16 @@ impl Server {
     /// Starts a server with the configuration at `path`, which is in `folder`.
     pub(crate) fn start_with(path: &Path, folder: TempDir, args: &[&str]) -> Self {
         let mut command = Command::new(program());
-        command.arg("--config").arg(path);
-        for listener in ["--grpc", "--http", "--admin"] {
-            if !args.contains(&listener) {
-                command.args([listener, "127.0.0.1:0"]);
-            }
-        }
-        command.args(args);
+        command.arg("--config").arg(path).args(args);
         Self::run(command, folder)
     }
 
-    /// Runs a command that starts a server, whose configuration is in `folder`.
+    /// Runs a command that starts a server on free ports, whose configuration is in `folder`.
     pub(crate) fn run(mut command: Command, folder: TempDir) -> Self {
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let has_port = |name: &str| command.get_envs().any(|(known, _)| known == name);
+        let free = PORTS.into_iter().filter(|(name, _)| !has_port(name));
+        let free: Vec<_> = free.collect();
+        let mut process = command.envs(free).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&log);

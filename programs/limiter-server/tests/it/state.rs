@@ -16,7 +16,7 @@ use limiter_core::{Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
 use limiter_server::state::State;
 
-use crate::server::{PATIENCE, Server, program, until};
+use crate::server::{PATIENCE, PORTS, Server, program, until};
 
 const MAX: usize = 1_100;
 const CONFIG: &str = "
@@ -214,9 +214,7 @@ fn fails(file: &Path) -> String {
     fs::write(&config, CONFIG).unwrap();
     let mut server = Command::new(program());
     server.arg("--config").arg(config).arg("--state").arg(file);
-    for listener in ["--grpc", "--http", "--admin"] {
-        server.args([listener, "127.0.0.1:0"]);
-    }
+    server.envs(PORTS);
     let out = server.output().unwrap();
     assert_eq!(out.status.code(), Some(1));
     String::from_utf8_lossy(&out.stderr).into_owned()
@@ -239,9 +237,6 @@ fn a_save_that_fails_leaves_the_last_file_and_nothing_else() {
     command
         .args(["--state-interval", "50ms", "--state"])
         .arg(&file);
-    for listener in ["--grpc", "--http", "--admin"] {
-        command.args([listener, "127.0.0.1:0"]);
-    }
     let mut server = Server::run(command, tempfile::tempdir().unwrap());
     for user in 0..100 {
         assert_eq!(

@@ -210,12 +210,16 @@ fn a_call_that_the_store_decides_at_the_end_counts_once() {
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let url = format!("redis://{}", proxy.address());
     let mut server = Server::start(CONFIG, &["--store", &url, "--store-timeout", "20s"]);
-    until_away(&server, false);
-    let ann = json!({ "domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60_000 });
+    let acquire = |user: &str| {
+        let call = json!({ "domain": "d", "descriptor": [["user", user]], "wait_ms": 60_000 });
+        server.post("/v1/acquire", &call.to_string())
+    };
+    // The server connects, and sends its script.
+    assert_eq!((acquire("bob").0, keys(&redis)), (200, 1));
     proxy.set(Network::HoldReplies);
     thread::scope(|scope| {
-        let asked = scope.spawn(|| server.post("/v1/acquire", &ann.to_string()));
-        until("Redis has counted", || (keys(&redis) > 0).then_some(()));
+        let asked = scope.spawn(|| acquire("ann"));
+        until("Redis has counted", || (keys(&redis) > 1).then_some(()));
         server.signal("TERM");
         until("the listener is closed", || {
             TcpStream::connect(server.http).is_err().then_some(())
