@@ -181,8 +181,10 @@ mod tests {
         log
     }
 
-    /// Returns bytes whose entries are the steps in time and the costs, the steps in numbers with flags, and ids with their verdicts.
-    fn raw(next: u64, entries: &[(u64, u64, u64, Option<(u128, u8)>)]) -> Vec<u8> {
+    /// A step in time, a cost, a step in numbers with flags, and an id with its verdict.
+    type RawEntry = (u64, u64, u64, Option<(u128, u8)>);
+
+    fn raw(next: u64, entries: &[RawEntry]) -> Vec<u8> {
         let mut bytes = [&[VERSION][..], &[7; 8]].concat();
         let head = [9, next, entries.len() as u64];
         head.into_iter()
