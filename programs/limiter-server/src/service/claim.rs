@@ -45,7 +45,7 @@ pub(super) struct Claim<'r> {
     /// The call's position among the request's calls.
     part: Option<usize>,
     /// The usage after the refunds of a denied request, if it has several calls on the log.
-    pub(super) left: Option<Status>,
+    pub(super) left: Option<Box<Status>>,
 }
 
 /// What a descriptor asks of its limiter.
@@ -330,7 +330,7 @@ pub(super) async fn look_again(claims: &mut [Claim<'_>]) {
     let is_shared = |claim: &Claim<'_>| claim.log().is_some_and(|log| calls[&log] > 1);
     let shared: Vec<bool> = claims.iter().map(is_shared).collect();
     for (claim, _) in claims.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
-        claim.left = claim.read().await;
+        claim.left = claim.read().await.map(Box::new);
     }
 }
 

@@ -88,7 +88,7 @@ fn usages(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Usages {
                         .with_used(|limit| used(limit).map_or(0, LimitStatus::used)),
                 )
             }
-            (Some(left), _) => Some(left.clone()),
+            (Some(left), _) => Some(Status::clone(left)),
         }
     };
     claims.iter().map(usage).collect()
