@@ -32,15 +32,6 @@ use smallvec::SmallVec;
 /// assert_eq!(limiter.status("login,203.0.113.7").now()?.used(), 1);
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
-///
-/// Other types do not compile:
-///
-/// ```compile_fail
-/// # use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::ReferenceStore as MemoryStore;
-/// # let limiter = Limiter::new("api", policy!("5/1s"), MemoryStore::new());
-/// limiter.acquire(1.5);
-/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key",
     label = "expected text, bytes, an integer, an IP address, a UUID (feature `uuid`) or a tuple of these",

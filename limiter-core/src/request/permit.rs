@@ -1,6 +1,5 @@
 //! Permits: admitted acquires that can be settled or refunded.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -135,7 +134,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///   fourth is denied. In return, at most three guesses are ever in flight. Use this if no extra guess may get through.
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Permit<'a, S = SharedStore> {
     pub(super) target: Target<'a, S>,
     /// Names the entry, even if it has no receipt.
@@ -283,15 +282,5 @@ impl<'a, S> Permit<'a, S> {
             target: self.target.into_owned(),
             ..self
         }
-    }
-}
-
-impl<S> fmt::Debug for Permit<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Permit");
-        out.field("limiter", &self.target.limiter.name())
-            .field("key", &self.target.key)
-            .field("receipt", &self.receipt());
-        out.finish_non_exhaustive()
     }
 }

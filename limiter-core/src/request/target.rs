@@ -11,7 +11,7 @@ use crate::policy::Policy;
 use crate::store::op::{At, EntryId, Mode};
 use crate::store::settlement::Receipt;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) enum BorrowedOrShared<'a, T> {
     Borrowed(&'a T),
     Shared(Arc<T>),
@@ -38,7 +38,7 @@ impl<T> Deref for BorrowedOrShared<'_, T> {
 }
 
 /// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time and idempotency key.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Target<'a, S> {
     pub(super) limiter: BorrowedOrShared<'a, Limiter<S>>,
     pub(super) key: KeyBuf,

@@ -1,6 +1,5 @@
 //! The calls of a decision over several limiters.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::decision::Decision;
@@ -19,6 +18,7 @@ use crate::store::op::Mode;
 /// One call of an [`AllOf`](super::AllOf): a request with options, and its outcome.
 ///
 /// It is made from an acquire, a record, a peek, which denies but is never charged, or a status, which never denies.
+#[derive(Debug)]
 pub struct Part<'a, S> {
     pub(super) target: Target<'a, S>,
     mode: Mode,
@@ -283,14 +283,5 @@ impl<S: WindowStore> Part<'_, S> {
         let status = limiter.status(key).await?;
         self.outcome = Some(PartOutcome::Uncharged(status));
         Ok(removed)
-    }
-}
-
-impl<S> fmt::Debug for Part<'_, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Part");
-        out.field("limiter", &self.limiter().name())
-            .field("outcome", &self.outcome)
-            .finish_non_exhaustive()
     }
 }
