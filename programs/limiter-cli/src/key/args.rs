@@ -36,7 +36,7 @@ pub(super) struct Target {
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = UrlParser)]
     pub(super) store: StoreUrl,
     /// The key prefix of the service's store in Redis
-    #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
+    #[arg(long, env = "LIMITER_PREFIX", default_value = limiter_redis::DEFAULT_PREFIX)]
     pub(super) prefix: String,
 }
 

@@ -10,7 +10,7 @@ use limiter_core::{Limiter, SharedStore, policy};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Postgres, Server};
 
-use crate::common::{failure, limiter, stdout_of, text};
+use crate::common::{command, failure, limiter, stdout_of, text};
 
 /// The name of the limiter in tests that need only one.
 const NAME: &str = "search";
@@ -226,6 +226,11 @@ fn assert_list(url: &str, server: Option<&Server>) {
         if server.is_some() || !args.contains("--prefix") {
             assert_eq!(logs(args), expected, "{args}");
         }
+    }
+    if server.is_some() {
+        let mut list = command(&["key", "list", "--store", url]);
+        let output = list.env("LIMITER_PREFIX", "other").output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("api:3"));
     }
     let line = &list(url, "--limit 100/10m --match api:2")[0];
     let found = [&line["used"], &line["remaining"], &line["allowed"]];
