@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
-use limiter_core::{Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, Receipt};
+use limiter_core::{Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, MAX_COST, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -284,6 +284,9 @@ async fn ask(
             let settled = limiter.settle(key, receipt, cost).await?;
             let mut out = json!(settled.status());
             out["applied"] = json!(settled.applied());
+            if op == Op::Settle {
+                out["cost"] = json!(cost.min(MAX_COST));
+            }
             out
         }
         (Op::Status, _) => json!(limiter.status(key).await?),

@@ -179,7 +179,7 @@ pub(crate) fn responses() -> Vec<(u16, String)> {
 fn every_example_responds_as_its_row_says() {
     let (server, answers) = run_examples();
     let ops: BTreeSet<_> = answers.iter().map(|answer| answer["op"].as_str()).collect();
-    assert_eq!((answers.len(), ops.len()), (31, 7));
+    assert_eq!((answers.len(), ops.len()), (32, 7));
     assert_eq!(
         server.metric(r#"limiter_server_unmatched_total{domain="edge"}"#),
         Some(3.0)
