@@ -62,6 +62,8 @@ pub(crate) struct Connections {
     failure: Mutex<String>,
     /// The timeout in milliseconds that new connections set on the server.
     pub(crate) server_timeout: AtomicU64,
+    /// Whether connections prepare their statements.
+    prepares: AtomicBool,
     /// Whether connections create the table if it is missing.
     pub(crate) creates: AtomicBool,
     /// Whether a log was saved since the last sweep.
@@ -78,6 +80,7 @@ impl Connections {
             idle: Mutex::default(),
             failure: Mutex::default(),
             server_timeout: AtomicU64::new(0),
+            prepares: true.into(),
             creates: creates.into(),
             has_changed: AtomicBool::new(false),
         }
@@ -137,6 +140,7 @@ impl Connections {
             }
             let reply = request.send(&backend);
             let reply = self.bounded(&backend.client, reply, deadline).await;
+            let _ = reply.as_ref().inspect_err(|failed| self.note(failed));
             let is_spoiled = reply.as_ref().is_err_and(Failed::spoils);
             // A new connection creates the table, and prepares statements for its present columns.
             let is_missing = reply.as_ref().is_err_and(Failed::is_missing_table);
@@ -182,6 +186,7 @@ impl Connections {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why.unwrap_or_default();
             match opened {
                 Ok(backend) => return Ok((permit, backend)),
+                Err(failed) if failed.loses_statements() => {}
                 Err(failed) if failed.is_full() && self.others_exist() => {
                     // The server has no room for one more connection: wait for those that exist or are being made.
                     let paused = Paused(Arc::clone(self), permit);
@@ -213,14 +218,23 @@ impl Connections {
     async fn open(&self, limit: Duration) -> Result<Backend, Failed> {
         let server_timeout = Duration::from_millis(self.server_timeout.load(Ordering::Relaxed));
         let (client, task) = self.connector.connect(server_timeout).await?;
-        let prepared = prepare(&client, self.creates.load(Ordering::Relaxed));
+        let [creates, prepares] =
+            [&self.creates, &self.prepares].map(|it| it.load(Ordering::Relaxed));
+        let prepared = prepare(&client, creates, prepares);
         let prepared = self.bounded(&client, prepared, Instant::now() + limit);
-        let statements = prepared.await?;
+        let statements = prepared.await.inspect_err(|failed| self.note(failed))?;
         Ok(Backend {
             client,
             statements,
             _task: task,
         })
+    }
+
+    /// From now on, connections prepare no statements if they would get lost.
+    fn note(&self, failed: &Failed) {
+        if failed.loses_statements() {
+            self.prepares.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Waits for a response, and cancels the request at the deadline.

@@ -5,8 +5,6 @@ use std::error::Error as _;
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-const PGBOUNCER: &str = " (PgBouncer that pools by transaction needs version 1.21 and max_prepared_statements; otherwise let it pool by session)";
-
 pub(crate) fn configuration(text: String) -> Error {
     Error::new(ErrorKind::Configuration, text)
 }
@@ -46,14 +44,26 @@ impl Failed {
     /// Returns `true` if the connection does not recover: the fault is not one of the server's, it has ended the session or is
     /// read-only, a transaction was left open, or the statements are lost or stale.
     pub(crate) fn spoils(&self) -> bool {
-        let is_unusable = self.has_code(|code| ["25P02", "26000"].contains(&code));
-        let is_usable = self.has_code(|_| true) && !is_unusable;
+        let is_usable = self.has_code(|code| code != "25P02");
         !is_usable || self.ends_session() || self.is_read_only() || self.is_stale()
     }
 
-    /// Returns `true` if a column has changed its type since the statements were prepared.
+    /// Returns `true` if a `PgBouncer` that pools by transaction has lost the statements, or has those of another connection.
+    pub(crate) fn loses_statements(&self) -> bool {
+        let is_confused = match self {
+            Self::Postgres(error) => error.as_db_error().is_some_and(|server| {
+                server.code() == &SqlState::PROTOCOL_VIOLATION
+                    && server.message().contains("prepared statement")
+            }),
+            Self::Silent(_) => false,
+        };
+        is_confused || self.has_code(|code| ["26000", "42P05"].contains(&code))
+    }
+
+    /// Returns `true` if the statements are lost, or a column has changed its type since they were prepared.
     pub(crate) fn is_stale(&self) -> bool {
-        self.has_code(|code| code == SqlState::FEATURE_NOT_SUPPORTED.code())
+        let has_changed = self.has_code(|code| code == SqlState::FEATURE_NOT_SUPPORTED.code());
+        has_changed || self.loses_statements()
     }
 
     /// Returns `true` if the request was cancelled, so nothing has changed.
@@ -123,7 +133,6 @@ fn of_postgres(error: &tokio_postgres::Error) -> Error {
         ),
         // A timeout of the server, or a cancellation.
         "55P03" | "57014" => (ErrorKind::Timeout, ""),
-        "26000" | "42P05" => (ErrorKind::Configuration, PGBOUNCER),
         _ if is_refused_option(error) => (
             ErrorKind::Configuration,
             " (leave `options` out of the URL, and set it with ALTER ROLE)",

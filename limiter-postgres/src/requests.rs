@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{try_join, try_join_all};
 use limiter_core::Timestamp;
 use limiter_log::{Change, New};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::connections::{Backend, Request};
@@ -32,7 +32,7 @@ static CREATE: LazyLock<String> = LazyLock::new(|| {
 /// How many rows one request of a sweep or a scan reads, so that each is short.
 pub(crate) const PAGE: i64 = 1_000;
 
-/// The statements, which each connection prepares before its first request: a change that waits for its statement would lock its row
+/// The statements, which each connection prepares before its first request, because planning them for each costs a third. A change that waits for its statement would lock its row
 /// after the next one, and might deadlock.
 const STATEMENTS: [&str; 9] = [
     "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)",
@@ -41,8 +41,9 @@ const STATEMENTS: [&str; 9] = [
      FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (key, number) ORDER BY number",
     "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT (key) DO NOTHING",
     "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4",
-    // Locks the row until the transaction ends, and writes no version of it.
-    "SELECT FROM limiter_logs WHERE key = $1 AND log = $2 FOR SHARE",
+    // Locks the row until the transaction ends, and writes no version of it. The last value is `true`: where a PgBouncer gives one
+    // connection the statements of another, this must not be taken for the next, which deletes the row.
+    "SELECT FROM limiter_logs WHERE key = $1 AND log = $2 AND $3 FOR SHARE",
     "DELETE FROM limiter_logs WHERE key = $1 AND log = $2",
     // Skips rows that a swap has locked.
     "WITH page AS (SELECT key, expires_at FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2), \
@@ -67,30 +68,59 @@ const SWEEP: usize = 6;
 const SCAN: usize = 7;
 const CLAIM: usize = 8;
 
-/// Creates the table if it must, and prepares the statements, in one round trip or two.
-pub(crate) async fn prepare(client: &Client, creates: bool) -> Result<Vec<Statement>, Error> {
+/// The types of their values.
+const TYPES: [&[Type]; 9] = [
+    &[Type::BYTEA],
+    &[Type::BYTEA_ARRAY],
+    &[Type::BYTEA, Type::BYTEA, Type::TIMESTAMPTZ],
+    &[Type::BYTEA, Type::BYTEA, Type::TIMESTAMPTZ, Type::BYTEA],
+    &[Type::BYTEA, Type::BYTEA, Type::BOOL],
+    &[Type::BYTEA, Type::BYTEA],
+    &[Type::BYTEA, Type::INT8],
+    &[Type::BYTEA, Type::INT8],
+    &[Type::FLOAT8],
+];
+
+/// Creates the table if it must, and prepares the statements unless they would get lost, in one round trip or two.
+pub(crate) async fn prepare(
+    client: &Client,
+    creates: bool,
+    prepares: bool,
+) -> Result<Vec<Statement>, Error> {
     let create = async {
         if creates {
             client.batch_execute(&CREATE).await?;
         }
         Ok(())
     };
-    let statements = try_join_all(STATEMENTS.map(|statement| client.prepare(statement)));
+    let statements = STATEMENTS.iter().filter(|_| prepares);
+    let statements = try_join_all(statements.map(|statement| client.prepare(statement)));
     let (_, statements) = try_join(create, statements).await?;
     Ok(statements)
 }
 
 type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+fn typed(statement: usize, values: Values<'_>) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    let types = TYPES[statement].iter().cloned();
+    values.iter().copied().zip(types).collect()
+}
+
 impl Backend {
     async fn query(&self, statement: usize, values: Values<'_>) -> Result<Vec<Row>, Error> {
-        let statement = &self.statements[statement];
-        self.client.query(statement, values).await
+        let (text, client) = (STATEMENTS[statement], &self.client);
+        match self.statements.get(statement) {
+            Some(prepared) => client.query(prepared, values).await,
+            None => client.query_typed(text, &typed(statement, values)).await,
+        }
     }
 
     async fn execute(&self, statement: usize, values: Values<'_>) -> Result<u64, Error> {
-        let statement = &self.statements[statement];
-        self.client.execute(statement, values).await
+        let (text, client) = (STATEMENTS[statement], &self.client);
+        match self.statements.get(statement) {
+            Some(prepared) => client.execute(prepared, values).await,
+            None => client.execute_typed(text, &typed(statement, values)).await,
+        }
     }
 }
 
@@ -143,7 +173,7 @@ async fn make(backend: &Backend, change: &Change) -> Result<bool, Error> {
                 .await?
         }
         (Some(old), New::Removed) => backend.execute(DELETE, &[key, old]).await?,
-        (Some(old), New::Unchanged) => backend.execute(COMPARE, &[key, old]).await?,
+        (Some(old), New::Unchanged) => backend.execute(COMPARE, &[key, old, &true]).await?,
         (None, New::Saved { log, expires_at }) => {
             let expires_at = system_time(*expires_at);
             backend.execute(INSERT, &[key, log, &expires_at]).await?
