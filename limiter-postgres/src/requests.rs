@@ -32,8 +32,8 @@ static CREATE: LazyLock<String> = LazyLock::new(|| {
 /// How many rows one request of a sweep or a scan reads, so that each is short.
 pub(crate) const PAGE: i64 = 1_000;
 
-/// The statements, which each connection prepares before its first request, because planning them for each costs a third. A change that waits for its statement would lock its row
-/// after the next one, and might deadlock.
+/// The statements, which each connection prepares before its first request, because planning takes time. A change that waits for its
+/// statement would lock its row after the next one, and might deadlock.
 const STATEMENTS: [&str; 9] = [
     "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)",
     // One snapshot of all logs. The subquery always uses the primary key.
