@@ -35,7 +35,8 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// ```
 ///
 /// On a synchronous store ([`SyncStore`](crate::SyncStore)), such as the in-memory store, `.now()` replaces `.await`:
-/// `limiter.acquire("customer 7").now()?`.
+/// `limiter.acquire("customer 7").now()?`. `Limiter` without a type is a limiter over a [`SharedStore`], which only `.await` can ask;
+/// [`into_shared`](Self::into_shared) returns one.
 ///
 /// | method | effect on the log | use it to |
 /// |---|---|---|

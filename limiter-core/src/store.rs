@@ -210,7 +210,7 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may have to wait, so it has no `.now()`",
     note = "`.await` works with every store",
-    note = "`.now()` needs a synchronous store that is known at compile time, such as `Limiter<MemoryStore>`"
+    note = "`.now()` needs a synchronous store, such as `Limiter<MemoryStore>` or `Limiter<Arc<dyn SyncStore>>`; `Limiter` alone is `Limiter<SharedStore>`"
 )]
 pub trait SyncStore: WindowStore {
     /// Applies an operation. See [`WindowStore::apply`].
@@ -240,7 +240,7 @@ pub trait SyncStore: WindowStore {
     fn read_clock(&self) -> Timestamp;
 }
 
-impl<S: SyncStore> SyncStore for Arc<S> {
+impl<S: SyncStore + ?Sized> SyncStore for Arc<S> {
     #[inline(always)]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         (**self).apply_now(op)

@@ -58,13 +58,16 @@ macro_rules! builder {
             }
         }
 
-        impl<S: SyncStore, B: AsRef<[u8]>> $name<'_, S, B> {
+        impl<S, B: AsRef<[u8]>> $name<'_, S, B> {
             /// Makes the call on a synchronous store, without a future.
             ///
             /// # Errors
             /// See the [guide](crate::request#which-errors-can-it-return). A call with a cost of 1 and no idempotency key never fails.
             #[inline(always)]
-            pub fn now(self) -> Result<$output, Error> {
+            pub fn now(self) -> Result<$output, Error>
+            where
+                S: SyncStore,
+            {
                 let Self { call, running } = self;
                 // Always `None` here. Dropping it would force the whole request out of registers.
                 std::mem::forget(running);
