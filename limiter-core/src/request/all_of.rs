@@ -117,6 +117,12 @@ impl<'a, S: WindowStore> AllOf<'a, S> {
         &self.parts
     }
 
+    /// Returns `true` unless the calls were [denied](Self::is_denied).
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        !self.is_denied()
+    }
+
     /// Returns `true` if a call denies, failed or was not made. If all were made, then nothing is charged, except by calls that
     /// [keep their charge](Part::keep_charge).
     #[must_use]
