@@ -69,10 +69,12 @@ fn redis(url: &str) -> Result<SharedStore, Error> {
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &str) -> Result<SharedStore, Error> {
-    Err(needs(
-        "Redis needs the feature `redis` of the crate `exact-limiter`",
-    ))
+fn redis(text: &str) -> Result<SharedStore, Error> {
+    Err(needs(if text.starts_with("redis") {
+        "Redis needs the feature `redis` of the crate `exact-limiter`"
+    } else {
+        "found neither"
+    }))
 }
 
 #[cfg(not(all(feature = "postgres", feature = "redis")))]
