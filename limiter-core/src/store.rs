@@ -207,6 +207,18 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 /// A synchronous store: it never waits, cannot fail and needs no runtime. In-memory stores implement it.
 ///
 /// Its methods correspond to [`WindowStore`]'s and follow the same contract.
+///
+/// Code that calls `.now()` takes an `Arc<dyn SyncStore>` if its tests use a different store, such as one with a mock clock:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use limiter_core::{Limiter, SyncStore, WithClock, policy};
+/// # use limiter_testkit::{MockClock, ReferenceStore as MemoryStore};
+/// let store: Arc<dyn SyncStore> = Arc::new(WithClock::new(MemoryStore::new(), MockClock::new()));
+/// let search = Limiter::new("search", policy!("5/10s"), store);
+/// assert!(search.acquire("customer 7").now()?.is_allowed());
+/// # Ok::<(), limiter_core::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may have to wait, so it has no `.now()`",
     note = "`.await` works with every store",
