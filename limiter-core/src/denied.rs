@@ -60,12 +60,9 @@ impl fmt::Display for Denied {
         if let Some(limiter) = self.limiter {
             write!(f, "{limiter}: ")?;
         }
-        let seconds = self.retry_after().as_secs_f64();
-        write!(
-            f,
-            "the limit {} is exceeded; retry after {seconds} s",
-            self.decision.limit()
-        )
+        let limit = self.decision.limit();
+        let wait = self.retry_after();
+        write!(f, "the limit {limit} is exceeded; retry after {wait:?}")
     }
 }
 
