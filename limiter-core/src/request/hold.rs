@@ -57,6 +57,8 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
     /// refunds it when the work has ended. At any instant, at most the limit's maximum is held in all processes together. The slot of a
     /// process that crashed is free within a window of its last renewal.
     ///
+    /// It needs a store that can be cloned, such as an `Arc<RedisStore>` or a [`SharedStore`](crate::SharedStore).
+    ///
     /// Give the acquire an [idempotency key](super::Acquire::idempotency_key). Without it, a renewal whose reply was lost looks like a lost
     /// slot.
     ///
