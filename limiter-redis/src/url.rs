@@ -82,6 +82,21 @@ pub(crate) fn check(url: &str) -> Result<(), Error> {
         let text = "percent-encode the user and the password: `/` as %2F, `?` as %3F, `#` as %23, `@` as %40";
         return Err(configuration(format!("{}: {text}", shown(url))));
     }
+    // The client library ignores options that it does not know, such as a misspelt one.
+    let options: &[&str] = match scheme {
+        _ if is_path(scheme) => &["db", "user", "pass", "protocol"],
+        _ if scheme.ends_with("sentinel") => &["sentinel_user", "sentinel_pass", "protocol"],
+        _ => &["protocol"],
+    };
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    let query = query.split('#').next().unwrap_or_default();
+    let mut names = query
+        .split('&')
+        .map(|pair| pair.split('=').next().unwrap_or_default());
+    if names.any(|name| !name.is_empty() && !options.contains(&name)) {
+        let text = format!("after `?`, expected only {}", options.join(", "));
+        return Err(configuration(format!("{}: {text}", shown(url))));
+    }
     Ok(())
 }
 
@@ -269,7 +284,10 @@ mod tests {
             ("redis://:secret/0", "redis://…"),
             ("redis://[::1]:1,[::1]/0", "redis://[::1]:1,[::1]/0"),
             ("redis+cluster://u:secret@a,b", "redis+cluster://a,b"),
-            ("redis+sentinel://a/m?p=secret", "redis+sentinel://a/m"),
+            (
+                "redis+sentinel://a/m?sentinel_pass=secret",
+                "redis+sentinel://a/m",
+            ),
             ("redis+unix:///p?user=u&pass=secret", "redis+unix:///p"),
             ("redis+unix:///p?user=u&pass=se@secret", "redis+unix:///p"),
             ("redis+unix://u:secret@/p", "redis+unix:///p"),
@@ -301,6 +319,11 @@ mod tests {
             ("redis://u:1234/secret@h", encode),
             ("redis+cluster://u:secret?1@a,b", encode),
             ("redis+sentinel://u:secret/1@a/m", encode),
+            ("redis://h/0?secret=5", "after `?`, expected only protocol"),
+            (
+                "redis+unix:///p?pass=a&timeout=secret",
+                "db, user, pass, protocol",
+            ),
         ] {
             let text = url.parse::<RedisUrl>().unwrap_err().to_string();
             assert!(
