@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::headers::add_retry_after;
 use crate::rejection::{Cause, Rejection};
@@ -107,11 +107,14 @@ fn problem(rejection: &Rejection) -> String {
         json.push(']');
     }
     if matches!(rejection.cause(), Cause::MissingKey(_)) {
+        json.push_str(",\"detail\":\"the request has no rate limit key");
         // Most often, the server was started without `into_make_service_with_connect_info`.
-        json.push_str(
-            ",\"detail\":\"the request has no rate limit key; a limit by client address needs the connection's address in the \
-             request's extensions\"",
-        );
+        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status) {
+            json.push_str(
+                "; a limit by client address needs the connection's address in the request's extensions",
+            );
+        }
+        json.push('"');
     }
     json.push('}');
     json
