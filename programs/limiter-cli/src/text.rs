@@ -92,5 +92,7 @@ pub(crate) fn date_time(at: Timestamp, relative: bool) -> String {
 fn strftime(at: Timestamp, format: &str) -> String {
     let micros = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
-    time.to_zoned_datetime(TimeZone::UTC).strftime(format).to_string()
+    time.to_zoned_datetime(TimeZone::UTC)
+        .strftime(format)
+        .to_string()
 }
