@@ -31,8 +31,9 @@ pub trait Table: Debug + Send + Sync + 'static {
 
     /// Runs a worker, which serves waiting calls until none is ready. `tokio::spawn(worker);` does.
     ///
-    /// It must run to its end even if no call is polled. It is called while a call or a worker is polled. A table whose futures never wait may run it in place with
-    /// `worker.now_or_never()` of the crate `futures`. If the worker is dropped or panics, the calls that wait fail.
+    /// It must run to its end even if no call is polled. It is called while a call or a worker is polled. A table whose futures never
+    /// wait may run it in place with `worker.now_or_never()` of the crate `futures`. If the worker is dropped or panics, the calls that
+    /// wait fail.
     fn spawn(&self, worker: BoxFuture<'static, ()>);
 
     /// Returns how many workers may run at a time. Each makes one request at a time. Default: 8.
