@@ -42,7 +42,7 @@ pub fn open_store(text: &str) -> Result<SharedStore, Error> {
         redis(text)
     };
     opened.map_err(|error| {
-        let text = format!("neither memory nor a URL of Postgres or Redis: {error}");
+        let text = format!("expected memory or the URL of Postgres or Redis: {error}");
         Error::new(ErrorKind::Configuration, text)
     })
 }

@@ -33,7 +33,7 @@ async fn a_text_opens_its_store() {
     for (text, expected) in [
         (
             "",
-            "neither memory nor a URL of Postgres or Redis: expected redis://",
+            "expected memory or the URL of Postgres or Redis: expected redis://",
         ),
         ("Memory", "found no scheme"),
         ("https://u:secret@h", "found https://"),
