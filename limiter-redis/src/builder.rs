@@ -177,6 +177,8 @@ impl RedisStoreBuilder {
     /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |
     /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
     ///
+    /// Options after `?` other than these and `protocol` are an error.
+    ///
     /// Percent-encode `/`, `?`, `#`, `%` and `@` in users and passwords. No error and no `Debug` output shows them.
     ///
     /// The crate `exact-limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
