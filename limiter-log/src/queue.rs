@@ -72,6 +72,7 @@ impl<T: Table> Drop for Ticket<T> {
     /// Starts no worker, because a future may be dropped outside the table's runtime. A call that waited behind this one is ready
     /// now, or when the batch that they both wait for has ended. The worker of a batch then takes it.
     fn drop(&mut self) {
+        // In two statements, so that the call is dropped after the lock is released.
         let call = self.queue.lock().remove(self.number);
         drop(call);
     }
