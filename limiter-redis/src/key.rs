@@ -6,7 +6,7 @@ use limiter_core::{Error, ErrorKind, Name};
 use percent_encoding::percent_decode;
 use sha2::{Digest, Sha256};
 
-/// The version of the format of Redis keys and entries. A new one lets logs of the old one expire.
+/// The version of the format of Redis keys and entries. With the next one, all counts start at zero, and the old logs expire.
 const FORMAT: u32 = 1;
 /// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
 const MAX_VERBATIM_LEN: usize = 256;

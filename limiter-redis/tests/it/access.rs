@@ -4,21 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::store::LogKey;
-use limiter_core::{Counting, ErrorKind, Limiter, policy};
+use limiter_core::store::{JointOp, LogKey, Op};
+use limiter_core::{Counting, ErrorKind, Limiter, Name, WindowStore, policy};
 use limiter_redis::{Connection, RedisStore};
 use testbed::server::{Cluster, Server};
 
+use crate::cluster::{begin_migration, owner_and_other, slot_of};
 use crate::scan::scanned;
 use crate::support::{builder, connect, limited, search, send, shared_cluster, until};
 
-/// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
-const BASIC_RULES: &str = "on >secret ~limiter:1:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
-     +zremrangebyrank +zrevrangebylex +zrem +pexpire +pexpireat +unlink";
-/// What counting attempts, records, ids, refunds and settlements need in addition.
-const GENERAL_RULES: &str = "+zcard +zcount +zlexcount +zrank +zscore";
-/// What looking at live keys needs in addition.
-const INSPECT_RULES: &str = "+scan +pttl +memory|usage";
+/// The documented rules: for all stores, for further operations, for live keys, for a Cluster, and for the warning about eviction.
+pub(crate) fn rules() -> [&'static str; 5] {
+    let readme = include_str!("../../README.md");
+    let (_, section) = readme.split_once("\n# Permissions\n").unwrap();
+    let (section, _) = section.split_once("\n# ").unwrap();
+    let blocks = section.split("```text\n").skip(1);
+    let rules = blocks.map(|block| block.split_once("\n```").unwrap().0);
+    rules.collect::<Vec<_>>().try_into().unwrap()
+}
+
+/// The rules for all stores, for a user with a password.
+fn basic_rules() -> String {
+    format!("on >secret {}", rules()[0])
+}
 
 fn allow(server: &Server, user: &str, rules: &str) {
     send(server, &format!("ACL SETUSER {user} {rules}"));
@@ -30,13 +38,9 @@ fn as_user(url: &str, user: &str) -> String {
 
 #[tokio::test]
 async fn a_user_with_the_documented_rules_can_do_everything() {
-    let readme = include_str!("../../README.md");
-    for rules in [BASIC_RULES, GENERAL_RULES, INSPECT_RULES] {
-        let listed = rules.trim_start_matches("on >secret ");
-        assert!(readme.contains(&format!("\n{listed}\n")), "{listed}");
-    }
+    let [_, general, live, ..] = rules();
     let server = Server::start().unwrap();
-    allow(&server, "shop", BASIC_RULES);
+    allow(&server, "shop", &basic_rules());
     let store = Arc::new(connect(&as_user(&server.url(), "shop")).await);
     let limiter = search(policy!("3/1h"), store.clone());
     for allowed in [true, true, true, false] {
@@ -45,7 +49,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
     assert!(limiter.reset("k").await.unwrap());
 
-    allow(&server, "shop", GENERAL_RULES);
+    allow(&server, "shop", general);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for n in 0..12 {
         let attempt = limiter
@@ -72,11 +76,46 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
         assert!(record.await.unwrap().appended());
     }
 
-    allow(&server, "shop", INSPECT_RULES);
+    allow(&server, "shop", live);
     let log = LogKey::new(limiter.name(), "k");
     assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
     let page = store.scan(None, None, 1000).await.unwrap();
     assert_eq!((page.keys.len(), page.next.is_none()), (2, true));
+}
+
+/// Four levels in one decision, whose logs share a hash tag, before and while their slot moves.
+#[tokio::test]
+async fn a_user_with_the_documented_rules_can_decide_on_a_cluster() {
+    let cluster = Cluster::start().unwrap();
+    for node in cluster.nodes() {
+        allow(node, "shop", &format!("{} {}", basic_rules(), rules()[3]));
+    }
+    let url = as_user(&cluster.url(), "shop");
+    let tagged = builder().hash_tag(|key| key.split(|byte| *byte == b',').next().unwrap_or(key));
+    let store = tagged.connect(&url).await.unwrap();
+    let policy = policy!("2/1h");
+    let levels = ["company", "team", "user", "token"]
+        .map(|level| (Name::new(level), format!("acme,{level}")));
+    let acquire = async || {
+        let op = |name: &Name, key| JointOp::from(Op::acquire(key, &policy).with_name(*name));
+        let ops: Vec<_> = levels.iter().map(|(name, key)| op(name, key)).collect();
+        let facts = store.apply_all(&ops).await.unwrap().expect("one script");
+        let facts = facts.into_iter().map(Result::unwrap);
+        facts.map(|facts| facts.admitted).collect::<Vec<_>>()
+    };
+    assert_eq!(acquire().await, [true; 4]);
+    let moving = slot_of(&cluster, "acme");
+    let (from, to) = owner_and_other(&cluster, moving);
+    let keys: Vec<String> = from.command(&["KEYS", "*"]).unwrap();
+    assert_eq!(keys.len(), 4);
+    begin_migration(from, &cluster.nodes()[to], moving);
+    let port = cluster.nodes()[to].port();
+    for key in keys {
+        send(from, &format!("MIGRATE 127.0.0.1 {port} {key} 0 5000"));
+    }
+    assert_eq!(acquire().await, [true; 4], "after ASK");
+    cluster.migrate(moving, to).unwrap();
+    assert_eq!(acquire().await, [false; 4], "after MOVED");
 }
 
 /// Up to Redis 7.0, the server's text does not contain the command.
@@ -84,7 +123,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
 async fn a_refused_command_is_in_the_error() {
     let server = Server::start().unwrap();
     for command in ["zadd", "zrange", "time"] {
-        allow(&server, command, BASIC_RULES);
+        allow(&server, command, &basic_rules());
         allow(&server, command, &format!("-{command}"));
         let store = Arc::new(connect(&as_user(&server.url(), command)).await);
         let limiter = search(policy!("3/1h"), store);
@@ -97,7 +136,7 @@ async fn a_refused_command_is_in_the_error() {
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
     let server = Server::start().unwrap();
-    let rules = BASIC_RULES.replace("{*}", "{search:*}");
+    let rules = basic_rules().replace("{*", "{search:*}");
     allow(&server, "searcher", &rules);
     let store = Arc::new(connect(&as_user(&server.url(), "searcher")).await);
     let acquire = async |name: &str, key| {
@@ -116,7 +155,7 @@ async fn a_user_for_one_limiter_reaches_no_other() {
 #[tokio::test]
 async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     let server = Server::start().unwrap();
-    allow(&server, "shop", BASIC_RULES);
+    allow(&server, "shop", &basic_rules());
     let url = as_user(&server.url(), "shop");
     let elsewhere = builder().prefix("elsewhere").connect(&url).await.unwrap();
     let refused = async |store: RedisStore| {
@@ -164,7 +203,7 @@ async fn a_server_that_refused_to_reconnect_is_asked_again() {
         (cluster.url(), cluster.nodes()),
     ] {
         let rules = |rules: &str| nodes.iter().for_each(|node| allow(node, "shop", rules));
-        rules(&format!("{BASIC_RULES} +cluster"));
+        rules(&format!("{} {}", basic_rules(), self::rules()[3]));
         let limiter = search(policy!("9/1h"), connect(&as_user(&url, "shop")).await);
         assert_eq!(limiter.acquire("k").await.unwrap().used(), 1);
         rules("resetpass >other");

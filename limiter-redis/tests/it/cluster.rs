@@ -24,7 +24,7 @@ pub(crate) fn slot(cluster: &Cluster, key: &str) -> u16 {
     slot_of(cluster, &format!("search:{key}"))
 }
 
-fn slot_of(cluster: &Cluster, tag: &str) -> u16 {
+pub(crate) fn slot_of(cluster: &Cluster, tag: &str) -> u16 {
     cluster.nodes()[0]
         .command(&["CLUSTER", "KEYSLOT", tag])
         .unwrap()

@@ -15,3 +15,4 @@ mod several;
 mod simulated;
 mod support;
 mod tls;
+mod versions;
