@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use self::slots::{slot_of, slot_ranges};
+use crate::eviction::Eviction;
 use crate::failure::is_deposed;
 use crate::first_response::{first_response, no_server};
 use crate::reconnecting::Reconnecting;
@@ -104,14 +105,26 @@ impl NodePool {
         }
         let client = redis::Client::open(moved_to(&self.0.info, address.clone()))?;
         let runtime = self.0.runtime.clone();
-        let connection = Reconnecting::lazy(client, self.0.timeouts, runtime);
-        let name = format!("{}:{}", address.0, address.1).into();
+        let name: Arc<str> = format!("{}:{}", address.0, address.1).into();
+        let eviction = Some(Eviction::of(name.to_string()));
+        let connection = Reconnecting::lazy(client, eviction, self.0.timeouts, runtime);
         let node = Node {
             address: Arc::new(address.clone()),
             name,
             connection,
         };
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
+    }
+
+    /// Returns the nodes whose `maxmemory-policy` is known to delete logs, in order.
+    pub(crate) fn evicting(&self) -> Vec<(String, Arc<str>)> {
+        let known = self.known();
+        let nodes = known.nodes.values();
+        let mut evicting: Vec<_> = nodes
+            .filter_map(|node| node.connection.evicting())
+            .collect();
+        evicting.sort_unstable();
+        evicting
     }
 
     /// Asks for the addresses of the masters.

@@ -8,6 +8,7 @@ use redis::{Client, Cmd, RedisError, RedisFuture, RedisResult, ServerErrorKind, 
 
 #[cfg(feature = "cluster")]
 use crate::cluster::NodePool;
+use crate::eviction::Eviction;
 use crate::failure::Failure;
 use crate::reconnecting::Reconnecting;
 #[cfg(feature = "sentinel")]
@@ -151,7 +152,9 @@ impl Connection {
             }
             _ => {
                 let client = Client::open(info(url)?)?;
-                Ok(Kind::Single(Reconnecting::lazy(client, timeouts, runtime)))
+                let eviction = Eviction::of(client.get_connection_info().addr().to_string());
+                let server = Reconnecting::lazy(client, Some(eviction), timeouts, runtime);
+                Ok(Kind::Single(server))
             }
         };
         kind()
@@ -179,6 +182,16 @@ impl Connection {
                 let _ = key;
                 (None, Some(0))
             }
+        }
+    }
+
+    /// Returns the servers whose `maxmemory-policy` is known to delete logs, with the policy.
+    pub(crate) fn evicting(&self) -> Vec<(String, Arc<str>)> {
+        match &self.0 {
+            Kind::Single(server) => server.evicting().into_iter().collect(),
+            Kind::Custom(_) => Vec::new(),
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(pool) => pool.evicting(),
         }
     }
 

@@ -20,6 +20,7 @@ mod channel;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connection;
+mod eviction;
 mod failure;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod first_response;

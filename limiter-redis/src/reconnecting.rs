@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, RedisError, RedisFuture, RedisResult, Value};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
+use crate::eviction::Eviction;
 use crate::failure::is_deposed;
 use crate::settings::{Runtime, Timeouts};
 
@@ -27,6 +29,8 @@ pub(crate) struct Reconnecting(Arc<Inner>);
 
 struct Inner {
     connect: Box<Connect>,
+    /// `None` if the server holds no logs.
+    eviction: Option<Arc<Eviction>>,
     timeouts: Timeouts,
     runtime: Runtime,
     link: RwLock<Option<Arc<Link>>>,
@@ -48,17 +52,23 @@ struct Link {
 
 impl Reconnecting {
     /// Returns a connection to a server that is opened when it is first needed.
-    pub(crate) fn lazy(client: Client, timeouts: Timeouts, runtime: Runtime) -> Self {
+    pub(crate) fn lazy(
+        client: Client,
+        eviction: Option<Eviction>,
+        timeouts: Timeouts,
+        runtime: Runtime,
+    ) -> Self {
         let connect = move || -> RedisFuture<'static, _> {
             let client = client.clone();
             Box::pin(async move { timeouts.connect_to(&client).await })
         };
-        Self::new(connect, timeouts, runtime)
+        Self::new(connect, eviction, timeouts, runtime)
     }
 
     /// Returns a connection that `connect` opens when it is first needed.
     pub(crate) fn new(
         connect: impl Fn() -> RedisFuture<'static, MultiplexedConnection> + Send + Sync + 'static,
+        eviction: Option<Eviction>,
         timeouts: Timeouts,
         runtime: Runtime,
     ) -> Self {
@@ -66,10 +76,16 @@ impl Reconnecting {
         let connect = Box::new(connect);
         Self(Arc::new(Inner {
             connect,
+            eviction: eviction.map(Arc::new),
             timeouts,
             runtime,
             link,
         }))
+    }
+
+    /// Returns the server and its `maxmemory-policy` if that is known to delete logs.
+    pub(crate) fn evicting(&self) -> Option<(String, Arc<str>)> {
+        self.0.eviction.as_ref()?.evicting()
     }
 
     /// Connects now.
@@ -132,8 +148,16 @@ impl Reconnecting {
     fn open(&self) -> Link {
         let connecting = (self.0.connect)();
         let (sender, opened) = watch::channel(None);
+        let eviction = self.0.eviction.clone();
+        let patience = self.0.timeouts.connect + self.0.timeouts.response;
         self.0.runtime.spawn(async move {
-            sender.send_replace(Some(connecting.await));
+            let connected = connecting.await;
+            let connection = connected.as_ref().ok().cloned();
+            sender.send_replace(Some(connected));
+            // Callers already send their commands.
+            if let (Some(eviction), Some(connection)) = (eviction, connection) {
+                let _ = timeout(patience, eviction.read(connection)).await;
+            }
         });
         let (is_over, silence, counted) = Default::default();
         Link {

@@ -9,6 +9,7 @@ use redis::{
 };
 use tokio::time::sleep;
 
+use crate::eviction::Eviction;
 use crate::failure::is_refusal;
 use crate::first_response::first_response;
 use crate::reconnecting::Reconnecting;
@@ -48,7 +49,7 @@ pub(crate) fn master_of(
     let sentinel = |info: ConnectionInfo| {
         let connection = |login: &RedisConnectionInfo| {
             let client = Client::open(info.clone().set_redis_settings(login.clone()))?;
-            Ok(Reconnecting::lazy(client, timeouts, runtime.clone()))
+            Ok(Reconnecting::lazy(client, None, timeouts, runtime.clone()))
         };
         Ok(Arc::new(Sentinel {
             address: info.addr().to_string(),
@@ -70,7 +71,13 @@ pub(crate) fn master_of(
             master
         })
     };
-    Ok(Reconnecting::new(connect, timeouts, runtime))
+    let eviction = Eviction::of(name.to_owned());
+    Ok(Reconnecting::new(
+        connect,
+        Some(eviction),
+        timeouts,
+        runtime,
+    ))
 }
 
 impl Sentinel {

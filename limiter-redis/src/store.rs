@@ -74,6 +74,18 @@ impl RedisStore {
         self.keys.encode(log)
     }
 
+    /// Returns the servers that delete logs when their memory runs short, each with its `maxmemory-policy`. Deleted logs admit again;
+    /// only `noeviction` keeps all.
+    ///
+    /// A server is its host and port, or behind Sentinel the name of the master. Each new connection reads the policy in the
+    /// background, and warns through the crate `tracing` if a server's policy has become one that deletes logs. Not listed are
+    /// servers whose user lacks `+info`, servers behind a [`Connection`](crate::Connection) of your own, and changes of the policy
+    /// since the store connected.
+    #[must_use]
+    pub fn evicting(&self) -> Vec<(String, Arc<str>)> {
+        self.channel.connection.evicting()
+    }
+
     /// Returns an operation as the scripts read it, and the id of its entry.
     fn encode(&self, op: &Op<'_>) -> (EntryId, EncodedOp) {
         let ttl = ttl_of(op);

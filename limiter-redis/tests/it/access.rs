@@ -28,11 +28,11 @@ fn basic_rules() -> String {
     format!("on >secret {}", rules()[0])
 }
 
-fn allow(server: &Server, user: &str, rules: &str) {
+pub(crate) fn allow(server: &Server, user: &str, rules: &str) {
     send(server, &format!("ACL SETUSER {user} {rules}"));
 }
 
-fn as_user(url: &str, user: &str) -> String {
+pub(crate) fn as_user(url: &str, user: &str) -> String {
     url.replace("://", &format!("://{user}:secret@"))
 }
 

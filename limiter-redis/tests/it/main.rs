@@ -5,6 +5,7 @@ mod cluster;
 mod commands;
 mod conformance;
 mod cost;
+mod eviction;
 mod expiry;
 mod faults;
 mod held;

@@ -122,6 +122,12 @@ fn of_rules(service: &Service) -> String {
         help,
         usize::from(!service.store().is_away()),
     );
+    let help = "Servers of Redis that delete logs when their memory runs short.";
+    out.gauge(
+        "limiter_server_store_evicts",
+        help,
+        service.store().evicting().len(),
+    );
     let help = "Rules of the current configuration.";
     out.gauge("limiter_server_rules", help, rules.iter().count());
     out.0

@@ -39,6 +39,9 @@ impl Health {
         match problem {
             Some(problem) => (false, problem),
             None if is_away => (true, "OK, store down\n"),
+            None if !self.service.store().evicting().is_empty() => {
+                (true, "OK, store evicts logs\n")
+            }
             None => (true, "OK\n"),
         }
     }

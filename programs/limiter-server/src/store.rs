@@ -156,6 +156,7 @@ pub struct Store {
     shared: SharedStore,
     stack: Option<Stack>,
     memory: Option<Arc<MemoryStore>>,
+    redis: Option<Arc<RedisStore>>,
     report: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -180,6 +181,7 @@ impl Store {
         // A request ends before the call, so that the error contains its cause.
         let response_timeout = timeout - timeout / 6;
         let failed = |error| anyhow!("--store: {error}");
+        let mut redis = None;
         let (store, name): (SharedStore, _) = match location {
             Location::Memory => return Ok(Self::in_memory(memory)),
             Location::Redis(url) => {
@@ -187,7 +189,9 @@ impl Store {
                     tls.applied(RedisStore::builder(), RedisStoreBuilder::certificates)?;
                 let builder = builder.prefix(prefix).response_timeout(response_timeout);
                 let store = builder.connect_lazy(url.with_credentials());
-                (Arc::new(store.map_err(failed)?), "redis")
+                let store = Arc::new(store.map_err(failed)?);
+                redis = Some(Arc::clone(&store));
+                (store, "redis")
             }
             Location::Postgres(url) => {
                 ensure!(
@@ -213,6 +217,7 @@ impl Store {
         let (stack, reported) = (Some(stack.clone()), stack);
         Ok(Self {
             stack,
+            redis,
             report: Box::new(move || report("stack", &reported)),
             ..Self::over(shared)
         })
@@ -225,6 +230,7 @@ impl Store {
             shared,
             stack: None,
             memory: None,
+            redis: None,
             report: Box::new(|| {}),
         }
     }
@@ -268,6 +274,13 @@ impl Store {
             .filter(|(_, is_away)| *is_away)
             .filter_map(|(node, _)| node)
             .collect()
+    }
+
+    /// Returns the servers of Redis that delete logs when their memory runs short, each with its policy.
+    #[must_use]
+    pub fn evicting(&self) -> Vec<(String, Arc<str>)> {
+        let redis = self.redis.as_ref();
+        redis.map_or_else(Vec::new, |redis| redis.evicting())
     }
 
     /// Carries over charges made while the store was down, within `timeout`.

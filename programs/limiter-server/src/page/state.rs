@@ -42,6 +42,7 @@ fn whole(service: &Service, about: About) -> Value {
             "kind": about.store,
             "away": service.store().is_away(),
             "nodes_away": service.store().nodes_away().iter().map(|node| &**node).collect::<Vec<_>>(),
+            "evicting": service.store().evicting().iter().map(|(server, policy)| format!("{server}: {policy}")).collect::<Vec<_>>(),
             "outage": about.outage.name(),
         },
         "error": service.errors().map(|errors| errors.to_string()),

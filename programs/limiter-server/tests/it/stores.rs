@@ -294,6 +294,43 @@ fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
 }
 
 #[test]
+fn a_redis_that_evicts_logs_is_reported_everywhere() {
+    let warning = "Redis deletes logs when its memory runs short";
+    for (policy, evicts) in [
+        ("allkeys-lru", true),
+        ("noeviction", false),
+        ("volatile-ttl", true),
+    ] {
+        let redis = Redis::start_with(&["--maxmemory-policy", policy]).unwrap();
+        let server = Server::start(CONFIG, &["--store", &redis.url()]);
+        let text = if evicts {
+            "OK, store evicts logs\n"
+        } else {
+            "OK\n"
+        };
+        until("the policy is read", || {
+            (server.health() == (200, text.to_owned())).then_some(())
+        });
+        assert_eq!(ask(&server, "ann"), 200);
+        // Each connection reads the policy; the log has one line.
+        redis
+            .command::<()>(&["CLIENT", "KILL", "TYPE", "normal"])
+            .unwrap();
+        assert_eq!(ask(&server, "bob"), 200);
+        until("it is back", || {
+            (server.health() == (200, text.to_owned())).then_some(())
+        });
+        let number = f64::from(u8::from(evicts));
+        assert_eq!(server.metric("limiter_server_store_evicts "), Some(number));
+        let state: Value = serde_json::from_str(&server.admin("/page/state")).unwrap();
+        let expected = format!("127.0.0.1:{}: {policy}", redis.port());
+        let expected = if evicts { json!([expected]) } else { json!([]) };
+        assert_eq!(state["store"]["evicting"], expected);
+        assert_eq!(server.logged(warning), usize::from(evicts));
+    }
+}
+
+#[test]
 fn a_refused_refund_is_no_outage() {
     let redis = Redis::start().unwrap();
     // A slow call on a busy machine would be an outage.
