@@ -6,8 +6,8 @@
 //! curl -N -H 'x-api-key: k7' -d 'one two three' localhost:8080/chat
 //! ```
 //!
-//! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges the streamed tokens, even if the
-//!   client disconnects.
+//! - `POST /chat` streams the answer. It reserves tokens for the longest chat, and charges the prompt and the streamed tokens, even
+//!   if the client disconnects.
 //! - `POST /embed/{model}` charges the customer and the model, or neither.
 //! - `GET /image/{subject}` waits for up to two seconds until it fits, and is refunded if it fails.
 //! - `GET /usage` is the customer's usage as JSON.
@@ -155,8 +155,9 @@ async fn authenticate(
 }
 
 async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) -> Body {
-    let streamed = Arc::new(AtomicU64::new(0));
-    let counted = streamed.clone();
+    // The model reads the prompt before the first token, so the count begins with it.
+    let used = Arc::new(AtomicU64::new(prompt.split_whitespace().count() as u64));
+    let counted = used.clone();
     // The body owns the charge. It is dropped after the last token, or when the client hangs up.
     let charge = charges.iter().next().cloned().map(|charge| {
         scopeguard::guard(charge, move |charge| {
@@ -166,7 +167,7 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
     });
     let tokens = model(&prompt).map(move |token| {
         let _owned = &charge;
-        streamed.fetch_add(1, Ordering::Relaxed);
+        used.fetch_add(1, Ordering::Relaxed);
         Ok::<_, Infallible>(token)
     });
     Body::from_stream(tokens)
@@ -174,7 +175,8 @@ async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) ->
 
 /// Stands in for a language model: it repeats the prompt, a word each 50 ms.
 fn model(prompt: &str) -> impl Stream<Item = String> + use<> {
-    let words = prompt.split_whitespace().take(LONGEST as usize);
+    let longest = LONGEST as usize - prompt.split_whitespace().count().min(LONGEST as usize);
+    let words = prompt.split_whitespace().take(longest);
     let words: Vec<String> = words.map(|word| format!("{word} ")).collect();
     stream::iter(words).then(async |word| {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -365,14 +367,14 @@ mod tests {
         let limits = r#""tokens-1h";r=600;t=3600, "tokens-1d";r=49600;t=86400"#;
         assert_eq!(field(&answer, "ratelimit"), limits);
         assert_eq!(text(answer).await, "one two three ");
-        until(async || used(&gateway, "k7").await == 3).await;
+        until(async || used(&gateway, "k7").await == 6).await;
 
         let answer = ask(&gateway, "POST /chat", "k7", "a b c d e").await;
         let mut tokens = answer.into_body().into_data_stream();
         assert_eq!(tokens.next().await.unwrap().unwrap(), "a ");
-        assert_eq!(used(&gateway, "k7").await, 403);
+        assert_eq!(used(&gateway, "k7").await, 406);
         drop(tokens);
-        until(async || used(&gateway, "k7").await == 4).await;
+        until(async || used(&gateway, "k7").await == 12).await;
 
         let chat = async |key| ask(&gateway, "POST /chat", key, "a").await;
         let running = [chat("k7").await, chat("k7").await];

@@ -7,8 +7,8 @@ use limiter_core::{BoxFuture, Permit, SharedStore};
 /// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
 /// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known. The cost of a streamed
-/// response is known when the stream ends: let the body own a guard that settles. Then a stream that breaks off is charged for what it
-/// has sent. Do not refund it: a client could break off each stream on purpose.
+/// response is known when the stream ends: let the body own a guard that settles. Then a stream that breaks off is charged for its
+/// prompt and for what it has sent. Do not refund it, and do not count from 0: a client could break off each stream on purpose.
 ///
 /// ```
 /// # use axum::{Extension, body::Body};
@@ -17,8 +17,8 @@ use limiter_core::{BoxFuture, Permit, SharedStore};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
-/// async fn chat(Extension(charges): Extension<Charges>) -> Body {
-///     let tokens = Arc::new(AtomicU64::new(0));
+/// async fn chat(Extension(charges): Extension<Charges>, prompt: String) -> Body {
+///     let tokens = Arc::new(AtomicU64::new(prompt.split(' ').count() as u64));
 ///     let counted = tokens.clone();
 ///     let guard = charges.iter().next().cloned().map(|charge| {
 ///         scopeguard::guard(charge, move |charge| {
