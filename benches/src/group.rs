@@ -2,10 +2,7 @@
 
 use anyhow::Result;
 
-use crate::record::Record;
-use crate::render::{
-    Sections, memory as memory_sections, postgres as postgres_sections, redis as redis_sections,
-};
+use crate::declared::Goal;
 use crate::turns::Run;
 use crate::{lease, memory, postgres, redis};
 
@@ -19,8 +16,8 @@ pub struct Group {
     pub measure: fn(&mut Run<'_>) -> Result<()>,
     /// The crates whose versions belong to the record.
     pub crates: &'static [&'static str],
-    /// Renders the sections that show its records.
-    pub sections: fn(&[Record]) -> Sections,
+    /// Returns the most that its figures may be.
+    pub goals: fn() -> &'static [Goal],
 }
 
 /// The groups of the library.
@@ -36,34 +33,34 @@ pub(crate) const GROUPS: [Group; 5] = [
             "limitador",
             "throttlecrab",
         ],
-        sections: memory_sections::sections,
+        goals: || &memory::MEMORY.goals,
     },
     Group {
         name: "surface",
         about: "Decisions in memory by the number of keys, the entries of each log, the verdict and the threads",
         measure: memory::surface::measure,
         crates: &["limiter-memory", "governor", "foldhash", "trypema"],
-        sections: memory_sections::surface,
+        goals: || &[],
     },
     Group {
         name: "redis",
         about: "Decisions in Redis, on a redis-server that the program starts. LIMITER_REDIS_SERVER selects the binary",
         measure: redis::measure,
         crates: &["limiter-redis", "redis"],
-        sections: redis_sections::sections,
+        goals: || &redis::scenario::REDIS.goals,
     },
     Group {
         name: "lease",
         about: "Decisions in Redis with and without a lease, on a redis-server that the program starts",
         measure: lease::measure,
         crates: &["limiter-wrappers", "limiter-redis", "redis"],
-        sections: redis_sections::leases,
+        goals: || &[],
     },
     Group {
         name: "postgres",
         about: "Decisions in Postgres, and in a transaction that locks the row, on a server that the program starts in the folder for temporary files. LIMITER_POSTGRES_BIN selects the binaries",
         measure: postgres::measure,
         crates: &["limiter-postgres", "limiter-wrappers", "tokio-postgres"],
-        sections: postgres_sections::sections,
+        goals: || &[],
     },
 ];

@@ -19,10 +19,10 @@ use crate::program::Program;
 
 /// The library's benches.
 pub const LIBRARY: Program = Program {
-    package: render::PACKAGE,
+    package: env!("CARGO_PKG_NAME"),
     workspace: concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
     lock: include_str!("../../Cargo.lock"),
     groups: &group::GROUPS,
-    overviews: render::overviews,
+    sections: render::sections,
     pages: &render::PAGES,
 };

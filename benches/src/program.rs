@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::group::Group;
 use crate::record::Record;
+use crate::render::print::print;
 use crate::render::{BEGIN, Sections, fill};
 use crate::turns::Run;
 
@@ -22,8 +23,8 @@ pub struct Program {
     pub lock: &'static str,
     /// What it measures.
     pub groups: &'static [Group],
-    /// Renders the sections that show several groups.
-    pub overviews: fn(&Path) -> Result<Sections>,
+    /// Renders the sections of the pages.
+    pub sections: fn(&Path) -> Result<Sections>,
     /// The pages with rendered sections.
     pub pages: &'static [&'static str],
 }
@@ -35,19 +36,20 @@ impl Program {
     /// If a result is not as expected, a server cannot be started, or a file cannot be written.
     pub fn run(&self) -> Result<()> {
         let args = self.command().get_matches();
-        if args.get_flag("render") {
-            return self.render();
-        }
         let name: &String = args.get_one("group").context("the group has a default")?;
         let group = self.groups.iter().find(|group| group.name == name);
         let group = group.context("clap accepts only these names")?;
+        let show = |record: &Record| println!("{}", print(group.name, record, (group.goals)()));
+        if args.get_flag("render") {
+            let records = Record::load_all(group.name, Path::new(self.workspace))?;
+            records.iter().for_each(show);
+            return self.render();
+        }
         let only = args.get_one::<String>("only").map(String::as_str);
         let mut run = Run::new(only);
         (group.measure)(&mut run)?;
-        let record = Record::new(self.lock, group.crates, run);
-        for (name, text) in (group.sections)(std::slice::from_ref(&record)) {
-            println!("## {name}\n\n{text}");
-        }
+        let record = Record::new(self.lock, group.crates, run.server, run.results);
+        show(&record);
         if only.is_some() {
             return Ok(());
         }
@@ -61,10 +63,7 @@ impl Program {
     /// If a record or a page cannot be read, or a page's sections differ from the rendered ones.
     pub fn documents(&self) -> Result<Vec<(&'static str, String)>> {
         let workspace = Path::new(self.workspace);
-        let mut rendered = (self.overviews)(workspace)?;
-        for group in self.groups {
-            rendered.extend((group.sections)(&Record::load_all(group.name, workspace)?));
-        }
+        let rendered = (self.sections)(workspace)?;
         let page = |&path| {
             let text = fs::read_to_string(workspace.join(path))
                 .with_context(|| format!("cannot read {path}"))?;
@@ -118,7 +117,7 @@ impl Program {
                     .long("render")
                     .action(ArgAction::SetTrue)
                     .conflicts_with("only")
-                    .help("Measure nothing, and render the documents again from the figures in benches/results"),
+                    .help("Measure nothing: print the group's figures in benches/results, and render the documents again"),
             )
     }
 }

@@ -7,8 +7,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::turns::Run;
-
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
@@ -35,14 +33,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns the record of a run on this machine, with the versions of crates in the text of `Cargo.lock`.
-    pub(crate) fn new(lock: &str, crates: &[&str], run: Run<'_>) -> Self {
+    /// Returns the record of a run on this machine, with the versions of a server, and of crates in the text of `Cargo.lock`.
+    pub(crate) fn new(
+        lock: &str,
+        crates: &[&str],
+        server: Option<String>,
+        results: Results,
+    ) -> Self {
         let versions = crates.iter().filter_map(|name| version(lock, name));
-        let versions: Vec<String> = run.server.into_iter().chain(versions).collect();
+        let versions: Vec<String> = server.into_iter().chain(versions).collect();
         Self {
             machine: machine(),
             versions: versions.join(", "),
-            results: run.results,
+            results,
         }
     }
 
@@ -50,11 +53,6 @@ impl Record {
     #[must_use]
     pub fn get(&self, scenario: &str, who: &str, measure: &str) -> Option<f64> {
         self.results.get(scenario)?.get(who)?.get(measure).copied()
-    }
-
-    /// Returns the record of another group on the same CPU family.
-    pub(crate) fn same_family<'a>(&self, records: &'a [Self]) -> Option<&'a Self> {
-        records.iter().find(|other| other.family() == self.family())
     }
 
     /// Returns the maker of the CPU: the first word of its name.
@@ -85,6 +83,26 @@ impl Record {
         }
         records.sort_by_key(|record: &Self| record.family().to_owned());
         Ok(records)
+    }
+
+    /// Reads the records of several groups as one for each CPU family. A scenario's name begins with its group: `redis/bytes/10`.
+    pub(crate) fn load_families(groups: &[&str], workspace: &Path) -> Result<Vec<Self>> {
+        let mut families = BTreeMap::<String, Self>::new();
+        for group in groups {
+            for record in Self::load_all(group, workspace)? {
+                let family = families.entry(record.family().to_owned()).or_default();
+                let named = |(name, figures)| (format!("{group}/{name}"), figures);
+                family.results.extend(record.results.into_iter().map(named));
+                family.machine = record.machine;
+                for version in record.versions.split(", ") {
+                    if !family.versions.split(", ").any(|known| known == version) {
+                        let comma = if family.versions.is_empty() { "" } else { ", " };
+                        family.versions += &format!("{comma}{version}");
+                    }
+                }
+            }
+        }
+        Ok(families.into_values().collect())
     }
 
     /// Writes the record to the file of its group and CPU family.

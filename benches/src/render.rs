@@ -1,12 +1,12 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
 //! rendered from the records of all CPU families.
 
-pub(crate) mod memory;
-pub(crate) mod postgres;
+mod guides;
+pub(crate) mod print;
 mod readme;
-pub(crate) mod redis;
+mod results;
 pub mod sources;
-pub mod table;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,18 +15,13 @@ use anyhow::{Context, Result};
 
 use crate::record::Record;
 
-/// The package that measures the library.
-pub(crate) const PACKAGE: &str = env!("CARGO_PKG_NAME");
-
 /// The pages of the library with rendered sections.
-pub(crate) const PAGES: [&str; 7] = [
+pub(crate) const PAGES: [&str; 5] = [
     "README.md",
     "docs/boundary.svg",
     "docs/resolutions.md",
     "docs/operations.md",
     "benches/RESULTS.md",
-    "benches/RESULTS-REDIS.md",
-    "benches/RESULTS-POSTGRES.md",
 ];
 
 /// Follows the name of a section at its beginning.
@@ -35,25 +30,23 @@ pub(crate) const BEGIN: &str = ": rendered by limiter-benches -->\n";
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
 
-/// Returns the sections that show several of the library's groups.
+/// Returns the sections of the library's pages.
 ///
 /// # Errors
 /// If a record cannot be read.
-pub(crate) fn overviews(workspace: &Path) -> Result<Sections> {
-    let load = |group| Record::load_all(group, workspace);
-    let [memory, surface, redis, lease, postgres] = [
-        load("memory")?,
-        load("surface")?,
-        load("redis")?,
-        load("lease")?,
-        load("postgres")?,
-    ];
-    Ok(Sections::from([
-        ("boundary", readme::boundary(&memory)),
-        ("costs", memory::costs(&memory, &redis)),
-        ("stores", postgres::stores([&memory, &redis, &postgres])),
-        ("speed", readme::speed([&memory, &surface, &redis, &lease])),
-    ]))
+pub(crate) fn sections(workspace: &Path) -> Result<Sections> {
+    let groups = crate::group::GROUPS.map(|group| group.name);
+    let families = Record::load_families(&groups, workspace)?;
+    let mut sections = results::sections(&families);
+    sections.extend([
+        ("figure", readme::figure(&families)),
+        ("boundary", readme::boundary(&families)),
+        ("stores", readme::stores(&families)),
+        ("speed", readme::speed(&families)),
+        ("costs", guides::costs(&families)),
+        ("sizing", guides::sizing(&families)),
+    ]);
+    Ok(sections)
 }
 
 /// Returns a page with its sections replaced.

@@ -1,5 +1,6 @@
-//! The committed documents match the committed figures.
+//! The committed documents match the committed figures, and say of a peer what is so.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -23,6 +24,29 @@ fn the_documents_agree_with_the_figures() {
     }
 }
 
+/// limitador reserves all units, admits all units again, and then charges the reservation: the README's "up to L too many".
+#[test]
+fn ordinary_checks_of_limitador_ignore_reservations() {
+    const L: u64 = 100;
+    let limiter = limitador::RateLimiter::new(1);
+    let conditions: Vec<limitador::limit::Expression> = Vec::new();
+    let limit = limitador::limit::Limit::new("bench", L, 3_600, vec![], conditions);
+    limiter.add_limit(limit);
+    let (namespace, context) = ("bench".into(), HashMap::new().into());
+    let reserved = limiter
+        .reserve(&namespace, &context, L, None)
+        .expect("a store in memory");
+    assert!(!reserved.limited);
+    let checked = limiter.check_rate_limited_and_update(&namespace, &context, L);
+    assert!(!checked.expect("a store in memory").limited);
+    let id = reserved.reservation_id.as_ref();
+    let committed = limiter.commit_reservation(&namespace, &context, id, L);
+    assert!(committed.expect("a store in memory").reservation_released);
+    let counters = limiter.get_counters(&namespace).expect("a store in memory");
+    let remaining = counters.iter().map(limitador::counter::Counter::remaining);
+    assert_eq!(remaining.collect::<Vec<_>>(), [Some(0)]);
+}
+
 /// Figures that the code sets, with their documents.
 const SET: [(&str, &str); 9] = [
     ("docs/operations.md", "100 µs"),
@@ -43,7 +67,7 @@ fn every_figure_is_rendered_or_links_to_its_row() {
     let found = found.expect("the documents can be read");
     assert!(
         found.is_empty(),
-        "figures that are neither rendered nor link to a row of RESULTS*.md:\n{}",
+        "figures that are neither rendered nor link to a row of RESULTS.md:\n{}",
         found.join("\n")
     );
 }

@@ -18,7 +18,7 @@ pub struct Scenario {
     /// `group/op`.
     pub name: String,
     /// The workload, as the table describes it.
-    pub(crate) about: String,
+    pub about: String,
     /// The names of the contestants. Default: all.
     pub(super) who: Option<Vec<String>>,
     pub(super) workload: Workload,

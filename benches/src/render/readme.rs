@@ -1,85 +1,154 @@
-//! The README's table of costs and boundary picture.
+//! The README's tables and its picture.
 
 use std::fmt::Write;
 
-use super::table::{LIMITER, number};
+use super::table::{LIMITER, emphasized, number, rate};
 use crate::record::Record;
 
-/// The README's comparisons: a label, the group's position in [`speed`], the scenario, the measure and the peer.
-const ROWS: [(&str, usize, &str, &str, &str); 6] = [
+/// The README's comparisons: a label, the scenario, the measure and the peer.
+const ROWS: [(&str, &str, &str, &str); 8] = [
     (
         "memory: one busy key, ns",
-        0,
-        "hot/allowed",
+        "memory/hot/allowed",
         "ns",
         "governor",
     ),
     (
         "memory: 100,000 keys, 64 requests each, ns",
-        1,
-        "100000 64 allowed 1",
+        "surface/100000 64 allowed 1",
         "ns",
         "governor",
     ),
     (
         "memory: a key with 10 requests, bytes",
-        0,
-        "bytes",
+        "memory/bytes",
         "10",
         "governor",
     ),
     (
+        "memory: a key with 100 requests, bytes",
+        "memory/bytes",
+        "100",
+        "governor",
+    ),
+    (
         "Redis: 100,000 keys, 10 requests each, µs",
-        2,
-        "server/keys/allowed/steady",
+        "redis/server/keys/allowed/steady",
         "script",
         "GCRA",
     ),
     (
         "Redis: a key with 10 requests, bytes",
-        2,
-        "bytes/10",
+        "redis/bytes/10",
+        "bytes",
+        "GCRA",
+    ),
+    (
+        "Redis: a key with 100 requests, bytes",
+        "redis/bytes/100",
         "bytes",
         "GCRA",
     ),
     (
         "Redis: one busy key with a lease, µs",
-        3,
-        "hot",
+        "lease/hot",
         "time",
         "without a lease",
     ),
 ];
 
 /// Returns the README's table, with a column for each CPU family: this library's figure, and in brackets its ratio to the peer's.
-/// The groups are the records of decisions in memory, of the surface, of Redis, and of leases.
-pub(super) fn speed(groups: [&[Record]; 4]) -> String {
-    let families: Vec<&str> = groups[0].iter().map(Record::family).collect();
-    let mut out = format!("| cost | peer | {} |\n", families.join(" | "));
-    let _ = writeln!(out, "|---|---|{}", "---:|".repeat(families.len()));
-    for (label, group, scenario, measure, peer) in ROWS {
-        let cells: Vec<_> = groups[0]
+pub(super) fn speed(families: &[Record]) -> String {
+    let names: Vec<&str> = families.iter().map(Record::family).collect();
+    let mut out = format!("| cost | peer | {} |\n", names.join(" | "));
+    let _ = writeln!(out, "|---|---|{}", "---:|".repeat(names.len()));
+    for (label, scenario, measure, peer) in ROWS {
+        let cell = |record: &Record| {
+            let figure = record.get(scenario, LIMITER, measure)?;
+            // The median of the ratios in each round, as in RESULTS.md, if the group has it.
+            let ratio = match record.get(scenario, LIMITER, &format!("{measure} to {peer}")) {
+                Some(ratio) => ratio,
+                None => figure / record.get(scenario, peer, measure)?,
+            };
+            Some(format!("{} ({})", number(figure), emphasized(ratio)))
+        };
+        let cells: Vec<_> = families
             .iter()
-            .map(|record| {
-                let record = record.same_family(groups[group])?;
-                let figure = record.get(scenario, LIMITER, measure)?;
-                // The median of the ratios in each round, as in RESULTS-REDIS.md, if the group has it.
-                let ratio = match record.get(scenario, LIMITER, &format!("{measure} to {peer}")) {
-                    Some(ratio) => ratio,
-                    None => figure / record.get(scenario, peer, measure)?,
-                };
-                let mark = if ratio > 1.0 { "**" } else { "" };
-                Some(format!(
-                    "{} ({mark}{}{mark})",
-                    number(figure),
-                    number(ratio)
-                ))
-            })
-            .map(Option::unwrap_or_default)
+            .map(|record| cell(record).unwrap_or_default())
             .collect();
         let _ = writeln!(out, "| {label} | {peer} | {} |", cells.join(" | "));
     }
     out
+}
+
+/// A store's name and purpose, its decisions per second, and its bytes in a log of 100 entries or per entry.
+type Store<'a> = (
+    &'a str,
+    &'a str,
+    &'a dyn Fn(&Record) -> Option<f64>,
+    &'a dyn Fn(&Record) -> Option<f64>,
+);
+
+/// Returns the README's table of stores: the least rate of all CPU families, and the most bytes.
+pub(super) fn stores(families: &[Record]) -> String {
+    let rows: [Store<'_>; 3] = [
+        (
+            "memory",
+            "one process",
+            &|record| Some(1e9 / record.get("memory/keys_1M/uniform", LIMITER, "ns")?),
+            &|record| Some(record.get("memory/bytes", LIMITER, "100")? / 100.0),
+        ),
+        (
+            "[Redis](limiter-redis/README.md)",
+            "a fleet",
+            &|record| Some(1e6 / record.get("redis/sizing/100/128/allowed", LIMITER, "processor")?),
+            &|record| Some(record.get("redis/bytes/100", LIMITER, "bytes")? / 100.0),
+        ),
+        (
+            "[Postgres](limiter-postgres/README.md)",
+            "a fleet without Redis",
+            &|record| record.get("postgres/10000/32", LIMITER, "per second"),
+            &|record| record.get("postgres/bytes", LIMITER, "100"),
+        ),
+    ];
+    let mut out = "| store | for | decisions per second | bytes per entry |\n|---|---|---:|---:|\n"
+        .to_owned();
+    for (store, purpose, decisions, bytes) in rows {
+        let least = families
+            .iter()
+            .filter_map(decisions)
+            .fold(f64::INFINITY, f64::min);
+        let most = families.iter().filter_map(bytes).fold(0.0, f64::max);
+        let _ = writeln!(
+            out,
+            "| {store} | {purpose} | {} | {} |",
+            rate(least),
+            number(most)
+        );
+    }
+    out
+}
+
+/// The libraries of the picture, and what they are.
+const BARS: [(&str, &str); 3] = [
+    ("limitador", "limitador: fixed window"),
+    ("governor", "governor: GCRA"),
+    (LIMITER, "exact-limiter: sliding window log"),
+];
+
+/// Returns how much a library admitted in its worst window.
+fn admitted(families: &[Record], who: &str) -> f64 {
+    let each = families.iter();
+    let each = each.filter_map(|record| record.get("memory/admitted", who, "boundary"));
+    each.fold(0.0, f64::max)
+}
+
+/// Returns the picture with its description.
+pub(super) fn figure(families: &[Record]) -> String {
+    let [fixed, governor, ours] = BARS.map(|(who, _)| admitted(families, who));
+    format!(
+        "![Of {LIMIT} per second, a fixed window admits {fixed}, governor {governor}, exact-limiter {ours}](docs/boundary.svg)\n"
+    )
 }
 
 const LIMIT: f64 = 100.0;
@@ -88,19 +157,9 @@ const SCALE: f64 = 2.2;
 const LEFT: f64 = 280.0;
 
 /// Returns the bars of the picture: how much each algorithm admits in its worst window. Above the limit, a bar is red.
-pub(super) fn boundary(memory: &[Record]) -> String {
-    let bars = [
-        ("limitador", "limitador: fixed window"),
-        ("governor", "governor: GCRA"),
-    ];
-    let bars = bars
-        .into_iter()
-        .chain([(LIMITER, "exact-limiter: sliding window log")]);
+pub(super) fn boundary(families: &[Record]) -> String {
     let bar = |(i, (who, label)): (usize, (&str, &str))| {
-        let admitted = memory
-            .iter()
-            .filter_map(|record| record.get("admitted", who, "boundary"))
-            .fold(0.0, f64::max);
+        let admitted = admitted(families, who);
         let within = admitted.min(LIMIT) * SCALE;
         let above = (admitted - LIMIT).max(0.0) * SCALE;
         let class = if above > 0.0 { "peer" } else { "ours" };
@@ -115,5 +174,5 @@ pub(super) fn boundary(memory: &[Record]) -> String {
             LEFT + within + above + 10.0,
         )
     };
-    bars.enumerate().map(bar).collect()
+    BARS.into_iter().enumerate().map(bar).collect()
 }

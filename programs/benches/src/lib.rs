@@ -3,18 +3,15 @@
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
 mod http;
-mod render;
 pub mod service;
 
 use limiter_benches::group::Group;
 use limiter_benches::program::Program;
 use limiter_benches::render::Sections;
 
-pub(crate) const PACKAGE: &str = env!("CARGO_PKG_NAME");
-
 /// The benches of services.
 pub const SERVICES: Program = Program {
-    package: PACKAGE,
+    package: env!("CARGO_PKG_NAME"),
     workspace: concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
     lock: include_str!("../../Cargo.lock"),
     groups: &[
@@ -23,16 +20,16 @@ pub const SERVICES: Program = Program {
             about: "Requests to limiter-server over gRPC",
             measure: service::measure,
             crates: &["limiter-server", "tonic"],
-            sections: render::sections,
+            goals: || &service::SERVICE.goals,
         },
         Group {
             name: "http",
             about: "Requests through axum",
             measure: http::measure,
             crates: &["limiter-tower", "tower_governor", "axum"],
-            sections: render::http_sections,
+            goals: || &http::HTTP.goals,
         },
     ],
-    overviews: |_| Ok(Sections::new()),
-    pages: &["benches/RESULTS-HTTP.md", "benches/RESULTS-SERVICE.md"],
+    sections: |_| Ok(Sections::new()),
+    pages: &[],
 };
