@@ -300,14 +300,13 @@ fn the_outage_choice_answers_before_envoy_gives_up() {
     let redis = server::Server::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let store = format!("redis://{}", proxy.address());
-    let servers = [Server::start(
-        CONFIG,
-        &["--store", &store, "--on-outage", "closed"],
-    )];
-    let envoy = Envoy::start(&servers, "0.1s");
+    let patient = ["--store", &store, "--on-outage", "closed", "--store-timeout", "20s"];
+    let servers = [Server::start(CONFIG, &patient)];
+    let envoy = Envoy::start(&servers, "4s");
     assert_eq!(envoy.decided("flow").0, 200);
-    // Slower than Envoy waits, and faster than the server's own timeout.
-    proxy.set(Network::Latency(Duration::from_millis(75)));
+    // Slower than Envoy waits, and faster than the server's own timeout. The server decides a second before Envoy gives up, which is
+    // longer than a busy machine delays its answer.
+    proxy.set(Network::Latency(Duration::from_secs(3)));
     assert_eq!(envoy.decided("flow").0, 429);
 }
 
