@@ -300,7 +300,14 @@ fn the_outage_choice_answers_before_envoy_gives_up() {
     let redis = server::Server::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let store = format!("redis://{}", proxy.address());
-    let patient = ["--store", &store, "--on-outage", "closed", "--store-timeout", "20s"];
+    let patient = [
+        "--store",
+        &store,
+        "--on-outage",
+        "closed",
+        "--store-timeout",
+        "20s",
+    ];
     let servers = [Server::start(CONFIG, &patient)];
     let envoy = Envoy::start(&servers, "4s");
     assert_eq!(envoy.decided("flow").0, 200);
