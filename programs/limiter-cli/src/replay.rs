@@ -10,7 +10,7 @@ mod table;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use limiter_core::{Limiter, Policy};
@@ -31,6 +31,11 @@ pub use args::Replay;
 /// The name of the limiter.
 const NAME: &str = "replay";
 
+/// Servers log requests when they end, so rows are late by as long as a request took. Longer delays are files in a wrong order.
+const LONGEST_DELAY: Duration = Duration::from_secs(600);
+/// The late rows that a trace may have, or else a hundredth of its rows. With more, its decisions are no answer.
+const MAX_LATE: u64 = 100;
+
 /// Runs the command.
 ///
 /// # Errors
@@ -42,11 +47,22 @@ pub fn run(args: &Replay) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         draw(args, &mut input, &policy, &summary, path)?;
     }
+    let name = &input.name;
     anyhow::ensure!(
         skipped <= summary.rows,
-        "{}: more than half of the rows are malformed",
-        input.name
+        "{name}: more than half of the rows are malformed"
     );
+    let Summary { late, delay, .. } = summary;
+    let text = format!(
+        "{name}: {late} rows come more than the shortest window after a newer row of their key, up to {delay:?}, and count at its time"
+    );
+    anyhow::ensure!(
+        delay <= LONGEST_DELAY || late <= MAX_LATE.max(summary.rows / 100),
+        "{text}; give rotated files in order, the oldest first"
+    );
+    if late > 0 {
+        message(text);
+    }
     Ok(())
 }
 

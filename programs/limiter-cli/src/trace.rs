@@ -6,6 +6,7 @@
 mod combined;
 mod csv;
 mod detect;
+mod lines;
 mod row;
 mod time;
 
@@ -18,7 +19,7 @@ pub(crate) use row::shown;
 pub use row::{Action, Format, Malformed, Row};
 pub use time::{parse_access_log_time, parse_at};
 
-/// A row's maximum length in bytes. A longer row is malformed: usually a quote was never closed.
+/// A row's maximum length in bytes. A longer row is malformed.
 pub const MAX_ROW: usize = 16 << 20;
 
 /// Reads the rows of a trace.
@@ -53,7 +54,7 @@ impl<R: Read> Trace<R> {
         Ok(Self { input, rows })
     }
 
-    /// Returns the line in which the latest row starts, counted from 1.
+    /// Returns the line of the latest row, counted from 1.
     pub const fn line(&self) -> u64 {
         match &self.rows {
             Rows::Csv(rows) => rows.line(),

@@ -14,10 +14,11 @@ use crate::trace::Format;
 /// has the columns `at` and `key`, and optionally `cost` (default: 1) and `op` (acquire, peek, record or reset;
 /// default: acquire), in any order. Other columns are ignored. `at` is Unix or relative seconds, or RFC 3339, rounded
 /// down to microseconds. The key of an access log is the client address, which may follow a virtual host or the prefix
-/// of docker or syslog. Rows need not be sorted by time: within a key, time never runs backwards.
+/// of docker or syslog. Rows may be slightly out of order: within a key, time never runs backwards. Rotated files come in order, the
+/// oldest first.
 ///
 /// Exit status: 0 for success, 2 for a usage error or a malformed trace, 1 for any other failure, including a trace of
-/// which more than half of the rows were skipped.
+/// which more than half of the rows were skipped, or more than 1 % come too late.
 #[derive(Args, Debug)]
 pub struct Replay {
     /// The trace; - or nothing for standard input

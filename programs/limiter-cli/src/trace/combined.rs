@@ -1,67 +1,38 @@
 //! Access logs of web servers, in the combined or common log format.
 
-use std::io::{self, BufRead, Read};
+use std::io::BufRead;
 use std::net::IpAddr;
 
 use limiter_core::Timestamp;
 
-use super::MAX_ROW;
-use super::row::{Action, Row, malformed, read_failed, shown};
+use super::lines::Lines;
+use super::row::{Action, Row, malformed, shown};
 use super::time::{ACCESS_LOG_TIME, parse_access_log_time};
 
 #[derive(Debug, Default)]
 pub(super) struct CombinedRows {
-    line: Vec<u8>,
-    /// The number of the line.
-    number: u64,
+    lines: Lines,
     /// Cached because consecutive lines often have the same time.
     latest: Option<([u8; ACCESS_LOG_TIME], Timestamp)>,
 }
 
 impl CombinedRows {
     pub(super) fn next(&mut self, input: &mut impl BufRead) -> Option<anyhow::Result<Row<'_>>> {
-        match self.read(input) {
-            Ok(true) => Some(self.row()),
-            Ok(false) if self.line.is_empty() => None,
-            Ok(false) => Some(Err(malformed(
-                self.number,
-                format!("expected a line of at most {MAX_ROW} bytes"),
-            ))),
-            Err(error) => Some(Err(read_failed(&error))),
-        }
+        let read = self.lines.read(input)?;
+        Some(read.and_then(|()| self.row()))
     }
 
     /// Returns the line of the latest row.
     pub(super) const fn line(&self) -> u64 {
-        self.number
-    }
-
-    /// Reads the next line that is not empty. Returns `false` at the end, and if the line is too long.
-    fn read(&mut self, input: &mut impl BufRead) -> io::Result<bool> {
-        loop {
-            self.number += 1;
-            self.line.clear();
-            let read = input
-                .by_ref()
-                .take(MAX_ROW as u64)
-                .read_until(b'\n', &mut self.line)?;
-            if read == MAX_ROW && !self.line.ends_with(b"\n") {
-                input.skip_until(b'\n')?;
-                return Ok(false);
-            }
-            if read == 0 || !self.line.trim_ascii().is_empty() {
-                return Ok(read > 0);
-            }
-        }
+        self.lines.number
     }
 
     fn row(&mut self) -> anyhow::Result<Row<'_>> {
         let Self {
-            line,
-            number,
+            lines: Lines { text, number },
             latest,
         } = self;
-        let line = line.trim_ascii_end();
+        let line = text.trim_ascii_end();
         let wrong = |expected: &str, found| {
             malformed(*number, format!("{expected}, found {}", shown(found)))
         };

@@ -125,3 +125,47 @@ fn a_full_disk_is_reported() {
         assert_eq!(text(&output.stderr), expected);
     }
 }
+
+/// Two files of a day, the newer one first, as `cat access.log*` prints them.
+#[test]
+fn files_in_the_wrong_order_are_an_error() {
+    let file = |hours: std::ops::Range<u64>| {
+        let rows = (hours.start * 3_600..hours.end * 3_600).step_by(30);
+        rows.map(|at| format!("{at},k\n")).collect::<String>()
+    };
+    let [older, newer] = [file(0..12), file(12..24)];
+    let shuffled = |from: &str, late: u64| {
+        let rows = from.lines().map(|row| format!("{row}\n"));
+        let row = |row: String| {
+            format!(
+                "{row}{},k\n",
+                row.split(',')
+                    .next()
+                    .unwrap()
+                    .parse::<u64>()
+                    .unwrap()
+                    .saturating_sub(late)
+            )
+        };
+        rows.map(row).collect::<String>()
+    };
+    // Each row has the trace, the exit status, and the number and the longest delay of its late rows.
+    for (trace, status, late, delay) in [
+        (format!("{older}{newer}"), 0, 0, ""),
+        (format!("{newer}{older}"), 1, 1_440, "86370s"),
+        (format!("{newer}0,k\n86309,k\n86310,k\n"), 0, 2, "86370s"),
+        (shuffled(&newer, 60), 0, 0, ""),
+        (shuffled(&newer, 61), 0, 1_440, "61s"),
+    ] {
+        let (found, _, messages) = replay("", format!("at,key\n{trace}"));
+        assert_eq!(found, status, "{messages}");
+        let expected = format!(
+            "limiter: standard input: {late} rows come more than the shortest window after a newer row of their key, up to {delay}, "
+        );
+        let expected = if late == 0 { "" } else { &expected };
+        assert!(
+            messages.starts_with(expected) && messages.is_empty() == (late == 0),
+            "{messages}"
+        );
+    }
+}
