@@ -21,6 +21,14 @@
 //!
 //! `.now()` works on in-memory stores and needs no runtime. `.await` works on every store and returns the same decision.
 //!
+//! | question | answer |
+//! |---|---|
+//! | Which store? | `MemoryStore` in one process; `RedisStore` or `PostgresStore` in a fleet |
+//! | Which call? | [`acquire`](Limiter::acquire) before the work, with a [`permit`](request::Acquire::permit) if its cost is known later; [`record`](Limiter::record) after it; [`peek`](Limiter::peek) to look |
+//! | What on a denial? | [`retry_after`](Decision::retry_after) says how long to wait; [`within`](request::Acquire::within) waits; [`into_result`](Decision::into_result) makes it an error |
+//! | What in an outage? | a call returns an `Err`, unless the store is in a `Guarded` of `wrappers`, which admits, denies or limits locally |
+//! | How do I test? | with a `MemoryStore` in a [`WithClock`](time::WithClock), and the `MockClock` of limiter-testkit |
+//!
 //! # Where to start
 //! - [`Limiter`] is the entry point. Its documentation lists the methods: acquire, record, peek, status, settle, refund, reset.
 //! - [`Policy`] is a set of limits; [`policy!`] parses one at compile time.
@@ -117,10 +125,6 @@ struct Recipes;
 #[cfg(all(doctest, feature = "wrappers"))]
 #[doc = include_str!("../docs/leases.md")]
 struct Leases;
-
-#[cfg(all(doctest, feature = "redis", feature = "wrappers"))]
-#[doc = include_str!("../docs/regions.md")]
-struct Regions;
 
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/from-governor.md")]

@@ -19,7 +19,7 @@ use crate::record::Record;
 pub(crate) const PAGES: [&str; 5] = [
     "README.md",
     "docs/boundary.svg",
-    "docs/resolutions.md",
+    "docs/recipes.md",
     "docs/operations.md",
     "benches/RESULTS.md",
 ];

@@ -77,7 +77,7 @@ impl Decision {
         self.retry_after().map(ceil_secs)
     }
 
-    /// Returns the receipt of the operation's entry. For a repeated idempotency key, that of the original entry.
+    /// Returns the receipt of the operation's entry. For a repeated idempotency key, the original entry's.
     ///
     /// `None` if the log holds no entry for the operation, or if the entry exceeded a limit of the operation's policy or of the
     /// limiter's default policy when it was appended: a denied attempt, or a record above a maximum.

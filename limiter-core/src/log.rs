@@ -372,7 +372,7 @@ impl Log {
         Some((position(&self.entries, original.number)?, original))
     }
 
-    /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.
+    /// Forgets the ids of removed or merged entries. Runs once half of the map is stale.
     fn forget_ids(&mut self) {
         if self.ids.len() > 2 * self.entries.len() {
             let is_held = |original: &Original| position(&self.entries, original.number).is_some();

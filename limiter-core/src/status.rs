@@ -145,7 +145,7 @@ impl Status {
         }
     }
 
-    /// Returns the time: the operation's time, or that of the log's newest entry if it is later.
+    /// Returns the time: the operation's time, or the newest entry's if it is later.
     #[inline]
     pub const fn at(&self) -> Timestamp {
         self.now

@@ -133,7 +133,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// Returns the clock that the store takes its time from, if it is not the store's own.
     ///
-    /// [`Acquire::within`](crate::request::Acquire::within) sleeps by it. Default: that of the [inner](Self::inner) store. Without one,
+    /// [`Acquire::within`](crate::request::Acquire::within) sleeps by it. Default: the [inner](Self::inner) store's. Without one,
     /// waiting uses tokio's timers.
     fn clock(&self) -> Option<&dyn Clock> {
         self.inner()?.clock()

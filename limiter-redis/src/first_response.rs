@@ -6,8 +6,8 @@ use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Asks all servers concurrently, and returns the first reply within this time. Otherwise an error, best that of a server that
-/// responds.
+/// Asks all servers concurrently, and returns the first reply within this time. Otherwise returns an error, preferably from a server that
+/// replied.
 pub(crate) async fn first_response<T: Send + 'static>(
     limit: Duration,
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,

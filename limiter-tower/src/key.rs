@@ -2,13 +2,13 @@
 //!
 //! | extractor | key |
 //! |---|---|
-//! | [`ClientAddress`] | the client's address: that of the connection, or behind trusted proxies |
+//! | [`ClientAddress`] | the client's address: the connection's, or behind trusted proxies |
 //! | [`Header`] | the value of a header field, such as an API key |
 //! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer or the route of axum's router |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](KeyExtractor::or) | the first extractor that finds a key |
-//! | `Box<dyn KeyExtractor>` | that of the extractor in it, chosen at run time |
+//! | `Box<dyn KeyExtractor>` | the extractor in it, chosen at run time |
 //! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
 //!
 //! ```

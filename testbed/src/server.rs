@@ -2,8 +2,8 @@
 //!
 //! Each runs on free loopback ports with a temporary directory, and Redis without persistence. It stops when its value is
 //! dropped, and when the test process ends for any reason. The binary is `LIMITER_REDIS_SERVER`, or `redis-server` or
-//! `valkey-server` on the path. The folder of Postgres' programs is `LIMITER_POSTGRES_BIN`, or that of the newest version of Debian's
-//! packages, or that of `initdb` on the path. Without a binary, starting fails and the error explains how to install one.
+//! `valkey-server` on the path. The folder of Postgres' programs is `LIMITER_POSTGRES_BIN`, or the folder of the newest version of Debian's
+//! packages, or the folder of `initdb` on the path. Without a binary, starting fails and the error explains how to install one.
 
 mod cluster;
 mod keeper;

@@ -8,3 +8,4 @@ mod own_store;
 mod shares;
 #[cfg(all(feature = "memory", feature = "redis-cluster"))]
 mod slots;
+mod trust;

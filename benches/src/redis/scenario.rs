@@ -41,7 +41,7 @@ pub(crate) struct Scenario {
     /// Whether logs are cut to the entries that they had before each turn.
     #[serde(default)]
     pub(crate) restore: bool,
-    /// The server's `zset-max-listpack-entries`. Default: that of Redis.
+    /// The server's `zset-max-listpack-entries`. Default: Redis' own.
     #[serde(default = "listpack")]
     pub(crate) listpack: u64,
 }

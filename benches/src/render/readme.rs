@@ -6,7 +6,7 @@ use super::table::{LIMITER, emphasized, number, rate};
 use crate::record::Record;
 
 /// The README's comparisons: a label, the scenario, the measure and the peer.
-const ROWS: [(&str, &str, &str, &str); 8] = [
+const ROWS: [(&str, &str, &str, &str); 5] = [
     (
         "memory: one busy key, ns",
         "memory/hot/allowed",
@@ -17,12 +17,6 @@ const ROWS: [(&str, &str, &str, &str); 8] = [
         "memory: 100,000 keys, 64 requests each, ns",
         "surface/100000 64 allowed 1",
         "ns",
-        "governor",
-    ),
-    (
-        "memory: a key with 10 requests, bytes",
-        "memory/bytes",
-        "10",
         "governor",
     ),
     (
@@ -38,22 +32,10 @@ const ROWS: [(&str, &str, &str, &str); 8] = [
         "GCRA",
     ),
     (
-        "Redis: a key with 10 requests, bytes",
-        "redis/bytes/10",
-        "bytes",
-        "GCRA",
-    ),
-    (
         "Redis: a key with 100 requests, bytes",
         "redis/bytes/100",
         "bytes",
         "GCRA",
-    ),
-    (
-        "Redis: one busy key with a lease, µs",
-        "lease/hot",
-        "time",
-        "without a lease",
     ),
 ];
 

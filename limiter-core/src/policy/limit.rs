@@ -17,7 +17,7 @@ use crate::policy::time::Window;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     max: u64,
-    /// The counted window, from bit `LEASE_SHIFT` on the code of the lease, and from `RESOLUTION_SHIFT` on that of the resolution.
+    /// The counted window, from bit `LEASE_SHIFT` on the lease's code, and from `RESOLUTION_SHIFT` on the resolution's.
     /// Decisions copy limits, so a limit stays small.
     packed: u64,
 }

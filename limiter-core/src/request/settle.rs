@@ -78,7 +78,7 @@ impl<'a, S, B> Settle<'a, S, B> {
         }
     }
 
-    /// Returns a renewal instead. `id` is that of the entry.
+    /// Returns a renewal instead. `id` is the entry's.
     pub(super) fn renewing(mut self, id: Option<EntryId>) -> Self {
         (self.renews, self.call.id) = (true, id);
         self
@@ -97,7 +97,7 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
-    /// Sets a caller-supplied time for the settlement. Default: that of the call that a permit is from; otherwise the store's clock.
+    /// Sets a caller-supplied time for the settlement. Default: the time of the permit's acquire; otherwise the store's clock.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
         self

@@ -223,7 +223,7 @@ fn the_denial_has_the_longest_wait_and_the_first_error_is_returned() {
         assert!(admits(calls()));
         let second = decided(calls()).unwrap();
         let wait = second.retry_after().unwrap();
-        assert!(wait.as_secs() >= 3_590, "that of the second limiter");
+        assert!(wait.as_secs() >= 3_590, "the second limiter's");
         let denied = second.into_result().unwrap_err();
         assert_eq!(denied.retry_after(), wait);
         let text = denied.to_string();

@@ -4,9 +4,11 @@
 -- Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
 local flags = args[count + 3]
 local is_single, plans, is_common, is_denied = not flags, flags and {}, false, false
--- The log's newest entry; the reply; the new entry; the first entry that stays if older ones go, or whether only the oldest goes; what
--- entries merge into, and the first of these or what goes instead; and what decides on the key's expiry. `plans` keeps them for each of
--- several operations.
+-- newest: the log's newest entry. reply: the reply. entry: the new entry.
+-- stays: the first entry that stays if older ones are removed. drops_one: whether only the oldest is removed.
+-- merged: what entries merge into. gone: the first of these entries, or the entry that is removed instead.
+-- t, longest, ttl, last, last_ttl: decide on the key's expiry.
+-- `plans` keeps them for each of several operations.
 local newest, reply, entry, stays, drops_one, merged, gone, t, longest, ttl, last, last_ttl
 for i = 1, count do
   is_common, longest, stays, drops_one, merged, gone, entry = false, 0, nil, false, nil, nil, nil

@@ -40,7 +40,7 @@ pub struct Step {
     pub policy: u8,
     /// The cost, which may be refused. A settlement to 0 is a refund.
     pub cost: u64,
-    /// The idempotency key. For a renewal, that of the entry.
+    /// The idempotency key. For a renewal, the entry's.
     pub id: Option<CaseId>,
     /// How it takes part in a call of several operations.
     pub joint: Joint,

@@ -160,7 +160,7 @@ pub(crate) fn head_of(head: &str) -> Option<Script> {
     (!script.case.policies.is_empty()).then_some(script)
 }
 
-/// Parses limiters, each as the number of its name, and that of its default policy if it has one: `0 0:1`.
+/// Parses limiters, each as the numbers of its name and of its default policy, if it has one: `0 0:1`.
 fn limiters(text: &str) -> Option<Vec<CaseLimiter>> {
     let limiter = |text: &str| {
         let (name, policy) = match text.split_once(':') {

@@ -48,7 +48,7 @@ fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address: that of the connection, or behind proxies that are [trusted](Trust), from `X-Forwarded-For`, `Forwarded`
+/// The client's address: the connection's, or behind proxies that are [trusted](Trust), from `X-Forwarded-For`, `Forwarded`
 /// (RFC 7239) or a [field with one address](Self::header).
 ///
 /// Several lines of the field are one list, in their order. Each line is read from the right, so a client cannot change how the
@@ -205,7 +205,7 @@ impl KeyExtractor for ClientAddress {
 /// How many leading bits of an IPv6 address are the key by default.
 const IPV6_PREFIX: u8 = 64;
 
-/// Returns an address's key; for IPv6 that of its network, unless the prefix is the whole address.
+/// Returns an address's key; for IPv6 its network's, unless the prefix is the whole address.
 fn key(address: IpAddr, ipv6_prefix: u8) -> KeyBuf {
     if ipv6_prefix >= 128 {
         address.to_key()

@@ -67,7 +67,7 @@ impl<S> GuardedBuilder<S> {
         self
     }
 
-    /// Sets the capacity of the denial cache, in logs, and that of the blocks of limits with a [lease](limiter_core::Limit::with_lease).
+    /// Sets the capacities, in logs, of the denial cache and of the blocks of limits with a [lease](limiter_core::Limit::with_lease).
     /// 0 disables both. Default: 100,000.
     ///
     /// A denial may replace another log's before the cache is full. By default, the cache holds about 9,500 of 10,000 denials.

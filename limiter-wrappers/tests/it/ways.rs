@@ -1,4 +1,4 @@
-//! The ways to share a limit between processes, in virtual time: the tables of docs/leases.md and docs/regions.md.
+//! The ways to share a limit between processes, in virtual time: the tables of docs/leases.md.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -269,5 +269,5 @@ async fn far_regions() {
             write!(row, " {cell} |").unwrap();
         }
     }
-    assert_shown(include_str!("../../../docs/regions.md"), &rows.join("\n"));
+    assert_shown(include_str!("../../../docs/leases.md"), &rows.join("\n"));
 }

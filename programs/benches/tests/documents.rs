@@ -14,7 +14,7 @@ const SET: [(&str, &str); 3] = [
 
 #[test]
 fn every_figure_is_rendered_or_links_to_its_row() {
-    let others = ["docs/from-envoy.md", "docs/operations.md"];
+    let others = ["docs/from-envoy.md"];
     let found = sources::unsourced(Path::new(SERVICES.workspace), &others, &SET);
     let found = found.expect("the documents can be read");
     assert!(

@@ -1,1 +1,1 @@
-#![doc = include_str!("../../../docs/frameworks.md")]
+//! The tests run limiter-tower and limiters within other frameworks.

@@ -36,7 +36,7 @@ const SAVE: Duration = Duration::from_secs(10);
 /// How long the shutdown waits for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The service names of the health check. `ratelimit` is that of Envoy's own service.
+/// The service names of the health check. `ratelimit` is the name of Envoy's own service.
 const HEALTH: [&str; 3] = [
     "",
     <RateLimitServer<Grpc> as tonic::server::NamedService>::NAME,

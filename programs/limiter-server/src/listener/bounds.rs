@@ -25,7 +25,7 @@ const BRIEF: Duration = Duration::from_secs(1);
 const MAX_BRIEF: usize = 1_000;
 /// How long a response may stay unread at least, and half of the longest time.
 const UNREAD: Duration = Duration::from_secs(15);
-/// How long a stopping server keeps a connection after its last request, which the next one may follow, and how often it looks.
+/// On shutdown: how long an idle connection stays; polling interval.
 const QUIET: Duration = Duration::from_millis(200);
 const STEP: Duration = Duration::from_millis(50);
 /// The memory of all requests in progress of a listener, in bytes, and the share of an address. The largest message fits into it.

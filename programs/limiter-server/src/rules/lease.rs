@@ -65,8 +65,7 @@ impl RuleSet {
         })
     }
 
-    /// Returns a warning for each rule of which a lease changes, if entries are lost that the new limit counts: a window may then
-    /// exceed its maximum.
+    /// Returns a warning for each rule whose new lease drops entries that it still counts: a window may then exceed its maximum.
     pub(crate) fn changed_leases(&self, before: &Self) -> Vec<String> {
         let rules = before.list.iter();
         let old: HashMap<_, _> = rules

@@ -40,7 +40,7 @@ impl Level {
         }
     }
 
-    /// Returns a descriptor's rule: that of its last entry, if each entry matches a descriptor below the previous entry's.
+    /// Returns a descriptor's rule: its last entry's, if each entry matches a descriptor below the previous entry's.
     pub(super) fn find<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<&Arc<Rule>> {
         let ((key, value), rest) = entries.split_first()?;
         let mut descriptor = self.0.get(key.as_ref())?.find(value.as_ref())?;

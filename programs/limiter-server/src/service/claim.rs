@@ -32,13 +32,13 @@ pub(super) struct Claim<'r> {
     pub(super) detailed: Option<String>,
     /// The cost.
     pub(super) hits: u64,
-    /// Whether the cost counts in any case: above the maximum, and if another descriptor denies the request.
+    /// Whether the cost is charged even above the maximum or after another denial.
     pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
     id: Option<u128>,
     demand: Demand,
-    /// The rule's, or that of the descriptor's own limit.
+    /// The rule's, or the descriptor's own limit's.
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit.
     policy: Option<Policy>,
