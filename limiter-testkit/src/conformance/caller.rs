@@ -107,7 +107,17 @@ impl Caller {
             }
             _ => self.call_joint(store, policies, calls).await,
         };
-        made.unwrap_or_else(|error| Some(vec![CallResult::failed(&error); calls.len()]))
+        made.unwrap_or_else(|error| Some(vec![self.failed(calls, &error); calls.len()]))
+    }
+
+    /// Returns the result of an error, with the log of these calls that it identifies.
+    fn failed(&self, calls: &[(usize, Call)], error: &Error) -> CallResult {
+        let mut logs = calls.iter().map(|(_, call)| call.log);
+        let log = logs.find(|log| {
+            let log = self.store_keys.log(log);
+            (error.limiter_name(), error.key()) == (Some(log.name.as_str()), Some(log.key))
+        });
+        CallResult::failed(error, log)
     }
 
     /// Returns the id of an entry. `None` if the step returned no receipt.
@@ -222,7 +232,7 @@ impl Caller {
         let results = each.map(|(((step, _), joint), facts)| {
             let decided = facts.and_then(|facts| from_facts(&joint.described_by(&facts), facts));
             decided.map_or_else(
-                |error| CallResult::failed(&error),
+                |error| this.failed(calls, &error),
                 |(decision, raw_facts)| {
                     receipts.extend(decision.receipt().map(|receipt| (*step, receipt)));
                     CallResult::decided(&decision, raw_facts)

@@ -72,7 +72,7 @@ fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
         [of(len, b'a'), of(len, b'b'), of(len - 1, b'a')]
     };
     let mut keys: Vec<_> = ENDS.iter().map(|ends| ends.map(key)).collect();
-    keys.extend([253, 1 << 10].map(long));
+    keys.extend([100, 253, 1 << 10].map(long));
     // Spellings of one number: a store that converts keys to numbers confuses them.
     let n = number;
     let spellings = [

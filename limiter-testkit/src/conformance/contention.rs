@@ -3,10 +3,12 @@
 mod order;
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::future::join;
 use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
 
@@ -20,9 +22,14 @@ use super::result::CallResult;
 use super::script::{Clock, Script};
 use super::session::{Session, TogetherOrNot};
 use super::suite::run::Run;
-use super::tasks::{self, sleep};
+use super::tasks::{self, sleep, within};
+use crate::poll_times::poll_times;
 use order::{Made, Order, Search};
 
+/// How often the first of two tasks is polled before the second begins.
+const MAX_POLLS: usize = 12;
+/// How long the second may take before the first goes on: it may wait for the first.
+const MAX_WAIT: Duration = Duration::from_millis(20);
 /// The number of tasks with separate keys.
 const OWN_KEYS: usize = 200;
 
@@ -51,28 +58,16 @@ pub(crate) async fn run(run: &mut Run<'_>, text: &str) {
 
 /// Makes the steps of a script in all tasks, in several turns with new keys.
 async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String> {
+    for polls in 1..=MAX_POLLS {
+        if interleaved(run, script, polls).await? {
+            break;
+        }
+    }
     let count = run.suite.sizes.tasks;
     let steps = script.alone..script.case.steps.len();
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
-        let key = run.new_key();
-        let own = count.min(OWN_KEYS) as u8;
-        let store_keys = StoreKeys::new(0..=own, |k| format!("{key}/{k}").into_bytes());
-        let mut turn = Turn {
-            script: Arc::clone(script),
-            model: Model::new(&script.case),
-            caller: Caller::new(store_keys, salt()),
-            alone: Vec::new(),
-            clock: AtomicU64::new(START),
-        };
-        let mut caller = turn.caller.clone();
-        let alone = turn.make(run.store(), &mut caller, 0, 0..script.alone);
-        turn.alone = alone.await;
-        if let (Some(damage), Some(log)) = (&run.suite.damage, turn.damaged()) {
-            damage(caller.store_keys.log(&log)).await;
-        }
-        turn.caller = caller;
-        turns.push(turn);
+        turns.push(Turn::start(run, script, count).await);
     }
     let turns: Arc<[Turn]> = turns.into();
     let work = {
@@ -84,29 +79,45 @@ async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String>
             let store = handles[task % handles.len()].clone();
             async move {
                 let mut caller = turns[turn].caller.clone();
-                turns[turn].make(&store, &mut caller, task, steps).await
+                let turn = &turns[turn];
+                turn.make(&store, &mut caller, task, steps, true).await
             }
         }
     };
     let mut made = tasks::run_all((count, turns.len()), work).await?;
     for turn in turns.iter().rev() {
         let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
-        let end = turn.end(run.store(), &calls).await;
-        let count = calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len();
-        run.count(count as u64);
-        run.passed(count as u64);
-        let mut together = TogetherOrNot::default();
-        for made in turn.alone.iter().chain(calls.iter().flatten()) {
-            if made.calls.len() > 1 {
-                let is_consistent = together.note(&made.calls, made.got.is_some());
-                is_consistent.map_err(|text| {
-                    format!("A1: {text}\n{}", turn.describe(std::slice::from_ref(made)))
-                })?;
-            }
-        }
-        turn.explain(&calls, &end)?;
+        turn.check(run, &calls).await?;
     }
     Ok(())
+}
+
+/// Makes the steps of a script in two tasks. The first is polled this often, and goes on when the second has ended, or waits for the
+/// first. Returns `true` if the first has ended before.
+async fn interleaved(
+    run: &mut Run<'_>,
+    script: &Arc<Script>,
+    polls: usize,
+) -> Result<bool, String> {
+    let turn = Turn::start(run, script, 2).await;
+    let steps = || script.alone..script.case.steps.len();
+    let mut callers = [turn.caller.clone(), turn.caller.clone()];
+    let [first, second] = &mut callers;
+    let handles = run.handles.clone();
+    let store = |task: usize| &handles[task % handles.len()];
+    let mut first = pin!(turn.make(store(0), first, 0, steps(), false));
+    let mut second = pin!(turn.make(store(1), second, 1, steps(), false));
+    let ended = poll_times(polls, first.as_mut()).await;
+    let has_ended = ended.is_some();
+    let second_ended = within(MAX_WAIT, second.as_mut()).await;
+    let ended = match (ended, second_ended) {
+        (Some(first), Some(second)) => [first, second],
+        (Some(first), None) => [first, second.await],
+        (None, Some(second)) => [first.await, second],
+        (None, None) => join(first, second).await.into(),
+    };
+    turn.check(run, &ended).await?;
+    Ok(has_ended)
 }
 
 /// Logs that all tasks use at the same time, once.
@@ -122,6 +133,46 @@ struct Turn {
 }
 
 impl Turn {
+    /// Makes the steps that are made alone.
+    async fn start(run: &Run<'_>, script: &Arc<Script>, tasks: usize) -> Self {
+        let key = run.new_key();
+        let own = tasks.min(OWN_KEYS) as u8;
+        let store_keys = StoreKeys::new(0..=own, |k| format!("{key}/{k}").into_bytes());
+        let mut turn = Self {
+            script: Arc::clone(script),
+            model: Model::new(&script.case),
+            caller: Caller::new(store_keys, salt()),
+            alone: Vec::new(),
+            clock: AtomicU64::new(START),
+        };
+        let mut caller = turn.caller.clone();
+        let alone = turn.make(run.store(), &mut caller, 0, 0..script.alone, false);
+        turn.alone = alone.await;
+        if let (Some(damage), Some(log)) = (&run.suite.damage, turn.damaged()) {
+            damage(caller.store_keys.log(&log)).await;
+        }
+        turn.caller = caller;
+        turn
+    }
+
+    /// Looks for an order that explains the calls of all tasks.
+    async fn check(&self, run: &mut Run<'_>, calls: &[Vec<Made>]) -> Result<(), String> {
+        let end = self.end(run.store(), calls).await;
+        let count = calls.iter().map(Vec::len).sum::<usize>() + self.alone.len() + end.len();
+        run.count(count as u64);
+        run.passed(count as u64);
+        let mut together = TogetherOrNot::default();
+        for made in self.alone.iter().chain(calls.iter().flatten()) {
+            if made.calls.len() > 1 {
+                let is_consistent = together.note(&made.calls, made.got.is_some());
+                is_consistent.map_err(|text| {
+                    format!("A1: {text}\n{}", self.describe(std::slice::from_ref(made)))
+                })?;
+            }
+        }
+        self.explain(calls, &end)
+    }
+
     /// Makes some steps of a task. A settlement without a receipt is left out.
     async fn make(
         &self,
@@ -129,9 +180,9 @@ impl Turn {
         caller: &mut Caller,
         task: usize,
         steps: Range<usize>,
+        pauses: bool,
     ) -> Vec<Made> {
         let mut made = Vec::new();
-        let is_alone = steps.start < self.script.alone;
         let mut next = steps.start;
         while next < steps.end {
             let members = self.script.case.call_at(next);
@@ -144,7 +195,7 @@ impl Turn {
             }
             // Without pauses, the tasks keep in step, and some pairs of calls never overlap.
             let pause = salt() as u64 % 4_800;
-            if !is_alone && pause < 300 {
+            if pauses && pause < 300 {
                 sleep(Duration::from_micros(pause)).await;
             }
             made.push(self.call(store, caller, task, calls).await);

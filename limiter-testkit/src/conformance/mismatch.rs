@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Debug, Write};
 
-use limiter_core::MAX_COST;
+use limiter_core::{ErrorKind, MAX_COST};
 
 use super::call::Call;
 use super::case::{Step, Verb};
@@ -10,7 +10,7 @@ use super::model::{Model, Wrong};
 use super::policies::with_counting;
 use super::result::CallResult;
 use super::sentence::Sentence::{
-    self, A4, A5, A6, E1, E2, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
+    self, A4, A5, A6, E1, E2, E3, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
 };
 
 /// A wrong result from a store, or another failed check. [`Display`](fmt::Display) prints every call up to it.
@@ -100,11 +100,17 @@ impl Mismatch {
         let verb = planned.call.step.verb;
         let expected = planned.expected.comparable(got, is_joint.then_some(verb));
         let citations: &[Sentence] = match (&expected, got) {
+            (CallResult::Failed(failed), _) if failed.kind == ErrorKind::Corrupt => &[E3],
             (CallResult::Failed(..), _) => &[E2],
             (_, CallResult::Failed(..)) => &[E1],
             _ => &[],
         };
-        let text = columns(&expected, got);
+        let is_error = [&expected, got].map(|result| matches!(result, CallResult::Failed(_)));
+        let text = match is_error {
+            [false, false] => columns(&expected, got),
+            // What is expected has the text of what is not.
+            _ => format!("  expected: {}\n  got: {got}\n", planned.expected),
+        };
         Self {
             likely: likely(&planned.call, &expected, got, is_joint),
             ..Self::at(model, *number, citations, &text)

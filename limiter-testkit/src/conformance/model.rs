@@ -15,7 +15,7 @@ use limiter_core::{
 use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys};
 use super::case::{Case, CaseId, CaseLimiter, Place, Step, Verb};
-use super::result::CallResult;
+use super::result::{CallResult, Failed};
 use super::sentence::Sentence::{self, F1, F2};
 use crate::reference::{ReferenceEntry, ReferenceStore};
 
@@ -275,7 +275,11 @@ impl Model {
             .iter()
             .position(|(_, call)| self.damaged == Some(call.log))
         {
-            let corrupt = CallResult::Failed(ErrorKind::Corrupt, String::new());
+            let corrupt = CallResult::Failed(Failed {
+                kind: ErrorKind::Corrupt,
+                log: self.damaged,
+                text: String::new(),
+            });
             let step = calls[at].1.step;
             if step.verb == Verb::Reset {
                 self.damaged = None;

@@ -5,6 +5,7 @@ use std::fmt;
 use limiter_core::store::{Change, Facts, Mode, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, LimitStatus, Receipt, Settled, Status, Timestamp};
 
+use super::call::LogId;
 use super::case::Verb;
 use crate::DecisionValues;
 
@@ -18,12 +19,21 @@ pub(crate) enum CallResult {
     Reset {
         there_was_a_log: bool,
     },
-    /// The error, also as text.
-    Failed(ErrorKind, String),
+    Failed(Failed),
     /// The call's future was dropped.
     Dropped,
     /// The store cannot make the call as one with others.
     NotTogether,
+}
+
+/// An error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) kind: ErrorKind,
+    /// The log that it identifies.
+    pub(crate) log: Option<LogId>,
+    /// Empty for an expected error.
+    pub(crate) text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,8 +132,12 @@ impl CallResult {
         }))
     }
 
-    pub(crate) fn failed(error: &Error) -> Self {
-        Self::Failed(error.kind(), format!("{error:?}"))
+    pub(crate) fn failed(error: &Error, log: Option<LogId>) -> Self {
+        Self::Failed(Failed {
+            kind: error.kind(),
+            log,
+            text: error.to_string(),
+        })
     }
 
     /// Returns the result, and the receipt of a renewal.
@@ -165,7 +179,10 @@ impl CallResult {
                 expected.raw_facts = expected.raw_facts.filter(|_| got.raw_facts.is_some());
                 Self::Decided(expected)
             }
-            (Self::Failed(kind, _), Self::Failed(_, text)) => Self::Failed(kind, text.clone()),
+            (Self::Failed(expected), Self::Failed(got)) => Self::Failed(Failed {
+                text: got.text.clone(),
+                ..expected
+            }),
             (expected, _) => expected,
         }
     }
@@ -239,8 +256,15 @@ impl fmt::Display for CallResult {
             Self::Reset { there_was_a_log } => {
                 return write!(f, "there was a log: {there_was_a_log}");
             }
-            Self::Failed(kind, text) if text.is_empty() => return write!(f, "error {kind:?}"),
-            Self::Failed(_, text) => return write!(f, "error {text}"),
+            Self::Failed(Failed { kind, log, text }) => {
+                write!(f, "error {kind:?}")?;
+                match log {
+                    Some(log) => write!(f, " that identifies key {} of name {}", log.key, log.name),
+                    None => f.write_str(" that identifies no log"),
+                }?;
+                let separator = if text.is_empty() { "" } else { ": " };
+                return write!(f, "{separator}{text}");
+            }
             Self::Dropped => return f.write_str("dropped"),
             Self::NotTogether => return f.write_str("not together with others"),
         };

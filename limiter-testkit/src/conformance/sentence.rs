@@ -32,7 +32,7 @@ sentences! {
     A1 A2 A3 A4 A5 A6 A7 A8
     S1 S2 S3 S4 S5 S6 S7 S8 S9
     F1 F2
-    E1 E2
+    E1 E2 E3
     C1 C2
 }
 

@@ -1,16 +1,18 @@
 //! Several operations as one: compared with the reference store, and seen by others at the same time.
 
 use limiter_core::WindowStore;
+use limiter_core::store::At;
 use proptest::strategy::Strategy as _;
 use proptest::test_runner::TestRunner;
 
 use super::contention;
 use super::mismatch::Mismatch;
 use super::random::{is_joint, repeat, sequences};
-use super::script;
+use super::script::{self, Script};
 use super::sentence::Sentence::A2;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
+use super::suite::Damage;
 use super::suite::run::Run;
 use crate::strategy;
 
@@ -42,9 +44,37 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     if run.mismatches.is_empty() {
         contention::run(run, script::SEVERAL_TOGETHER).await;
     }
+    if let Some(damage) = run
+        .suite
+        .damage
+        .clone()
+        .filter(|_| run.mismatches.is_empty())
+    {
+        for script in run.scripts(script::DAMAGED) {
+            let result = damaged(run, script, &damage).await;
+            run.check(result);
+        }
+    }
     if run.mismatches.is_empty() && run.suite.damage.is_some() {
         contention::run(run, script::DAMAGED).await;
     }
+}
+
+/// Makes the steps of a script one after another, with a log that becomes unreadable.
+async fn damaged(run: &Run<'_>, mut script: Script, damage: &Damage) -> Result<u64, Mismatch> {
+    script.give_times();
+    let mut session = Session::new(run, &script.case, 0);
+    let mut result = session.script(&script, 0..script.alone, 0).await;
+    let step = script.case.steps[script.damaged.unwrap_or(0)];
+    if let Some(call) = session.model.call(step, At::StoreClock) {
+        damage(session.caller.store_keys.log(&call.log)).await;
+        session.model.damaged = Some(call.log);
+    }
+    if result.is_ok() {
+        let others = script.alone..script.case.steps.len();
+        result = session.script(&script, others, 0).await;
+    }
+    session.ended(&script, result).await
 }
 
 /// Checks that operations for one store cannot go to another.

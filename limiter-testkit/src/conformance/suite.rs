@@ -132,7 +132,8 @@ impl Suite {
     }
 
     /// Sets a function that replaces a log by something that the store cannot read, and returns a future that ends afterwards. The
-    /// suite then checks that calls with this log fail and change no other log. [`Phase::Several`] uses it.
+    /// suite then checks sentence E3: calls with this log fail as [`Corrupt`](limiter_core::ErrorKind::Corrupt) and change no other log.
+    /// [`Phase::Several`] uses it, if the store applies operations as one.
     pub fn damage(
         mut self,
         damage: impl Fn(LogKey<'_>) -> BoxFuture<'static, ()> + Send + Sync + 'static,
