@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use limiter_core::internal::within;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
+    Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
 use tokio::time::{Instant, sleep_until};
@@ -28,7 +28,7 @@ pub use self::builder::GuardedBuilder;
 use self::denials::{Denials, Watch};
 use self::local::Local;
 pub use self::nodes::Outage;
-use self::nodes::{CurrentOutage, Nodes, later};
+use self::nodes::{CurrentOutage, Nodes, Proof, later};
 use self::stand_in::StandIn;
 
 /// A shorter timeout of a caller is no evidence against the store.
@@ -69,7 +69,8 @@ const SHORTEST_TIMEOUT_THAT_COUNTS: Duration = Duration::from_millis(100);
 /// with the same idempotency key. Calls need a tokio runtime, unless the store does not wait.
 ///
 /// # Outages
-/// An outage begins with the first failure. It is over when the store has responded to every call for a second. During
+/// An outage begins with the first failure. It is over when the store has responded to every call for a second. If only calls that
+/// write have failed, it has also written since, or no call has failed for a minute: a full Redis still responds to reads. During
 /// an outage, failed calls get the result of the builder's last method: [`or_error`](GuardedBuilder::or_error),
 /// [`fail_open`](GuardedBuilder::fail_open), [`fail_closed`](GuardedBuilder::fail_closed) or [`fallback`](GuardedBuilder::fallback). Other errors are
 /// returned. An operation that timed out may still count in the store later.
@@ -178,14 +179,15 @@ impl<S: WindowStore> Guarded<S> {
 }
 
 impl<S: WindowStore> Inner<S> {
-    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `is_response` is `true` if
-    /// the result came from a server.
+    /// Makes a call for a caller that waits for `patience`, unless the breaker of the log's node is open. `writes` is whether the
+    /// store may have to write for it.
     async fn call<T>(
         &self,
         log: LogKey<'_>,
         patience: Option<Duration>,
+        writes: bool,
         call: impl Future<Output = Result<T, Error>>,
-        is_response: fn(&T) -> bool,
+        proof: fn(&T) -> Proof,
     ) -> Result<T, Error> {
         let node = || self.store.node(log);
         self.nodes.admit(node)?;
@@ -193,20 +195,18 @@ impl<S: WindowStore> Inner<S> {
             in_millis(patience.min(self.timeout))
         });
         let result = within(Some(timeout), call).await;
-        let is_response = match &result {
-            Ok(result) => is_response(result),
-            // Other errors are the library's, or a refusal: no decision, and no outage.
-            Err(error) => {
-                use ErrorKind::{Corrupt, Inconsistent};
-                error.is_retryable() || matches!(error.kind(), Corrupt | Inconsistent)
-            }
+        let is_hurried = patience.is_some_and(|patience| patience < SHORTEST_TIMEOUT_THAT_COUNTS);
+        let proof = match &result {
+            Ok(result) => Ok(proof(result)),
+            Err(error) => match error.kind() {
+                ErrorKind::Timeout if is_hurried => return result,
+                ErrorKind::Corrupt | ErrorKind::Inconsistent => Ok(Proof::Responds),
+                _ if error.is_retryable() => Err((error, writes)),
+                // The library's, or a refusal: no decision, and no outage.
+                _ => Ok(Proof::Nothing),
+            },
         };
-        if is_response {
-            let counts = patience.is_none_or(|patience| patience >= SHORTEST_TIMEOUT_THAT_COUNTS);
-            self.nodes.note(&result, counts, node);
-        } else {
-            self.nodes.pass_on(node);
-        }
+        self.nodes.note(proof, node);
         result
     }
 
@@ -291,8 +291,27 @@ impl<S: WindowStore> Inner<S> {
             }
         };
         let patience = ops.iter().filter_map(|joint| joint.op.hints.timeout).min();
-        let results = self.call(first.op.log, patience, apply, Option::is_some);
+        let writes = ops.iter().any(|joint| joint.op.mode != Mode::Peek);
+        let proof = |results: &Option<JointFacts>| match results {
+            None => Proof::Nothing,
+            Some(results) if results.iter().flatten().any(has_appended) => Proof::Writes,
+            Some(_) => Proof::Responds,
+        };
+        let results = self.call(first.op.log, patience, writes, apply, proof);
         Ok((results.await?, watches))
+    }
+}
+
+fn has_appended(facts: &Facts) -> bool {
+    matches!(facts.outcome, Outcome::Appended(_))
+}
+
+/// Returns what a change proves.
+fn changed(has_effect: bool) -> Proof {
+    if has_effect {
+        Proof::Writes
+    } else {
+        Proof::Responds
     }
 }
 
@@ -328,7 +347,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         }
         let _watch = self.0.denials.watch(log);
         let settled = self.0.store.settle(settlement);
-        let settled = self.0.call(log, None, settled, |_| true).await;
+        let settled = self
+            .0
+            .call(log, None, true, settled, |facts| changed(facts.applied()))
+            .await;
         self.or_stand_in(settled.map_err(|error| error.with_log(log)), |stand_in| {
             stand_in.settle(&settlement)
         })
@@ -344,7 +366,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         let _watch = self.0.denials.watch(log);
         let _forget = self.0.blocks.forget(log);
         let reset = self.0.store.reset(log);
-        let reset = self.0.call(log, None, reset, |_| true).await;
+        let reset = self
+            .0
+            .call(log, None, true, reset, |existed| changed(*existed))
+            .await;
         reset.map_err(|error| error.with_log(log))
     }
 

@@ -1,15 +1,16 @@
-//! How soon Redis decides again on a busy key after a stop, and whether the masters of a Cluster decide while one is lost. Prints
-//! what it measures.
+//! How soon Redis decides again on a busy key after a stop, whether the masters of a Cluster decide while one is lost, and how many
+//! outages a Redis has that refuses writes. Prints what it measures.
 //!
 //! `LIMITER_TEST_ALL=1` tries more stops.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_redis::RedisStore;
 use limiter_wrappers::Guarded;
-use testbed::server::{Cluster, Server};
+use testbed::server::{Cluster, Server, until};
 use testbed::{alone, test_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -201,6 +202,95 @@ async fn the_masters_that_live_decide_while_one_is_lost() {
         assert!(
             100 * by_others >= 99 * others.len() && by_first == 0,
             "{name}: {by_others} and {by_first} decided"
+        );
+    }
+}
+
+/// A Redis that refuses writes and responds to reads, because its memory is full or because it cannot save.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Oom,
+    Misconf,
+}
+
+impl Refusal {
+    fn begin(self, server: &Server) {
+        let send = |words: &[&str]| server.command::<()>(words).unwrap();
+        match self {
+            Self::Oom => send(&["CONFIG", "SET", "maxmemory", "1"]),
+            Self::Misconf => {
+                // A save cannot replace a folder.
+                fs::create_dir(server.socket().with_file_name("dump.rdb")).unwrap();
+                send(&["CONFIG", "SET", "save", "3600 1000000"]);
+                Self::save(server, "err");
+            }
+        }
+    }
+
+    fn end(self, server: &Server) {
+        match self {
+            Self::Oom => server
+                .command::<()>(&["CONFIG", "SET", "maxmemory", "0"])
+                .unwrap(),
+            Self::Misconf => {
+                fs::remove_dir(server.socket().with_file_name("dump.rdb")).unwrap();
+                Self::save(server, "ok");
+            }
+        }
+    }
+
+    fn save(server: &Server, status: &str) {
+        server.command::<()>(&["BGSAVE"]).unwrap();
+        let status = format!("rdb_last_bgsave_status:{status}");
+        until("the save ends", || {
+            let info = server.info("persistence")?;
+            Ok(info.contains("rdb_bgsave_in_progress:0") && info.contains(&status))
+        })
+        .unwrap();
+    }
+}
+
+/// Reads succeed all the time, for longer than they must before an outage is over.
+#[tokio::test]
+async fn refused_writes_are_one_outage() {
+    for refusal in [Refusal::Oom, Refusal::Misconf] {
+        let server = Server::start().unwrap();
+        let redis = RedisStore::connect(&server.url()).await.unwrap();
+        let store = Guarded::builder(redis).or_error();
+        let limiter = Limiter::new("refused", policy!("3/1h"), store.clone());
+        let read = async |rounds: usize| {
+            for _ in 0..rounds {
+                let _ = limiter.status("full").await;
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        for _ in 0..3 {
+            assert!(limiter.acquire("full").await.unwrap().is_allowed());
+        }
+        refusal.begin(&server);
+        for round in 0..3 {
+            let error = limiter.acquire("key").await.unwrap_err();
+            assert!(error.is_retryable(), "{refusal:?}, {round}: {error}");
+            read(26).await;
+            assert!(limiter.status("full").await.is_ok());
+            // A denial is a read.
+            assert!(!limiter.acquire("full").await.unwrap().is_allowed());
+            assert_eq!(
+                (store.in_outage(), store.outages()),
+                (true, 1),
+                "{refusal:?}, {round}"
+            );
+        }
+        refusal.end(&server);
+        assert!(limiter.acquire("key").await.unwrap().is_allowed());
+        while store.in_outage() {
+            read(1).await;
+        }
+        assert!(limiter.acquire("key").await.unwrap().is_allowed());
+        assert_eq!(
+            (store.in_outage(), store.outages()),
+            (false, 1),
+            "{refusal:?}"
         );
     }
 }

@@ -26,7 +26,8 @@ pub enum Outage<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// The node has responded to every call for a second, or nothing has called it for a minute.
+    /// The node has responded to every call for a second, and has written if only writes had failed; or nothing has called it for a
+    /// minute.
     Ended {
         /// The [node](limiter_core::WindowStore::node) of the store, if it has a name.
         node: Option<&'a str>,
@@ -37,10 +38,22 @@ pub enum Outage<'a> {
 
 /// How long a node must respond to every call before its outage is over.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
-/// A node that has not been called for this long is no longer part of the store.
+/// A node that has not been called for this long is no longer part of the store. Without a failed write for this long, writes are not
+/// known to be refused.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
+
+/// What the result of a call proves about its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// No server saw the call.
+    Nothing,
+    /// The node responds.
+    Responds,
+    /// The node has written.
+    Writes,
+}
 
 /// The nodes of a store that have failed.
 ///
@@ -77,6 +90,10 @@ pub(super) struct CurrentOutage {
     responding_since: Option<Instant>,
     /// The calls that it has affected so far.
     calls: u64,
+    /// Whether only calls that write have failed: a full Redis refuses those, and still responds to the others.
+    only_writes: bool,
+    /// Whether the node has written since the last failure.
+    has_written: bool,
     /// Failures in a row, until the breaker opens.
     failures: u32,
     /// While the breaker is open, when the next probe may pass.
@@ -94,12 +111,17 @@ impl CurrentOutage {
     }
 
     fn is_over(&self) -> bool {
-        self.responding_since
-            .map_or_else(|| self.is_gone(), |since| since.elapsed() >= STABLE_AFTER)
+        let Some(since) = self.responding_since else {
+            return self.is_gone();
+        };
+        let may_refuse =
+            self.only_writes && !self.has_written && self.failed.elapsed() <= GONE_AFTER;
+        since.elapsed() >= STABLE_AFTER && !may_refuse
     }
 
     fn fail(&mut self) {
         (self.calls, self.failed, self.responding_since) = (self.calls + 1, Instant::now(), None);
+        self.has_written = false;
     }
 }
 
@@ -162,23 +184,22 @@ impl Nodes {
         ))
     }
 
-    /// Notes the result of a call. `timeout_counts` is `false` for a caller whose own short timeout is no evidence against the node.
-    pub(super) fn note<T>(
+    /// Notes what a call proves, or its failure and whether it would have written.
+    pub(super) fn note(
         &self,
-        result: &Result<T, Error>,
-        timeout_counts: bool,
+        result: Result<Proof, (&Error, bool)>,
         node: impl FnOnce() -> NodeName,
     ) {
         match result {
-            Err(error) if error.kind() == ErrorKind::Timeout && !timeout_counts => {}
-            Err(error) if error.is_retryable() => self.failed(error, &node()),
-            _ if self.in_outage() => self.responded(&node()),
-            _ => {}
+            Err((error, writes)) => self.failed(error, writes, &node()),
+            Ok(Proof::Nothing) => self.pass_on(node),
+            Ok(proof) if self.in_outage() => self.responded(proof, &node()),
+            Ok(_) => {}
         }
     }
 
     /// Lets another call be the probe, after a probe that no server saw.
-    pub(super) fn pass_on(&self, node: impl FnOnce() -> NodeName) {
+    fn pass_on(&self, node: impl FnOnce() -> NodeName) {
         if self.in_outage()
             && let Some(outage) = self.lock().nodes.get_mut(&node()).and_then(Option::as_mut)
             && let Some(probe) = &mut outage.probe
@@ -187,7 +208,7 @@ impl Nodes {
         }
     }
 
-    fn failed(&self, error: &Error, node: &NodeName) {
+    fn failed(&self, error: &Error, writes: bool, node: &NodeName) {
         let mut locked = self.lock();
         let outage = locked.nodes.entry(node.clone()).or_default();
         let is_new = outage.is_none();
@@ -195,14 +216,17 @@ impl Nodes {
             failed: Instant::now(),
             responding_since: None,
             calls: 0,
+            only_writes: true,
+            has_written: false,
             failures: 0,
             probe: None,
         };
         let outage = outage.get_or_insert_with(new);
         if outage.is_gone() {
-            (outage.failures, outage.probe) = (0, None);
+            (outage.failures, outage.probe, outage.only_writes) = (0, None, true);
         }
         outage.fail();
+        outage.only_writes &= writes;
         // A call from before the breaker opened does not lengthen the pause.
         if outage.probe.is_none() {
             outage.failures += 1;
@@ -216,11 +240,12 @@ impl Nodes {
         }
     }
 
-    fn responded(&self, node: &NodeName) {
+    fn responded(&self, proof: Proof, node: &NodeName) {
         let mut locked = self.lock();
         if let Some(outage) = locked.nodes.get_mut(node).and_then(Option::as_mut) {
             outage.responding_since.get_or_insert_with(Instant::now);
             (outage.failures, outage.probe) = (0, None);
+            outage.has_written |= proof == Proof::Writes;
         }
         let end = |(node, outage): (&NodeName, &mut Option<CurrentOutage>)| {
             Some((node.clone(), outage.take_if(|outage| outage.is_over())?))

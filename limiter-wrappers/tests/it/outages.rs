@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::script::{Build, Does, Faulty, Scene, Server, bare};
 use limiter_core::request::AllOf;
-use limiter_core::store::{EntryId, Op, Settlement};
-use limiter_core::{ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
+use limiter_core::store::{EntryId, Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::{
+    Error, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy,
+};
 use limiter_memory::MemoryStore;
-use limiter_testkit::poll_times;
+use limiter_testkit::{ReferenceStore, poll_times};
 use limiter_wrappers::{Guarded, GuardedBuilder};
 use tokio::time::advance;
 
@@ -249,4 +251,47 @@ async fn fail_closed_counts_no_attempt() {
         (attempt.is_allowed(), attempt.retry_after()),
         (false, Some(PAUSE))
     );
+}
+
+/// Responds to what does not write.
+#[derive(Debug)]
+struct Full(ReferenceStore);
+
+#[async_trait]
+impl WindowStore for Full {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let facts = self.0.apply(op.to_peek()).await?;
+        match op.appends(facts.admitted) {
+            true => Err(Error::new(ErrorKind::Unavailable, "out of memory")),
+            false => Ok(facts),
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.0.reset(log).await
+    }
+}
+
+/// Nobody writes, so nobody knows whether writes are still refused.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_writes_is_over_a_minute_after_the_last_that_failed() {
+    let store = Guarded::builder(Full(ReferenceStore::new())).or_error();
+    let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
+    for outages in 1..=2 {
+        for _ in 0..2 {
+            assert!(limiter.acquire("key").await.is_err());
+            for _ in 0..60 {
+                assert!(limiter.peek("key").await.is_ok());
+                assert!(store.in_outage());
+                advance(PAUSE).await;
+            }
+        }
+        advance(PAUSE).await;
+        assert!(limiter.peek("key").await.is_ok());
+        assert_eq!((store.in_outage(), store.outages()), (false, outages));
+    }
 }
