@@ -79,7 +79,7 @@ impl Decision {
 
     /// Returns the receipt of the operation's entry. For a repeated idempotency key, the original entry's.
     ///
-    /// `None` if the log holds no entry for the operation, or if the entry exceeded a limit of the operation's policy or of the
+    /// `None` if the log holds no entry for the operation, as while a store that admits during outages is down, or if the entry exceeded a limit of the operation's policy or of the
     /// limiter's default policy when it was appended: a denied attempt, or a record above a maximum.
     ///
     /// A receipt is valid while an exact limit of either policy counts the entry. If all limits have a
@@ -116,7 +116,15 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn appended(&self) -> bool {
-        !matches!(self.status.verdict.entry, EntryKind::Nothing)
+        matches!(
+            self.status.verdict.entry,
+            EntryKind::Appended | EntryKind::Repeated
+        )
+    }
+
+    /// Returns `true` if the operation was admitted without being counted, because the store is down.
+    pub(crate) const fn is_uncounted(&self) -> bool {
+        matches!(self.status.verdict.entry, EntryKind::Uncounted)
     }
 
     /// Returns `true` if this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
@@ -286,6 +294,7 @@ fn parts(op: &Op<'_>, outcome: Outcome) -> (EntryKind, Entry, u64) {
     };
     match outcome {
         Outcome::Nothing => (EntryKind::Nothing, NONE, 0),
+        Outcome::Uncounted => (EntryKind::Uncounted, NONE, 0),
         Outcome::Appended(entry) => (EntryKind::Appended, entry, op.cost),
         Outcome::Repeated { entry, cost } => (EntryKind::Repeated, entry, cost),
     }

@@ -87,6 +87,8 @@ struct Original {
     number: u64,
     admitted: bool,
     refundable: bool,
+    /// Whether a renewal has moved it.
+    is_renewed: bool,
 }
 
 /// A log appended to at a caller-supplied time is kept this many microseconds longer, because that time may run behind the store's
@@ -171,6 +173,7 @@ impl Log {
                 number: self.next,
                 admitted,
                 refundable,
+                is_renewed: false,
             };
             self.ids.extend(op.id.map(|id| (id, original)));
             outcome = Outcome::Appended(self.append_for(op, time, now));
@@ -265,7 +268,7 @@ impl Log {
                     self.set_cost(i, 0);
                     let mut originals = self.ids.values_mut();
                     if let Some(original) = originals.find(|original| original.number == old) {
-                        original.number = new;
+                        (original.number, original.is_renewed) = (new, true);
                     }
                     self.append_for(&settlement.to_record(cost_before), time, now)
                 }
@@ -282,20 +285,23 @@ impl Log {
     /// The index of the entry that a settlement at `time` changes.
     fn find(&self, settlement: &Settlement<'_>, time: Timestamp) -> Option<usize> {
         let receipt = settlement.receipt;
+        if receipt.has_expired(time) {
+            return None;
+        }
         let named = Entry {
             id: receipt.entry(),
             at: receipt.at(),
         };
         let found = position(&self.entries, receipt.entry().as_u128() as u64)
             .filter(|&i| self.entry(&self.entries[i]) == named);
-        let moved = || match settlement.change {
-            Change::Renew { id } => Some(self.original(id?)?.0),
-            Change::Cost(_) => None,
+        let moved = || {
+            let Change::Renew { id } = settlement.change else {
+                return None;
+            };
+            let (i, original) = self.original(id?)?;
+            (original.is_renewed && receipt.at() <= self.entries[i].at).then_some(i)
         };
-        found.or_else(moved).filter(|&i| {
-            let at = self.entries[i].at;
-            receipt.at() <= at && receipt.window().counts(at, time)
-        })
+        found.or_else(moved)
     }
 
     /// Sets the cost of an entry, but raises it only until the log holds [`MAX_COST`]. A cost of 0 removes the entry.

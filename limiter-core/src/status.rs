@@ -48,6 +48,7 @@ pub(crate) struct Verdict {
 pub(crate) enum EntryKind {
     #[default]
     Nothing,
+    Uncounted,
     Appended,
     Repeated,
 }

@@ -90,6 +90,7 @@ numbers! {
     // The flags of an entry, a sum; a merged one has all.
     HOLDS_IDS: u64 = 8;
     NO_EXPIRY: u64 = 16;
+    RENEWED: u64 = 32;
     FINAL: u64 = 64;
     DENIED: u64 = 128;
     MERGED: u64 = 255;

@@ -46,6 +46,8 @@ pub struct ReferenceEntry {
     pub admitted: bool,
     /// Whether it also fitted the limiter's default policy.
     pub refundable: bool,
+    /// Whether a renewal has moved it.
+    pub is_renewed: bool,
 }
 
 impl ReferenceEntry {
@@ -281,6 +283,7 @@ impl Logs {
                 cost: op.cost,
                 admitted,
                 refundable,
+                is_renewed: false,
             };
             append(log, &limits, entry, new_id);
             outcome = Outcome::Appended(entry.entry());
@@ -360,13 +363,16 @@ impl SyncStore for ReferenceStore {
         // An earlier attempt of a renewal may have moved the entry.
         let is_moved = |entry: &ReferenceEntry| match settlement.change {
             Change::Renew { id } => {
-                id.is_some() && entry.callers_id == id && entry.at >= receipt.at()
+                id.is_some()
+                    && entry.callers_id == id
+                    && entry.is_renewed
+                    && entry.at >= receipt.at()
             }
             Change::Cost(_) => false,
         };
         let found = log.iter().position(is_named);
         let found = found.or_else(|| log.iter().position(is_moved));
-        let found = found.filter(|&i| age(&log[i], now) < receipt.window().as_micros());
+        let found = found.filter(|_| !receipt.has_expired(now));
         let changed = found.map(|i| {
             let mut entry = log[i];
             let others = sum(log.iter()) - entry.cost;
@@ -379,7 +385,7 @@ impl SyncStore for ReferenceStore {
                 }
                 Change::Renew { .. } => {
                     log.remove(i);
-                    entry.at = now;
+                    (entry.at, entry.is_renewed) = (now, true);
                     let limits = limits_of(settlement.policy, settlement.limiter_policy);
                     let new_id = || {
                         ids += 1;

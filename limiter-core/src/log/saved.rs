@@ -43,7 +43,8 @@ impl Log {
             write_number(&mut bytes, (number - before) << 2 | flags);
             if let Some((id, original)) = id {
                 bytes.extend(id.as_u128().to_be_bytes());
-                bytes.push(u8::from(original.admitted) << 1 | u8::from(original.refundable));
+                let verdict = u8::from(original.admitted) << 1 | u8::from(original.refundable);
+                bytes.push(u8::from(original.is_renewed) << 2 | verdict);
             }
             (last, before) = (at, number);
         }
@@ -133,14 +134,16 @@ fn read(bytes: &mut &[u8]) -> Option<Log> {
         }
         if flags & 1 > 0 {
             let id = EntryId::from_u128(u128::from_be_bytes(array(bytes)?));
-            let [verdict] = array(bytes)?;
+            let [original_flags] = array(bytes)?;
+            let verdict = original_flags & 3;
             let original = Original {
                 number: last,
                 admitted: verdict & 2 > 0,
                 refundable: verdict & 1 > 0,
+                is_renewed: original_flags & 4 > 0,
             };
             // Only an entry that was admitted is refundable.
-            let is_valid = matches!(verdict, 0 | 2 | 3) && !is_merged;
+            let is_valid = original_flags < 8 && verdict != 1 && !is_merged;
             if !is_valid || log.ids.insert(id, original).is_some() {
                 return None;
             }

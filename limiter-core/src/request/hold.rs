@@ -11,8 +11,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::permit::Permit;
 use crate::error::{Error, ErrorKind};
+use crate::policy::time::Window;
 use crate::store::WindowStore;
-use crate::store::op::At;
+use crate::store::op::{At, Mode};
 
 /// A moment by both clocks of a process: the monotonic one stops while the machine sleeps, the system's may step.
 #[derive(Clone, Copy, Debug)]
@@ -53,9 +54,11 @@ impl Moment {
 impl<S: WindowStore + Clone> Permit<'_, S> {
     /// Runs `work` while the permit's entry counts, so that the limit bounds how much work runs at the same time: a permit is a slot.
     ///
-    /// The limit's window is the longest silence of a holder, not the longest work. `hold` renews the entry each third of the window, and
-    /// refunds it when the work has ended. At any instant, at most the limit's maximum is held in all processes together. The slot of a
-    /// process that crashed is free within a window of its last renewal.
+    /// The shortest window of the exact limits, the acquire's own and the limiter's, is the longest silence of a holder, not the longest
+    /// work. `hold` renews the entry each third of that window, and refunds it when the work has ended. At any instant, at most the
+    /// limit's maximum is held in all processes together. The slot of a process that crashed is free within a window of its last renewal.
+    ///
+    /// If the store was down and [admitted without counting](crate::Decision::appended), the work runs to its end without renewals.
     ///
     /// It needs a store that can be cloned, such as an `Arc<RedisStore>` or a [`SharedStore`](crate::SharedStore).
     ///
@@ -73,9 +76,10 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
     ///
     /// # Errors
     /// - [`SlotLost`](ErrorKind::SlotLost) if the store no longer holds the entry, or if 63/64 of the window has passed since the last
-    ///   successful renewal was sent, by the monotonic clock or by the system's. The work has been dropped. Threads and tasks that it has
-    ///   started run on.
-    /// - [`Configuration`](ErrorKind::Configuration) if the acquire had a caller-supplied time.
+    ///   successful renewal was sent, by the monotonic clock or by the system's. The work has been dropped, or its result if it has
+    ///   blocked its thread for so long. Threads and tasks that it has started run on.
+    /// - [`Configuration`](ErrorKind::Configuration), before the work begins, if the acquire had a caller-supplied time, or if it exceeded
+    ///   the limiter's default policy. The latter has no [receipt](Self::receipt), so it counts until it has left its windows.
     /// - The error of the first renewal, if the permit is from [`AllOf`](crate::AllOf) or its acquire repeated another one: its work begins
     ///   after that renewal.
     ///
@@ -85,13 +89,29 @@ impl<S: WindowStore + Clone> Permit<'_, S> {
     /// Outside a tokio runtime with timers.
     ///
     /// # Cancel safety
-    /// If the future is dropped, or if the work panics, a task refunds the entry.
-    pub async fn hold<T>(self, work: impl Future<Output = T>) -> Result<T, Error> {
-        if self.target.at != At::StoreClock {
-            let text = "cannot hold a permit of an acquire at a caller-supplied time, expected one at the store's clock";
-            return Err(Error::new(ErrorKind::Configuration, text));
+    /// If the future is dropped, even before its first poll, if it returns an error, or if the work panics, a task refunds the entry.
+    pub fn hold<T, W: Future<Output = T>>(
+        self,
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, W, S> {
+        Slot::new(self.into_owned()).hold(work)
+    }
+}
+
+impl<S: WindowStore + Clone> Slot<S> {
+    async fn hold<W: Future>(self, work: W) -> Result<W::Output, Error> {
+        let mut slot = self;
+        if slot.permit.target.at != At::StoreClock {
+            return Err(slot.refused("was acquired at a caller-supplied time, expected the store's clock; it is refunded"));
         }
-        let mut slot = Slot::new(self.into_owned());
+        if slot.permit.decision().is_uncounted() {
+            return Ok(work.await);
+        }
+        if slot.permit.receipt().is_none() {
+            return Err(slot.refused(
+                "exceeds the limiter's default policy, so it cannot be renewed or refunded; it counts until it has left its windows",
+            ));
+        }
         if slot.permit.sent.is_none() && !slot.permit.renew().await?.applied() {
             return Err(slot.lost(GONE));
         }
@@ -132,18 +152,21 @@ fn watch<W: Future>(
     (sent, held_for): (Option<Moment>, Duration),
     mut work: Pin<&mut W>,
 ) -> impl Future<Output = Option<W::Output>> + Unpin {
-    poll_fn(move |context| match sent {
-        Some(sent) if !sent.has_passed(held_for, Moment::now()) => {
-            work.as_mut().poll(context).map(Some)
+    let is_held = move || sent.is_some_and(|sent| !sent.has_passed(held_for, Moment::now()));
+    poll_fn(move |context| {
+        if !is_held() {
+            return Poll::Ready(None);
         }
-        _ => Poll::Ready(None),
+        let polled = work.as_mut().poll(context);
+        // The work may have blocked its thread for that long.
+        polled.map(|output| is_held().then_some(output))
     })
 }
 
 const GONE: &str = "the store no longer holds its entry";
 const TOO_LATE: &str = "no renewal has succeeded in time";
 
-/// A held permit. Refunds the entry when it is dropped.
+/// A held permit. Refunds its entry when it is dropped, if that has a receipt.
 struct Slot<S: WindowStore + Clone> {
     permit: Permit<'static, S>,
     window: Duration,
@@ -151,19 +174,20 @@ struct Slot<S: WindowStore + Clone> {
     held_for: Duration,
     /// The time of the next renewal.
     due: Instant,
-    is_given_back: bool,
+    is_refundable: bool,
 }
 
 impl<S: WindowStore + Clone> Slot<S> {
     fn new(permit: Permit<'static, S>) -> Self {
-        let window = permit.entry.window().as_duration();
+        let window = permit.target.call(Mode::Acquire).op().slot_window();
+        let window = window.map_or(Duration::ZERO, Window::as_duration);
         let sent = permit.sent.unwrap_or_else(Moment::now);
         Self {
+            is_refundable: permit.receipt().is_some(),
             permit,
             window,
             held_for: window - window / 64,
             due: sent.monotonic + window / 3,
-            is_given_back: false,
         }
     }
 
@@ -184,15 +208,22 @@ impl<S: WindowStore + Clone> Slot<S> {
         Ok(())
     }
 
+    fn refused(&self, why: &str) -> Error {
+        self.error(ErrorKind::Configuration, format!("the slot {why}"))
+    }
+
     fn lost(&self, why: &str) -> Error {
-        let limiter = &self.permit.target.limiter;
-        let text = format!("a slot of {} is lost: {why}", limiter.name());
-        Error::new(ErrorKind::SlotLost, text).with_log(limiter.log(&self.permit.target.key))
+        self.error(ErrorKind::SlotLost, format!("the slot is lost: {why}"))
+    }
+
+    fn error(&self, kind: ErrorKind, text: String) -> Error {
+        let target = &self.permit.target;
+        Error::new(kind, text).with_log(target.limiter.log(&target.key))
     }
 
     async fn give_back(&mut self) {
         give_back(self.permit.clone()).await;
-        self.is_given_back = true;
+        self.is_refundable = false;
     }
 }
 
@@ -206,7 +237,7 @@ async fn give_back<S: WindowStore>(mut permit: Permit<'_, S>) {
 
 impl<S: WindowStore + Clone> Drop for Slot<S> {
     fn drop(&mut self) {
-        if let (false, Ok(runtime)) = (self.is_given_back, Handle::try_current()) {
+        if let (true, Ok(runtime)) = (self.is_refundable, Handle::try_current()) {
             runtime.spawn(give_back(self.permit.clone()));
         }
     }

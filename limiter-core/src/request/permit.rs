@@ -16,6 +16,7 @@ use crate::denied::Denied;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::settled::Settled;
+use crate::store::facts::Entry;
 use crate::store::op::{EntryId, Mode};
 use crate::store::settlement::Receipt;
 use crate::store::{SyncStore, WindowStore};
@@ -137,7 +138,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 #[derive(Clone, Debug)]
 pub struct Permit<'a, S = SharedStore> {
     pub(super) target: Target<'a, S>,
-    /// Names the entry, even if it has no receipt.
+    /// Names the entry, even if it has no receipt. Names none if nothing was counted.
     pub(super) entry: Receipt,
     decision: Decision,
     /// Whether a renewal has begun whose outcome is unknown.
@@ -179,9 +180,14 @@ impl<'a, S> PermitDecision<'a, S> {
 }
 
 impl<'a, S> Permit<'a, S> {
-    /// Returns `None` if the decision has no entry.
+    /// Returns `None` if the decision should have an entry and has none.
     pub(super) fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
-        let entry = decision.entry()?;
+        let none = || Entry {
+            id: EntryId::from_u128(0),
+            at: decision.at(),
+        };
+        let entry = decision.entry();
+        let entry = entry.or_else(|| decision.is_uncounted().then(none))?;
         let window = target.call(Mode::Acquire).op().receipt_window()?;
         Some(Self {
             target,
@@ -199,7 +205,7 @@ impl<'a, S> Permit<'a, S> {
     }
 
     /// Returns the receipt of the acquire's entry, since the last [renewal](Self::renew) if there was one. `None` if the acquire exceeded
-    /// the limiter's default policy.
+    /// the limiter's default policy, or if it has [no entry](Decision::appended) because the store was down and admits during outages.
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.decision.receipt().map(|_| self.entry)
@@ -231,7 +237,7 @@ impl<'a, S> Permit<'a, S> {
     /// it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         Settle {
-            or_record: true,
+            or_record: self.decision.appended(),
             ..self.settle(cost)
         }
     }

@@ -84,8 +84,8 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
-    /// Sets the idempotency key of the acquire, so that a renewal can be repeated: it then also finds the entry where an earlier attempt
-    /// has moved it. Without it, a renewal whose reply was lost reports that the entry is gone. Default: none. A settlement ignores it.
+    /// Sets the idempotency key of the call that the receipt is from, so that a renewal can be repeated while the receipt is valid: it then
+    /// also finds the entry where an earlier attempt has moved it. Without it, a renewal whose reply was lost reports that the entry is gone. Default: none. A settlement ignores it.
     pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
         self.call.id = Some(key.into()).filter(|_| self.renews);
         self

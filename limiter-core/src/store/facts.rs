@@ -59,6 +59,8 @@ pub struct LogFacts {
 pub enum Outcome {
     /// Nothing was appended.
     Nothing,
+    /// The operation would have appended, but counts nowhere: the store is down, and a wrapper's choice is to admit. No store returns it.
+    Uncounted,
     /// The entry was appended.
     Appended(Entry),
     /// The log already held the operation's entry: the caller repeated its id, or the store retried a lost call.
@@ -126,7 +128,7 @@ impl Facts {
             }
             _ if log.clock > log.now => "the store's clock is later than the operation",
             Outcome::Nothing if appends => "nothing was appended, although the verdict demands it",
-            Outcome::Appended(_) if !appends => {
+            Outcome::Appended(_) | Outcome::Uncounted if !appends => {
                 "an entry was appended, although the verdict forbids it"
             }
             Outcome::Appended(_) | Outcome::Repeated { .. } if self.refundable && !admitted => {
@@ -138,7 +140,7 @@ impl Facts {
             Outcome::Appended(_) if log.newest != Some(log.now) => {
                 "the appended entry is not the newest"
             }
-            Outcome::Nothing if log.fits(op.policy, op.cost) != admitted => {
+            Outcome::Nothing | Outcome::Uncounted if log.fits(op.policy, op.cost) != admitted => {
                 "the verdict contradicts the usage"
             }
             // Retention may drop entries above the maximum, so after a denied attempt usage is only known to reach it.

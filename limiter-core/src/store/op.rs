@@ -340,6 +340,15 @@ impl<'a> Op<'a> {
         let longest = Policy::longest_exact_window;
         longest(self.policy).max(self.limiter_policy.and_then(longest))
     }
+
+    /// Returns the longest silence of a slot's holder: the shortest window of the exact limits of `policy` and `limiter_policy`. `None` if
+    /// no limit is exact.
+    pub fn slot_window(&self) -> Option<Window> {
+        let limits = |policy: &'a Policy| policy.limits().iter();
+        let all = limits(self.policy).chain(self.limiter_policy.into_iter().flat_map(limits));
+        let exact = all.filter(|limit| limit.resolution().is_none());
+        exact.map(|limit| limit.window()).min()
+    }
 }
 
 /// The rule for the entries that an append keeps: L6 and L7 of the contract of [`WindowStore`](crate::WindowStore). No later decision

@@ -70,8 +70,8 @@ pub enum Change {
     Cost(u64),
     /// Moves the entry to the settlement's time.
     Renew {
-        /// The caller's id of the entry. With it, a renewal may be repeated: it also finds the entry at a later time than the receipt's,
-        /// where an earlier attempt has moved it.
+        /// The id of the call that appended the receipt's entry. With it, a renewal may be repeated while the receipt is valid: it also
+        /// finds the entry where an earlier attempt has moved it.
         id: Option<EntryId>,
     },
 }

@@ -47,6 +47,7 @@ local function append(op)
     entry = pack('>i7I5I6I2I2I4', t - TIME_BIAS, total, t - origin, math.min(whole + cost, SUM_MAX), op.ttl, number)
   else
     if has_ids then flags = flags + HOLDS_IDS end
+    if op.is_renewed then flags = flags + RENEWED end
     entry = pack('>i7I2I7B', t - TIME_BIAS, lap, total, flags) .. (op.is_own and '' or pack('>I2', op.ttl)) .. op.id
   end
   if units > 1 then entry = entry .. pack('>I7', units) end

@@ -6,15 +6,16 @@ local limits_end = #request - (has_resolution and LIMIT_LEN or 0)
 -- The entry where an earlier attempt has moved it. The store's id may then have another ttl code.
 local function find_moved(log)
   local at, window = parse('>I7I7', request, CALLER_ID_LEN + 1)
+  if log.t - at >= window then return nil end
   local id = sub(request, 1, CALLER_ID_LEN)
   local number = sub(id, 2 - OWN_ID_LEN)
   local is_own = since and sub(id, 1, CALLER_ID_LEN - OWN_ID_LEN) == string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN)
-  local from = '[' .. from_time(math.max(at, log.t - window + 1))
+  local from = '[' .. from_time(at)
   repeat
     local members = range(log, from, '+', READ_BATCH)
     for _, member in ipairs(members) do
       local found = id_of(member)
-      if found == id or is_own and #found == OWN_ID_LEN and sub(found, 3) == number then return member end
+      if found == id and has(flags_of(member), RENEWED) or is_own and #found == OWN_ID_LEN and sub(found, 3) == number then return member end
     end
     from = '(' .. (members[#members] or '')
   until #members < READ_BATCH
@@ -61,7 +62,7 @@ if target then
   plan = finish({
     log = log, cost = before, ttl = ttl, number = is_own and parse('>I4', id, 3), id = id, is_own = is_own, resolution = resolution,
     exact = exact, limits = limits, first_own = #limits + 1, longest = longest, cap = cap, fits = fits,
-    is_refundable = fits and not has(flags, FINAL),
+    is_refundable = fits and not has(flags, FINAL), is_renewed = true,
   }, true)
   if is_own then id = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id end
   log = reopened(t)

@@ -106,6 +106,7 @@ impl From<&Facts> for RawFacts {
     fn from(facts: &Facts) -> Self {
         let outcome = match facts.outcome {
             Outcome::Nothing => "Nothing",
+            Outcome::Uncounted => "Uncounted",
             Outcome::Appended(_) => "Appended",
             Outcome::Repeated { .. } => Self::REPEATED,
         };

@@ -102,8 +102,9 @@ impl<S> GuardedBuilder<S> {
 
     /// Returns a store that admits requests during an outage: it decides as if the log were empty.
     ///
-    /// A status then shows no usage. A settlement or refund reports that the entry is gone, even after the outage if the
-    /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
+    /// Its calls count nowhere: they have no entry, usage stays 0, and a permit has no [receipt](limiter_core::Permit::receipt). A slot
+    /// that is acquired then lasts to the end of its work. A settlement or refund reports that the entry is gone. A renewal returns
+    /// the error, so that slots from before the outage survive a short one. So does a reset: an operator must know that it failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
         self.build(StandIn::Open)

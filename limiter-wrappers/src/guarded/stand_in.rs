@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use limiter_core::internal::Moment;
 use limiter_core::store::{
-    Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
+    Change, Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage,
 };
 use limiter_core::{Limit, PerLimit, Timestamp};
 
@@ -14,7 +14,7 @@ use super::local::Local;
 pub(crate) enum StandIn {
     /// Nothing: errors are returned.
     Nothing,
-    /// A log that is empty. The ids of its entries are new, so their receipts match no entry.
+    /// A log that is empty, and stays so.
     Open,
     /// A log that is full for this long.
     Closed(Duration),
@@ -36,8 +36,8 @@ impl StandIn {
         match self {
             Self::Nothing => None,
             Self::Open => {
-                let mut logs = vec![Log::new(); ops.len()];
-                Some(Log::apply_all(&mut logs, ops, now()))
+                let now = now();
+                Some(ops.iter().map(|joint| uncounted(&joint.op, now)).collect())
             }
             Self::Closed(retry_after) => {
                 let now = now();
@@ -54,12 +54,26 @@ impl StandIn {
         }
     }
 
-    /// Returns the facts of a settlement whose entry is gone. `None` if the entry may be anywhere.
+    /// Returns the facts of a settlement whose entry is gone. `None` if the entry may be anywhere, or if a slot would be lost without it.
     pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
-        match self {
-            Self::Open => Some(Log::new().settle(settlement, now())),
+        match (self, settlement.change) {
+            (Self::Open, Change::Cost(_)) => Some(Log::new().settle(settlement, now())),
             _ => None,
         }
+    }
+}
+
+/// Returns the facts of an operation that counts nowhere, on an empty log.
+fn uncounted(op: &Op<'_>, now: Timestamp) -> Facts {
+    let empty = Log::new().apply(&op.to_peek(), now);
+    let outcome = match op.appends(empty.admitted) {
+        true => Outcome::Uncounted,
+        false => Outcome::Nothing,
+    };
+    Facts {
+        refundable: false,
+        outcome,
+        ..empty
     }
 }
 

@@ -13,7 +13,7 @@ use limiter_core::{
 use limiter_memory::MemoryStore;
 use limiter_testkit::{ReferenceStore, poll_times};
 use limiter_wrappers::{Guarded, GuardedBuilder};
-use tokio::time::advance;
+use tokio::time::{advance, sleep};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -93,8 +93,8 @@ const CASES: [(Build, &str, &str); 16] = [
         OPEN,
         "2/1h, 9/1d",
         "AAA, acquire k 2, acquire k 1 = denied, RRR, acquire k 2, acquire k 2, shown k = 0 0ns, record k, \
-         settle 1 1 = false, acquire k 3 = cost_exceeds_limit, reset k = unavailable, \
-         state = - began unavailable out, AAA, settle 1 0 = false, acquire k 1 = denied, state = out, wait 999, \
+         settle 0 1 = false, acquire k 3 = cost_exceeds_limit, reset k = unavailable, \
+         state = - began unavailable out, AAA, acquire k 1 = denied, state = out, wait 999, \
          acquire k 1 = denied, state = - ended 6 well",
     ),
     // An error that is not about the log's data closes no breaker, and the next call is the probe.
@@ -293,5 +293,44 @@ async fn an_outage_of_writes_is_over_a_minute_after_the_last_that_failed() {
         advance(PAUSE).await;
         assert!(limiter.peek("key").await.is_ok());
         assert_eq!((store.in_outage(), store.outages()), (false, outages));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_lasts_to_the_end_of_its_work_if_the_store_cannot_count_it() {
+    let scene = Scene::new("1/3s, 9/1h", OPEN);
+    let (limiter, server) = (&scene.limiter, &scene.server);
+    let acquire = async || {
+        let acquire = limiter.acquire("k").permit().await;
+        acquire.unwrap().into_result().unwrap()
+    };
+    server.set(Does::Refuse);
+    for _ in 0..2 {
+        let slot = acquire().await;
+        assert!(!slot.decision().appended() && slot.receipt().is_none());
+        assert_eq!(slot.decision().used(), 0);
+        let settled = slot.settle_or_record(1).await.unwrap();
+        assert!(!settled.applied() && !settled.recorded());
+        slot.hold(sleep(10 * PAUSE)).await.unwrap();
+    }
+    let both = AllOf::new()
+        .with(limiter.acquire("a"))
+        .with(limiter.acquire("b"));
+    let charges = both.await.unwrap().into_result().unwrap();
+    assert_eq!(charges.len(), 2, "each call has its place");
+
+    // A slot that counts outlives an outage that is shorter than its window, and no other.
+    for (outage, is_held) in [(1, true), (4, false)] {
+        server.set(Does::Answer);
+        let slot = acquire().await;
+        let faults = async {
+            sleep(PAUSE).await;
+            server.set(Does::Refuse);
+            sleep(outage * PAUSE).await;
+            server.set(Does::Answer);
+        };
+        let (held, ()) = futures_util::join!(slot.hold(sleep(10 * PAUSE)), faults);
+        assert_eq!(held.is_ok(), is_held, "{held:?}");
+        sleep(4 * PAUSE).await;
     }
 }

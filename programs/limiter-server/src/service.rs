@@ -3,6 +3,7 @@
 mod claim;
 mod reply;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -286,10 +287,16 @@ impl Service {
     ) -> Result<(bool, Vec<Acquired>), Failure> {
         check(domain, calls.len(), "calls")?;
         let rules = self.rules.load();
-        let claims = (0..).zip(calls).map(|(i, (entries, cost))| {
+        let mut on_log = HashMap::new();
+        let claims = calls.iter().map(|(entries, cost)| {
+            let found = rules.find(domain, entries);
+            let log = found.as_ref();
+            let log = log.map(|found| (found.rule.path.clone(), found.key.as_ref().to_vec()));
             // Two calls on one log are no repetitions.
-            let id = id.map(|id| id.wrapping_add(i));
-            Ok(Claim::acquire(rules.find(domain, entries), *cost, id))
+            let earlier: &mut u128 = on_log.entry(log).or_default();
+            let id = id.map(|id| id.wrapping_add(*earlier));
+            *earlier += 1;
+            Ok(Claim::acquire(found, *cost, id))
         });
         let mut claims = self.claims(&rules, domain, "calls", claims)?;
         let calls = claim::calls(&mut claims).refundable();

@@ -33,7 +33,7 @@ pub struct Part<'a, S> {
 /// What came of one call.
 #[derive(Debug)]
 pub enum PartOutcome {
-    /// The call was admitted and charged.
+    /// The call was admitted and charged. While its store is down and admits, the charge has [no entry](Decision::appended).
     Charged(Decision),
     /// The call does not fit.
     Denied(Decision),
@@ -212,7 +212,9 @@ impl<'a, S> Part<'a, S> {
         let denies = !self.is_status && self.mode != Mode::Record;
         self.outcome = Some(match decision {
             Ok(decision) if decision.is_denied() && denies => PartOutcome::Denied(decision),
-            Ok(decision) if decision.appended() => PartOutcome::Charged(decision),
+            Ok(decision) if decision.appended() || decision.is_uncounted() => {
+                PartOutcome::Charged(decision)
+            }
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
             Err(error) => PartOutcome::Failed(error.with_log(self.log())),
         });
