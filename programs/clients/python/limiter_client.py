@@ -58,9 +58,12 @@ class Denied(Exception):
     """A reservation that does not fit. ``decision`` says how long to wait."""
 
     def __init__(self, decision: Response) -> None:
-        wait = "no wait helps" if decision.retry_after is None else f"retry after {decision.retry_after} s"
-        super().__init__(f"denied by the rule {decision.rule!r}: {wait}")
+        super().__init__(decision)  # So that it can be unpickled.
         self.decision = decision
+
+    def __str__(self) -> str:
+        wait = "no wait helps" if self.decision.retry_after is None else f"retry after {self.decision.retry_after} s"
+        return f"denied by the rule {self.decision.rule!r}: {wait}"
 
 
 class SlotLost(Exception):
@@ -144,12 +147,11 @@ class Reservation:
 
 
 class Slot:
-    """Units that are held for the time of a ``with`` block: a thread renews them each third of the window."""
+    """Units that are held for the time of a ``with`` block: a thread renews them each third of the shortest exact window."""
 
     def __init__(self, limiter: Limiter, decision: Response, id: str, sent: Tuple[float, float]) -> None:
         self._limiter, self.decision, self._id, self._sent = limiter, decision, id, sent
-        # Receipts last as long as the longest exact limit.
-        self._window = max(limit.window_us for limit in decision.limits if limit.resolution_us is None) / 1e6
+        self._process, self._window = os.getpid(), min(_exact_windows(decision))
         self._receipt, self._gone, self._ended = decision.receipt, False, threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
@@ -162,31 +164,32 @@ class Slot:
     def _keep(self) -> None:
         pause = self._window / 3
         while not self._ended.wait(pause) and not self.lost:
-            sent = _clocks()
             try:
-                renewed = self._renew()
+                self._renew()
+                pause = max(0.0, self._sent[0] + self._window / 3 - time.monotonic())
             except LimiterError:
                 pause = self._window / 24
-                continue
-            if not renewed.applied:
-                self._gone = True
-                return
-            self._sent, self._receipt = sent, renewed.receipt
-            pause = max(0.0, sent[0] + self._window / 3 - time.monotonic())
 
-    def _renew(self) -> Response:
-        return self._limiter._call("renew", self.decision.descriptor, receipt=self._receipt, id=self._id)
+    def _renew(self) -> None:
+        sent = _clocks()
+        renewed = self._limiter._call("renew", self.decision.descriptor, receipt=self._receipt, id=self._id)
+        self._gone = not renewed.applied
+        if renewed.applied:
+            self._sent, self._receipt = sent, renewed.receipt
+            # The server may have reloaded its rules.
+            self._window = min(_exact_windows(renewed), default=self._window)
 
     def _give_back(self) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         # The block's result matters more. What is not refunded expires.
         with contextlib.suppress(LimiterError, SlotLost):
             gave = self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
             if not gave.applied and not self._gone:
                 # A renewal whose response was lost has moved it.
-                self._receipt = self._renew().receipt
-                if self._receipt is not None:
+                self._renew()
+                if not self._gone:
                     self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
 
 
@@ -220,7 +223,16 @@ class Limiter:
         """
         if not 0 <= wait <= MAX_WAIT:
             raise ValueError(f"wait is {wait}, expected 0 to {MAX_WAIT} seconds")
-        return self._call("acquire", descriptor, wait, cost=cost, id=id or uuid.uuid4().hex)
+        id, end, pause = id or uuid.uuid4().hex, time.monotonic() + wait, 0.02
+        while True:
+            left = max(0.0, end - time.monotonic())
+            decision = self._call("acquire", descriptor, left, cost=cost, id=id)
+            left = end - time.monotonic()
+            if decision.allowed or decision.retry_after is None or decision.retry_after > left:
+                return decision
+            # A server that stops has ended the wait early. The next one continues it.
+            time.sleep(min(pause, left))
+            pause = min(1.0, pause * 2)
 
     def acquire_all(self, calls: Sequence[Tuple[Descriptor, int]], *, id: Optional[str] = None) -> AllOf:
         """Takes units of several descriptors, each with its cost, in one decision: all or none.
@@ -270,11 +282,12 @@ class Limiter:
     def reserve(self, descriptor: Descriptor, cost: int, *, wait: float = 0.0) -> Iterator[Reservation]:
         """Reserves units for a ``with`` block, which sets the actual cost: ``reservation.cost = 13``.
 
-        If the block raises, what it has set is charged; if it has set nothing, the units are refunded. A block that takes longer
-        than the limit's windows is charged at its end, because its entry no longer counts. Raises ``Denied`` if the units do not
-        fit.
+        If the block raises, what it has set is charged; if it has set nothing, the units are refunded. If the server no longer knows
+        the entry, the block is charged anew at its end. After the exact windows, the entry cannot change; what the block has used
+        above it is charged as long as a limit with a resolution counts it. A forked child that leaves the block charges nothing.
+        Raises ``Denied`` if the units do not fit.
         """
-        began = time.monotonic()
+        began, process = time.monotonic(), os.getpid()
         decision = self.acquire(descriptor, cost, wait=wait)
         if not decision.allowed:
             raise Denied(decision)
@@ -284,27 +297,33 @@ class Limiter:
         except BaseException:
             # The block's exception matters more. What is not settled expires.
             with contextlib.suppress(LimiterError, SlotLost):
-                self._settle_or_record(decision, reservation.cost if reservation.is_set else 0, began)
+                if process == os.getpid():
+                    self._settle_or_record(decision, reservation.cost if reservation.is_set else 0, began)
             raise
-        self._settle_or_record(decision, reservation.cost, began)
+        if process == os.getpid():
+            self._settle_or_record(decision, reservation.cost, began)
 
     def _settle_or_record(self, decision: Response, cost: int, began: float) -> None:
-        # An entry counts for the longest exact window. After it, there is nothing to settle.
-        exact = [limit.window_us for limit in decision.limits if limit.resolution_us is None]
-        has_expired = decision.receipt is not None and time.monotonic() - began >= max(exact, default=0) / 1e6
-        if has_expired and cost > 0:
-            if not self.settle(decision, cost):
-                self.record(decision.descriptor, cost)
-        elif cost != decision.cost:
-            self.settle(decision, cost)
+        if decision.receipt is None:
+            return
+        # A receipt lasts as long as the longest exact window. Limits with a resolution may count the entry for longer.
+        passed, expires = time.monotonic() - began, max(_exact_windows(decision))
+        if (cost == decision.cost and passed < expires) or self.settle(decision, cost):
+            return
+        counts = expires <= passed < max(limit.window_us for limit in decision.limits) / 1e6
+        covered = decision.cost or 0 if counts else 0
+        if cost > covered:
+            self.record(decision.descriptor, cost - covered)
 
     @contextlib.contextmanager
     def slot(self, descriptor: Descriptor, cost: int = 1, *, wait: float = 0.0) -> Iterator[Optional[Slot]]:
         """Holds units while a ``with`` block runs, so that the rule bounds how much work runs at the same time.
 
-        The rule's window is the longest silence of a holder: a slot whose process crashed is free within a window. If the slot is lost,
-        the next call on this limiter in the block's thread raises ``SlotLost``, and so does the end of the block; ``Slot.lost`` asks
-        without a call. Raises ``Denied`` if the units do not fit. Yields None if nothing is counted.
+        The rule's shortest exact window is the longest silence of a holder: a slot whose process crashed is free within that time. If
+        the slot is lost, the next call on this limiter in the block's thread raises ``SlotLost``, and so does the end of the block;
+        ``Slot.lost`` asks without a call. Raises ``Denied`` if the units do not fit. Yields None if nothing is counted, as during an
+        outage with ``--on-outage open``. A forked child holds nothing: its calls do not raise ``SlotLost``, and if it leaves the
+        block, its parent keeps the slot.
         """
         id, sent = uuid.uuid4().hex, _clocks()
         decision = self.acquire(descriptor, cost, id=id, wait=wait)
@@ -314,27 +333,29 @@ class Limiter:
             yield None
             return
         slot = Slot(self, decision, id, sent)
-        if wait:
-            # The server decided at an unknown time during the wait.
-            slot._sent = _clocks()
-            renewed = slot._renew()
-            slot._receipt, slot._gone = renewed.receipt or slot._receipt, not renewed.applied
         held = self._local.__dict__.setdefault("slots", [])
-        held.append(slot)
-        slot._thread.start()
         try:
+            if wait:
+                # The server decided at an unknown time during the wait.
+                slot._renew()
+                if slot.lost:
+                    raise SlotLost(f"the slot of {descriptor!r} was lost before its block began")
+            held.append(slot)
+            slot._thread.start()
             yield slot
-            if slot.lost:
+            if slot.lost and slot._process == os.getpid():
                 raise SlotLost(f"the slot of {descriptor!r} was lost before its block ended")
         finally:
-            held.remove(slot)
-            slot._give_back()
+            if slot in held:
+                held.remove(slot)
+            if slot._process == os.getpid():
+                slot._give_back()
 
     def _call(self, op: str, descriptor: Descriptor, wait: float = 0.0, **fields: Any) -> Response:
         return self._send(op, lambda found: _parse(found, descriptor), wait, descriptor=_pairs(descriptor), **fields)
 
     def _send(self, op: str, parse: Callable[[Any], Parsed], wait: float = 0.0, **fields: Any) -> Parsed:
-        lost = [slot for slot in getattr(self._local, "slots", ()) if slot.lost]
+        lost = [slot for slot in getattr(self._local, "slots", ()) if slot.lost and slot._process == os.getpid()]
         if lost:
             raise SlotLost(f"the slot of {lost[0].decision.descriptor!r} is lost")
         body: Dict[str, Any] = {"domain": self.domain, **fields}
@@ -417,6 +438,10 @@ def _response(end: float, sock: socket.socket, *args: Any, **fields: Any) -> htt
 def _clocks() -> Tuple[float, float]:
     """The monotonic clock, which may stop while the machine sleeps, and the system's, which may step."""
     return time.monotonic(), time.time()
+
+
+def _exact_windows(response: Response) -> List[float]:
+    return [limit.window_us / 1e6 for limit in response.limits if limit.resolution_us is None]
 
 
 def _left(end: float) -> float:

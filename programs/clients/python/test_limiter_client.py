@@ -6,7 +6,9 @@ LIMITER_STORE is the server's store. The tests of limiter-server run this file o
 import contextlib
 import http.client
 import http.server
+import multiprocessing
 import os
+import pathlib
 import socket
 import subprocess
 import tempfile
@@ -15,7 +17,7 @@ import time
 import unittest
 import uuid
 
-from limiter_client import Denied, Limiter, Refused, Response, SlotLost, Unavailable
+from limiter_client import AllOf, Denied, Limiter, LimiterError, Refused, Reservation, Response, SlotLost, Unavailable
 
 SERVER = os.environ["LIMITER_SERVER"]
 STORE = os.environ.get("LIMITER_STORE", "memory")
@@ -25,20 +27,24 @@ descriptors:
   - { key: user, rate_limit: { policy: "20/1h" } }
   - { key: meter, rate_limit: { policy: "60000/10m, 1000000/30d~1h" } }
   - { key: short, rate_limit: { policy: "20/500ms" } }
+  - { key: coarse, rate_limit: { policy: "100/500ms, 1000000/30d~1h" } }
   - { key: soon, rate_limit: { policy: "1/300ms" } }
   - { key: slot, rate_limit: { policy: "2/2s" } }
+  - { key: narrow, rate_limit: { policy: "100/1h, 1/1s" } }
+  - { key: reloaded, rate_limit: { policy: "1/6s" } }
   - { key: free, rate_limit: { unlimited: true } }
 """
 
 
 class Server:
-    """A server that is killed at the end."""
+    """A server that is killed at the end. ``config`` is its configuration."""
 
     def __init__(self, *options: str, store: str = STORE) -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as config:
-            config.write(CONFIG)
+        self.folder = tempfile.TemporaryDirectory()
+        self.config = pathlib.Path(self.folder.name, "rules.yaml")
+        self.config.write_text(CONFIG)
         free = [option for name in ("grpc", "http", "admin") for option in (f"--{name}", "127.0.0.1:0")]
-        command = [SERVER, "--config", config.name, "--store", store, *free, *options]
+        command = [SERVER, "--config", str(self.config), "--store", store, *free, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             name, _, address = line.strip().removeprefix("limiter-server: ").partition(" ")
@@ -48,11 +54,11 @@ class Server:
                 break
         # A full pipe would block the server.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        os.unlink(config.name)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.folder.cleanup()
 
 
 class Proxy(http.server.ThreadingHTTPServer):
@@ -98,6 +104,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def raises(error: Exception) -> None:
+    raise error
+
+
+def same(value: object) -> object:
+    return value
+
+
 class ClientTest(unittest.TestCase):
     def setUp(self) -> None:
         self.server = Server()
@@ -111,6 +125,17 @@ class ClientTest(unittest.TestCase):
 
     def used(self) -> int:
         return self.limiter.status(self.user).used
+
+    def in_child(self, block) -> object:
+        """Enters the block, and leaves it in a forked child. The child's exit ends only the child."""
+        entered = block.__enter__()
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                block.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        return entered
 
     def restart(self) -> None:
         self.server.kill()
@@ -143,6 +168,14 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((self.used(), self.limiter.status(other).used), (5, 3))
         self.assertTrue(self.limiter.acquire_all([(self.user, 15), (other, 0)]).allowed)
         self.assertFalse(self.limiter.acquire_all([(other, 1), (self.user, 0)]).allowed)
+
+    def test_each_of_several_calls_is_renewed_with_their_id(self) -> None:
+        other = {"user": uuid.uuid4().hex}
+        both = self.limiter.acquire_all([(self.user, 1), (other, 1)], id=self.user["user"])
+        for call in both.calls:
+            self.proxy.lose = 1
+            renewed = self.limiter._call("renew", call.descriptor, receipt=call.receipt, id=self.user["user"])
+            self.assertTrue(renewed.applied)
 
     def test_a_reservation_charges_what_the_block_says(self) -> None:
         with self.limiter.reserve(self.user, 12) as reservation:
@@ -199,6 +232,100 @@ class ClientTest(unittest.TestCase):
             time.sleep(0.6)
             1 / 0
         self.assertEqual(self.limiter.status(short).used, 0)
+
+    def test_a_block_that_outlives_its_receipt_is_charged_once(self) -> None:
+        # A limit with a resolution still counts what was reserved.
+        for cost, total in (5, 5), (13, 13), (3, 5):
+            coarse = {"coarse": uuid.uuid4().hex}
+            with self.limiter.reserve(coarse, 5) as reservation:
+                time.sleep(0.6)
+                reservation.cost = cost
+            self.assertEqual(self.limiter.status(coarse).limits[1].used, total, cost)
+
+    def test_a_block_whose_entry_is_gone_is_charged(self) -> None:
+        with self.limiter.reserve(self.user, 5) as reservation:
+            self.limiter.refund(reservation.decision)
+            reservation.cost = 3
+        self.assertEqual(self.used(), 3)
+        with contextlib.suppress(ZeroDivisionError), self.limiter.reserve(self.user, 5) as reservation:
+            self.limiter.refund(reservation.decision)
+            1 / 0
+        self.assertEqual(self.used(), 3)
+
+    def test_exceptions_and_values_cross_processes(self) -> None:
+        response = self.limiter.acquire(self.user, 20)
+        denied = Denied(self.limiter.acquire(self.user))
+        values = [response, response.limits[0], AllOf(True, (response,)), Reservation(response, 3)]
+        errors = [denied, LimiterError("a", 1), Refused("b", 2), Unavailable("c"), SlotLost("d")]
+        with multiprocessing.Pool(1) as pool:
+            for value in values:
+                got = pool.apply_async(same, (value,)).get(60)
+                self.assertEqual(vars(got), vars(value))
+            for error in errors:
+                with self.assertRaises(type(error)) as raised:
+                    pool.apply_async(raises, (error,)).get(60)
+                got = vars(raised.exception)
+                got.pop("__notes__", None)
+                self.assertEqual((str(raised.exception), got), (str(error), vars(error)))
+
+    def test_a_forked_child_gives_nothing_back(self) -> None:
+        job = {"slot": self.user["user"]}
+        for block, descriptor in (self.limiter.reserve(self.user, 5), self.user), (self.limiter.slot(job), job):
+            self.in_child(block)
+            self.assertGreater(self.limiter.status(descriptor).used, 0)
+            block.__exit__(None, None, None)
+        self.assertEqual((self.used(), self.limiter.status(job).used), (5, 0))
+
+    def test_the_shortest_exact_window_is_the_longest_silence(self) -> None:
+        narrow = {"narrow": self.user["user"]}
+        with self.limiter.slot(narrow):
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                self.assertFalse(self.limiter.acquire(narrow).allowed)
+        self.assertTrue(self.limiter.acquire(narrow).allowed)
+
+    def test_a_slot_follows_a_reload(self) -> None:
+        job = {"reloaded": self.user["user"]}
+        with self.limiter.slot(job) as slot:
+            self.assertEqual(slot._window, 6)
+            self.server.config.write_text(CONFIG.replace("1/6s", "1/1s"))
+            while slot._window == 6:
+                self.assertFalse(slot.lost)
+                time.sleep(0.01)
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                self.assertFalse(self.limiter.acquire(job).allowed)
+
+    def test_a_slot_whose_first_renewal_fails_is_refunded(self) -> None:
+        job = {"slot": self.user["user"]}
+        calls, limiter = [], Limiter(self.proxy.url(), "d", patience=0)
+        post = limiter._post
+
+        def fail(op: str, *args):
+            calls.append(op)
+            if op == "renew":
+                raise OSError("unplugged")
+            return post(op, *args)
+
+        limiter._post = fail
+        with self.assertRaises(Unavailable), limiter.slot(job, wait=1):
+            self.fail("begun")
+        self.assertEqual((calls[:2], self.limiter.status(job).used), (["acquire", "renew"], 0))
+
+    def test_a_wait_outlives_an_orderly_restart(self) -> None:
+        if STORE == "memory":
+            self.skipTest("the log is lost")
+        self.assertTrue(self.limiter.acquire({"slot": self.user["user"]}, 2).allowed)
+        done = []
+        waiting = threading.Thread(target=lambda: done.append(self.limiter.acquire({"slot": self.user["user"]}, wait=60)))
+        waiting.start()
+        time.sleep(0.3)
+        self.server.process.terminate()
+        self.server.process.wait()
+        self.server = Server()
+        self.proxy.target = self.server.host
+        waiting.join()
+        self.assertTrue(done[0].allowed)
 
     def test_a_denial_says_how_long_to_wait_and_an_acquire_can_wait(self) -> None:
         soon = {"soon": self.user["user"]}
