@@ -44,9 +44,12 @@ pub(crate) struct Scenario {
 
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    HTTP.scenarios
-        .iter()
-        .try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
+    HTTP.scenarios.iter().try_for_each(|scenario| {
+        run.scenario(&scenario.name, || {
+            eprintln!("{}", scenario.about);
+            compare(scenario)
+        })
+    })
 }
 
 /// Measures all apps in turns. The overhead is the time above the bare app's.

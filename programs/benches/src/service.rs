@@ -63,10 +63,12 @@ pub(crate) struct Scenario {
 
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    SERVICE
-        .scenarios
-        .iter()
-        .try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
+    SERVICE.scenarios.iter().try_for_each(|scenario| {
+        run.scenario(&scenario.name, || {
+            eprintln!("{}", scenario.about);
+            compare(scenario)
+        })
+    })
 }
 
 const fn one() -> usize {
