@@ -126,6 +126,10 @@ struct Recipes;
 #[doc = include_str!("../docs/leases.md")]
 struct Leases;
 
+#[cfg(all(doctest, feature = "memory", feature = "redis", feature = "wrappers"))]
+#[doc = include_str!("../docs/production.md")]
+struct Production;
+
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/from-governor.md")]
 struct FromGovernor;

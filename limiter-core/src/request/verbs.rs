@@ -166,6 +166,17 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
     }
 
     /// Returns a [`PermitDecision`](super::PermitDecision) instead of a decision: an acquire that can be settled or refunded if it is admitted.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// // Reserve four units, and charge one.
+    /// if let Ok(permit) = limiter.acquire("customer 7").cost(4).permit().now()?.into_result() {
+    ///     assert!(permit.settle(1).now()?.applied());
+    /// }
+    /// assert_eq!(limiter.status("customer 7").now()?.used(), 1);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     pub fn permit(mut self) -> AcquirePermit<'a, S, B> {
         self.call.hints.wants_receipt = true;
         AcquirePermit {
@@ -194,6 +205,15 @@ builder! {
 
 impl<S> Limiter<S> {
     /// Takes one unit, or [`cost`](Acquire::cost) units, if they fit.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// let decision = limiter.acquire("customer 7").cost(2).now()?;
+    /// assert!(decision.is_allowed());
+    /// assert_eq!(decision.remaining(), 3);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline(always)]
     pub fn acquire<K: Key>(&self, key: K) -> Acquire<'_, S, K::Bytes> {
         Acquire::new(Call::new(self, key.to_key(), Mode::Acquire))
@@ -203,12 +223,29 @@ impl<S> Limiter<S> {
     ///
     /// A record that does not fit has no [receipt](crate::Decision::receipt), so it can be neither settled nor refunded. To correct
     /// records later, meter with a maximum that usage never reaches, such as [`MAX_COST`](crate::MAX_COST).
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// let decision = limiter.record("customer 7").cost(9).now()?;
+    /// assert!(decision.is_allowed() && decision.receipt().is_none());
+    /// assert_eq!(limiter.status("customer 7").now()?.used(), 5, "at most the maximum is reported");
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline(always)]
     pub fn record<K: Key>(&self, key: K) -> Record<'_, S, K::Bytes> {
         Record::new(Call::new(self, key.to_key(), Mode::Record))
     }
 
     /// Checks whether one unit, or [`cost`](Peek::cost) units, would fit. Consumes nothing.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// assert!(limiter.peek("customer 7").cost(5).now()?.is_allowed());
+    /// assert_eq!(limiter.status("customer 7").now()?.used(), 0);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline(always)]
     pub fn peek<K: Key>(&self, key: K) -> Peek<'_, S, K::Bytes> {
         Peek::new(Call::new(self, key.to_key(), Mode::Peek))
@@ -217,6 +254,15 @@ impl<S> Limiter<S> {
     /// Reads the usage. Consumes nothing.
     ///
     /// Unlike [`peek`](Self::peek), it does not check whether more would fit, so its result is never a denial.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// let _ = limiter.acquire("customer 7").now()?;
+    /// let status = limiter.status("customer 7").now()?;
+    /// assert_eq!((status.used(), status.remaining()), (1, 4));
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline(always)]
     pub fn status<K: Key>(&self, key: K) -> ReadStatus<'_, S, K::Bytes> {
         let mut call = Call::new(self, key.to_key(), Mode::Peek);
