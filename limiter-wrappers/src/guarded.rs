@@ -210,13 +210,8 @@ impl<S: WindowStore> Inner<S> {
         result
     }
 
-    /// Decides an operation.
-    async fn ask(&self, op: Op<'_>) -> Result<Facts, Error> {
-        only(self.ask_all(&[op.into()]).await?)
-    }
-
     /// Decides operations as one, or a single one: by their cached denials, by blocks, or by the store.
-    async fn ask_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+    async fn decide(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let denied = ops.iter().map(|joint| self.denials.find(&joint.op).map(Ok));
         let known = denied.collect::<Option<JointFacts>>();
         if let Some(known) = known.or_else(|| self.blocks.spend_all(ops)) {
@@ -374,7 +369,7 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let results = self.0.ask_all(ops).await;
+        let results = self.0.decide(ops).await;
         let all_ok = |facts: Vec<Facts>| Some(facts.into_iter().map(Ok).collect());
         let mut results = self.or_stand_in(results, |stand_in| stand_in.apply_all(ops).map(all_ok));
         if let Ok(Some(results)) = &mut results {

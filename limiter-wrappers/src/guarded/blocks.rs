@@ -47,16 +47,22 @@ pub(super) struct Blocks {
 struct Slot {
     /// Of the log and the policy's limits.
     hash: u64,
-    /// The number of the pending request for a block. 0 if there is none.
-    request: u64,
-    /// When the current block was sent for, or since when it is counted down without being taken.
+    state: State,
+    /// When the current block was sent for, or since when its acquires are counted.
     since: Instant,
-    /// The acquires of the current block, and how many remain until the next block is taken.
+    /// The acquires of the current block.
     size: u32,
-    left: u32,
     /// The most units of the next block: half of what remained at the last response; 0 if that took half a lease or more.
     largest: u64,
-    block: Option<Box<Block>>,
+}
+
+enum State {
+    /// No block is taken. This many acquires remain until one may be.
+    Counting(u32),
+    /// The request with this number is under way.
+    Asked(u64),
+    /// Acquires are spent from a block.
+    Holding(Box<Block>),
 }
 
 struct Block {
@@ -214,7 +220,7 @@ impl Blocks {
     pub(super) fn spend(&self, op: &Op<'_>) -> Option<(Facts, u64)> {
         let lease = lease_of(op).filter(|_| op.is_checked())?;
         let mut slot = self.slot(op.log)?;
-        let block = slot.block.as_deref_mut().filter(|block| block.covers(op))?;
+        let block = slot.block().filter(|block| block.covers(op))?;
         let now = Moment::now();
         if block.has_ended(lease, now) {
             return None;
@@ -228,7 +234,7 @@ impl Blocks {
     fn give_back(&self, op: &Op<'_>, request: u64) {
         self.spent.fetch_sub(1, Ordering::Relaxed);
         if let Some(mut slot) = self.slot(op.log)
-            && let Some(block) = &mut slot.block
+            && let Some(block) = slot.block()
             && block.request == request
         {
             block.left += op.cost;
@@ -251,7 +257,7 @@ impl Blocks {
         }
         let units = slot.next_block(op, lease, sent)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        slot.request = request;
+        slot.state = State::Asked(request);
         Some(BlockRequest {
             blocks: self,
             place,
@@ -304,7 +310,7 @@ impl Blocks {
         let now = Moment::now();
         let mut held = HashMap::new();
         for slot in &self.slots {
-            if let Some(block) = &slot.block
+            if let State::Holding(block) = &slot.state
                 && !block.has_ended(block.lease, now)
             {
                 *held.entry(block.name).or_default() += block.left;
@@ -318,37 +324,45 @@ impl Slot {
     fn new(hash: u64, now: Instant) -> Self {
         Self {
             hash,
-            request: 0,
+            state: State::Counting(1),
             since: now,
             size: 1,
-            left: 1,
             largest: 0,
-            block: None,
+        }
+    }
+
+    fn block(&mut self) -> Option<&mut Block> {
+        match &mut self.state {
+            State::Holding(block) => Some(block),
+            State::Counting(_) | State::Asked(_) => None,
         }
     }
 
     /// A block that can be spent keeps its place, and so does a pending request.
     fn is_in_use(&self, now: Moment) -> bool {
-        let can_be_spent = |block: &Block| block.left > 0 && !block.has_ended(block.lease, now);
-        self.request > 0 || self.block.as_deref().is_some_and(can_be_spent)
+        match &self.state {
+            State::Counting(_) => false,
+            State::Asked(_) => true,
+            State::Holding(block) => block.left > 0 && !block.has_ended(block.lease, now),
+        }
     }
 
     /// Notes an acquire that no block covers. Returns the units of the block to ask for.
     fn next_block(&mut self, op: &Op<'_>, lease: Duration, now: Moment) -> Option<u64> {
-        if self.request > 0 {
-            return None;
-        }
         let passed = now.monotonic.duration_since(self.since);
-        let (is_used_up, has_ended) = match &self.block {
-            Some(block) => (block.left < block.cost, block.has_ended(lease, now)),
-            None => (self.left == 0, passed >= lease),
+        let (is_used_up, has_ended) = match &self.state {
+            State::Counting(left) => (*left == 0, passed >= lease),
+            State::Asked(_) => return None,
+            State::Holding(block) => (block.left < block.cost, block.has_ended(lease, now)),
         };
         if is_used_up && passed < lease / 2 {
             self.size = self.size.saturating_mul(2);
         } else if !is_used_up && has_ended {
             self.size = (self.size / 2).max(1);
         } else if !is_used_up {
-            self.left = self.left.saturating_sub(1);
+            if let State::Counting(left) = &mut self.state {
+                *left -= 1;
+            }
             return None;
         }
         self.since = now.monotonic;
@@ -364,7 +378,7 @@ impl Slot {
 
     /// Counts the acquires of a block that is not taken. The current one is the first.
     fn count_down(&mut self) {
-        (self.left, self.block) = (self.size - 1, None);
+        self.state = State::Counting(self.size - 1);
     }
 
     fn note(&mut self, op: &Op<'_>, facts: &Facts, is_slow: bool) {
@@ -378,6 +392,12 @@ impl Slot {
 }
 
 impl BlockRequest<'_> {
+    /// Returns the slot that waits for this request.
+    fn slot(&self) -> Option<RefMut<'_, u64, Slot>> {
+        let slot = self.blocks.slots.get_mut(&self.place)?;
+        matches!(slot.state, State::Asked(request) if request == self.request).then_some(slot)
+    }
+
     /// Returns the operation with the cost of the block.
     pub(super) fn with_block<'o>(&self, op: Op<'o>) -> Op<'o> {
         op.with_cost(op.cost + self.units)
@@ -392,12 +412,10 @@ impl BlockRequest<'_> {
             return facts;
         }
         let received = Instant::now();
-        let slot = self.blocks.slots.get_mut(&self.place);
-        if let Some(mut slot) = slot.filter(|slot| slot.request == self.request) {
+        if let Some(mut slot) = self.slot() {
             let took = received.duration_since(self.sent.monotonic);
             slot.note(op, &facts, took >= self.lease / 2);
-            slot.request = 0;
-            slot.block = Some(Box::new(Block {
+            slot.state = State::Holding(Box::new(Block {
                 request: self.request,
                 name: op.log.name,
                 key: op.log.key.into(),
@@ -419,9 +437,7 @@ impl BlockRequest<'_> {
 
 impl Drop for BlockRequest<'_> {
     fn drop(&mut self) {
-        let slot = self.blocks.slots.get_mut(&self.place);
-        if let Some(mut slot) = slot.filter(|slot| slot.request == self.request) {
-            slot.request = 0;
+        if let Some(mut slot) = self.slot() {
             slot.count_down();
         }
     }

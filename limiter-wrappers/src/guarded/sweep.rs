@@ -11,9 +11,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::Inner;
 use super::carried::LogId;
 use super::local::Local;
+use super::{Inner, only};
 
 const LOGS_AT_A_TIME: usize = 64;
 /// How long a node rests after an error, and how soon the sweep looks at others.
@@ -95,7 +95,7 @@ impl<S: WindowStore> Inner<S> {
         if cell.is_given {
             peek = peek.at(cell.newest);
         }
-        let now = self.ask(peek).await?.log.now;
+        let now = only(self.decide(&[peek.into()]).await?)?.log.now;
         let age = clock.micros_since(cell.newest);
         let at = match cell.is_given {
             true => cell.newest,
@@ -104,7 +104,8 @@ impl<S: WindowStore> Inner<S> {
         let frozen = local.locked(|carried| carried.freeze(number, cell, at, now));
         if let Some((id, cost, policy)) = frozen {
             let record = Op::record(log.key, &policy).with_name(log.name);
-            self.ask(record.with_cost(cost).with_id(id).at(at)).await?;
+            let record = record.with_cost(cost).with_id(id).at(at);
+            only(self.decide(&[record.into()]).await?)?;
             local.locked(|carried| carried.confirm(number, id));
         }
         Ok(true)
