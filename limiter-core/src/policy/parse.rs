@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::policy::Policy;
 use crate::policy::bounds::{MAX_LIMITS, OutOfRange};
 use crate::policy::limit::Limit;
 use crate::policy::time::Window;
@@ -178,6 +179,22 @@ const fn option<'a>(text: &'a [u8], sign: &[u8]) -> (&'a [u8], Option<&'a [u8]>)
     match split(text, sign) {
         Some((before, after)) => (before, Some(after.trim_ascii())),
         None => (text, None),
+    }
+}
+
+/// Parses the literal of `policy!`.
+///
+/// # Panics
+/// If the text is malformed. `policy!` calls this in a `const` block, so the panic is a compile error.
+#[allow(
+    clippy::panic,
+    reason = "`policy!` calls it in a const block, so the panic is a compile error"
+)]
+#[must_use]
+pub const fn policy_from_literal(text: &str) -> Policy {
+    match limits(text.as_bytes()) {
+        Ok((limits, count)) => Policy::from_checked(limits, count),
+        Err(error) => panic!("{}", error.reason.expected()),
     }
 }
 
