@@ -67,6 +67,8 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 pub struct MemoryStore {
     placement: Placement,
     logs_begun: AtomicU32,
+    /// How far the store's clock is ahead of the process's, modulo 2^64.
+    clock_ahead: u64,
 }
 
 impl MemoryStore {
@@ -89,6 +91,33 @@ impl MemoryStore {
         Self {
             placement: Placement::new(max_keys.max(1)),
             logs_begun: AtomicU32::new(0),
+            clock_ahead: 0,
+        }
+    }
+
+    /// Sets the store's clock to `now`, from which it runs on. Default: the system's time when the process began to count.
+    ///
+    /// A store whose logs are [imported](Self::import) continues the clock of the store that exported them. So entries keep
+    /// their ages and receipts stay valid, even if the system's clock has been set meanwhile.
+    #[must_use]
+    pub fn with_clock_at(self, now: Timestamp) -> Self {
+        let clock_ahead = now.as_micros().wrapping_sub(clock::now().as_micros());
+        Self {
+            clock_ahead,
+            ..self
+        }
+    }
+
+    #[inline(always)]
+    fn now(&self) -> Timestamp {
+        Timestamp::from_low_bits(clock::now().as_micros().wrapping_add(self.clock_ahead))
+    }
+
+    #[inline(always)]
+    fn time(&self, at: At) -> Timestamp {
+        match at {
+            At::StoreClock => self.now(),
+            At::Given(given) => given,
         }
     }
 
@@ -121,7 +150,7 @@ impl MemoryStore {
     /// Locks one slot or shard at a time, and frees the memory. A key whose last append had a caller-supplied time stays; see
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
-        let now = clock::now();
+        let now = self.now();
         self.placement.sweep(|log| log.has_expired(now))
     }
 
@@ -161,9 +190,9 @@ impl MemoryStore {
     /// With [`with_max_keys`](Self::with_max_keys), this may evict another key, as an insert does.
     pub fn import(&self, key: LogKey<'_>, log: &store::Log) {
         let log = saved::import(log);
-        if !log.has_expired(clock::now()) {
+        if !log.has_expired(self.now()) {
             self.placement
-                .replace(key.name.id(), key.key, log, clock::now);
+                .replace(key.name.id(), key.key, log, || self.now());
         }
     }
 
@@ -190,7 +219,7 @@ impl MemoryStore {
             return in_shard(self, None, hash, *op);
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
-        let now = time(op.at);
+        let now = self.time(op.at);
         match self.placement.find_direct(hash, name, key) {
             Ok(log) => evaluate::apply(log, op, now, rest_in_slot),
             Err(slot) => in_shard(self, Some(slot), hash, *op),
@@ -229,7 +258,7 @@ impl MemoryStore {
             .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
         // The clock is free while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
         // had a log with a later entry, which has expired since.
-        let now = time(op.at);
+        let now = self.time(op.at);
         match found {
             Ok(log) => evaluate::apply(log, &op, now, apply_rest),
             Err(vacancy) => {
@@ -271,7 +300,7 @@ impl MemoryStore {
         let result = apply(&mut log);
         if log.newest().is_some() {
             self.placement
-                .insert(vacancy, name.id(), key, log, clock::now);
+                .insert(vacancy, name.id(), key, log, || self.now());
         }
         result
     }
@@ -281,14 +310,6 @@ impl MemoryStore {
     fn first_number(&self) -> u32 {
         let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
         begun.wrapping_mul(FIRST_NUMBER_STEP) % FIRST_NUMBERS
-    }
-}
-
-#[inline]
-fn time(at: At) -> Timestamp {
-    match at {
-        At::StoreClock => clock::now(),
-        At::Given(given) => given,
     }
 }
 
@@ -304,7 +325,7 @@ fn poll_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Poll<Result<De
 
 impl SyncStore for MemoryStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.facts(*op, time)
+        self.facts(*op, |at| self.time(at))
     }
 
     #[inline(always)]
@@ -318,7 +339,7 @@ impl SyncStore for MemoryStore {
 
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         // All happen at the store's clock or all at one given time.
-        let now = time(ops.first().map_or(At::StoreClock, |joint| joint.op.at));
+        let now = self.time(ops.first().map_or(At::StoreClock, |joint| joint.op.at));
         let preview = |joint: &JointOp<'_>| self.preview(&joint.op, now);
         let alone: Vec<Facts> = ops.iter().map(preview).collect();
         let held = JointOp::held(ops, &alone).zip(ops);
@@ -333,7 +354,7 @@ impl SyncStore for MemoryStore {
         let LogKey { name, key } = settlement.log;
         let mut found = self.placement.find(name.id(), key);
         // Behind the lock: an entry appended before the call must not be newer.
-        let now = time(settlement.at);
+        let now = self.time(settlement.at);
         let mut none = LogForm::new(0);
         evaluate::settle(found.as_deref_mut().unwrap_or(&mut none), settlement, now)
     }
@@ -345,7 +366,7 @@ impl SyncStore for MemoryStore {
     }
 
     fn read_clock(&self) -> Timestamp {
-        clock::now()
+        self.now()
     }
 }
 

@@ -67,22 +67,6 @@ impl Log {
             None => Err(corrupt("the saved log is empty".into())),
         }
     }
-
-    /// Returns the log with all its times later by `micros`, or earlier if that is negative. Times out of range stay at the bound.
-    ///
-    /// It mends a log that was kept by a clock that was wrong. Receipts from before keep the old times.
-    #[must_use]
-    pub fn shifted(mut self, micros: i64) -> Self {
-        let shift = |at: Timestamp| {
-            let moved = at.as_micros().saturating_add_signed(micros);
-            Timestamp::from_micros(moved).unwrap_or(Timestamp::MAX)
-        };
-        for entry in &mut self.entries {
-            entry.at = shift(entry.at);
-        }
-        self.expires_at = shift(self.expires_at);
-        self
-    }
 }
 
 /// Appends a number in groups of seven bits, the lowest first.
@@ -209,30 +193,6 @@ mod tests {
         let read = Log::from_bytes(&bytes).unwrap();
         assert_eq!(read.to_bytes(), bytes);
         read
-    }
-
-    #[test]
-    fn a_shifted_log_is_the_same_at_other_times() {
-        const HOUR: i64 = 3_600_000_000;
-        let log = log();
-        let ends = |log: &Log| [log.oldest(), log.newest(), log.expires_at()];
-        for by in [HOUR, -HOUR] {
-            let shifted = reload(&log).shifted(by);
-            let moved = |at: Option<Timestamp>| {
-                at.map(|at| {
-                    Timestamp::from_micros(at.as_micros().saturating_add_signed(by)).unwrap()
-                })
-            };
-            assert_eq!(ends(&shifted), ends(&log).map(moved));
-            assert_eq!((shifted.len(), shifted.cost()), (log.len(), log.cost()));
-            assert_eq!(shifted.shifted(-by).to_bytes(), log.to_bytes());
-        }
-        // Out of range, times stay at the bound.
-        for (by, bound) in [(i64::MIN, Timestamp::EPOCH), (i64::MAX, Timestamp::MAX)] {
-            let shifted = reload(&log).shifted(by);
-            assert_eq!(ends(&shifted), [Some(bound); 3]);
-            reload(&shifted);
-        }
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use allocation_counter::measure;
 use limiter_core::IntoPolicy;
 use limiter_core::store::LogKey;
-use limiter_core::{Counting, Key, Limiter, Name, Policy, SharedStore, Timestamp, policy};
+use limiter_core::{
+    Counting, Key, Limiter, Name, Policy, SharedStore, SyncStore, Timestamp, policy,
+};
 use limiter_memory::MemoryStore;
 
 /// A time, this many microseconds after the beginning of a test.
@@ -373,4 +375,39 @@ fn an_imported_log_decides_as_its_original_does_and_takes_as_many_bytes() {
             assert_eq!(refunds, [true, false, true], "{text}");
         }
     }
+}
+
+#[test]
+fn a_clock_that_is_set_times_every_call() {
+    const HOUR: u64 = 3_600_000_000;
+    let set_to = |micros| {
+        Limiter::new(
+            "test",
+            policy!("2/1h"),
+            MemoryStore::new().with_clock_at(at(micros)),
+        )
+    };
+    let is_soon = |now: Timestamp| (at(0)..at(HOUR / 2)).contains(&now);
+    let limiter = set_to(0);
+    let first = limiter.acquire("a").now().unwrap();
+    assert!(is_soon(first.at()) && is_soon(limiter.store().read_clock()));
+    assert!(limiter.acquire("a").now().unwrap().is_allowed());
+    // The next store goes on where this one was, a while later.
+    let later = |micros| {
+        let next = set_to(micros);
+        for (name, key, log) in limiter.store().export() {
+            next.store().import(LogKey::new(name, &key), &log);
+        }
+        next
+    };
+    let soon = later(HOUR / 2);
+    assert_eq!(soon.status("a").now().unwrap().used(), 2);
+    assert!(
+        soon.refund("a", first.receipt().unwrap())
+            .now()
+            .unwrap()
+            .applied()
+    );
+    assert_eq!((soon.store().sweep(), soon.store().len()), (0, 1));
+    assert!(later(2 * HOUR).store().is_empty());
 }

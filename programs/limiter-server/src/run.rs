@@ -26,7 +26,7 @@ use crate::reload::patiently;
 use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::state::{State, in_time};
-use crate::store::{Store, StoreTls};
+use crate::store::{Location, Store, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
@@ -73,19 +73,27 @@ impl Server {
             cert: options.store_tls_cert.clone(),
             key: options.store_tls_key.clone(),
         };
+        let memory = MemoryStore::with_max_keys(options.max_keys);
+        let (memory, state) = match options.state.clone() {
+            Some(file) => {
+                ensure!(
+                    options.store == Location::Memory,
+                    "--state: it needs --store memory"
+                );
+                let state = load(file, memory).await.context("--state")?;
+                (Arc::clone(state.store()), Some(state))
+            }
+            None => (Arc::new(memory), None),
+        };
         let store = Store::open(
             &options.store,
             &store_tls,
             &options.prefix,
             options.store_timeout,
             options.store_probe,
-            options.max_keys,
+            memory,
             options.on_outage,
         )?;
-        let state = match options.state.clone() {
-            Some(file) => Some(load(file, store.memory()).await.context("--state")?),
-            None => None,
-        };
         let (config, shared) = (options.config.clone(), store.shared().clone());
         let rules = patiently(move || RuleSet::read(&config, &shared, None)).await??;
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
@@ -199,8 +207,7 @@ impl Server {
     }
 }
 
-async fn load(file: PathBuf, memory: Option<&Arc<MemoryStore>>) -> anyhow::Result<Arc<State>> {
-    let memory = Arc::clone(memory.context("it needs --store memory")?);
+async fn load(file: PathBuf, memory: MemoryStore) -> anyhow::Result<Arc<State>> {
     let loaded = in_time(LOAD, move || State::load(&file, memory)).await?;
     Ok(Arc::new(loaded?))
 }

@@ -1,8 +1,8 @@
 //! The counts of the memory store in a file, in which they survive a restart.
 //!
 //! The file is `HEAD`, then how far the store's clock was ahead of the system's, then a name, a key and a log for each log, each with
-//! its length in front, and the SHA-256 of all that. The store's clock begins with the system's and never steps, so logs are moved by
-//! that difference when they are loaded: somebody may have set the system's clock meanwhile.
+//! its length in front, and the SHA-256 of all that. The store's clock never steps, even if somebody sets the system's, and receipts
+//! contain its times. So the next store's clock is ahead by that difference.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use limiter_core::store::{Log, LogKey};
-use limiter_core::{Limiter, Name, Timestamp, policy};
+use limiter_core::{Name, SyncStore, Timestamp};
 use limiter_memory::MemoryStore;
 use metrics::counter;
 use sha2::{Digest, Sha256};
@@ -42,18 +42,23 @@ pub struct State {
 }
 
 impl State {
-    /// Loads the file into the store. A file that does not load is moved aside and logged: a server without counts is better
-    /// than none.
+    /// Loads the file into the empty store, whose clock goes on as if there had been no restart. A file that does not load is moved
+    /// aside and logged: a server without counts is better than none.
     ///
     /// # Errors
     /// If the file is not a regular one, cannot be read, moved or replaced, or another process uses it.
-    pub fn load(file: &Path, store: Arc<MemoryStore>) -> anyhow::Result<Self> {
+    pub fn load(file: &Path, store: MemoryStore) -> anyhow::Result<Self> {
         Self::load_with(file, store, SystemTime::now)
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<MemoryStore> {
+        &self.store
     }
 
     fn load_with(
         file: &Path,
-        store: Arc<MemoryStore>,
+        mut store: MemoryStore,
         system_clock: fn() -> SystemTime,
     ) -> anyhow::Result<Self> {
         let file = &resolve(file).with_context(|| file.display().to_string())?;
@@ -68,24 +73,26 @@ impl State {
             }
             locked => locked?,
         }
-        let state = Self {
-            file: file.to_owned(),
-            store,
-            system_clock,
-            saving: Mutex::new(lock),
-        };
         let mut bytes = Vec::new();
-        match open_regular(file, OpenOptions::new().read(true)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(state),
-            opened => opened
-                .and_then(|mut opened| opened.read_to_end(&mut bytes))
-                .with_context(|| file.display().to_string())?,
+        let found = match open_regular(file, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            opened => {
+                let read = opened.and_then(|mut opened| opened.read_to_end(&mut bytes));
+                read.with_context(|| file.display().to_string())?;
+                true
+            }
         };
-        match decode(&bytes, system_clock()) {
-            Ok(logs) => logs
-                .iter()
-                .for_each(|(name, key, log)| state.store.import(LogKey::new(*name, *key), log)),
-            Err(reason) => {
+        match found.then(|| decode(&bytes, system_clock())) {
+            None => {}
+            Some(Ok((now, logs))) => {
+                if let Some(now) = now {
+                    store = store.with_clock_at(now);
+                }
+                for (name, key, log) in &logs {
+                    store.import(LogKey::new(*name, *key), log);
+                }
+            }
+            Some(Err(reason)) => {
                 let aside = aside(file);
                 fs::rename(file, &aside).with_context(|| file.display().to_string())?;
                 let file = file.display();
@@ -95,7 +102,12 @@ impl State {
                 );
             }
         }
-        Ok(state)
+        Ok(Self {
+            file: file.to_owned(),
+            store: Arc::new(store),
+            system_clock,
+            saving: Mutex::new(lock),
+        })
     }
 
     /// Saves the counts in a new file, which replaces the old one.
@@ -160,17 +172,8 @@ impl State {
 
     /// Returns the microseconds by which the store's clock is ahead of the system's.
     fn clock_ahead(&self) -> i64 {
-        let clock = Limiter::new(
-            "limiter-server/clock",
-            policy!("1/1s"),
-            Arc::clone(&self.store),
-        );
-        let system = micros((self.system_clock)());
-        let ahead = clock
-            .status("")
-            .now()
-            .map(|now| now.at().as_micros().cast_signed() - system);
-        ahead.unwrap_or_default()
+        let system = timestamp((self.system_clock)());
+        self.store.read_clock().as_micros().cast_signed() - system.as_micros().cast_signed()
     }
 }
 
@@ -186,16 +189,19 @@ pub(crate) async fn in_time<T: Send + 'static>(
     Ok(done.with_context(|| format!("the disk did not respond within {limit:?}"))??)
 }
 
-fn micros(time: SystemTime) -> i64 {
-    let at = Timestamp::try_from(time).unwrap_or_default();
-    at.as_micros().cast_signed()
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or_default()
 }
 
 /// A limiter's name, a key and its log.
 type NamedLog<'a> = (Name, &'a [u8], Log);
 
-/// Returns the logs of a file, or why it has none, and what to do.
-fn decode(bytes: &[u8], system: SystemTime) -> Result<Vec<NamedLog<'_>>, String> {
+/// Returns the logs of a file that still count, and the time at which their clock goes on: none without logs. Otherwise returns why the
+/// file has none, and what to do.
+fn decode(
+    bytes: &[u8],
+    system: SystemTime,
+) -> Result<(Option<Timestamp>, Vec<NamedLog<'_>>), String> {
     const DAMAGED: &str = "the file is damaged; delete it, or restore it and restart";
     if !bytes.starts_with(HEAD) {
         let text = "the file is not of this version; start the version that wrote it, or delete it";
@@ -205,12 +211,13 @@ fn decode(bytes: &[u8], system: SystemTime) -> Result<Vec<NamedLog<'_>>, String>
     if <[u8; 32]>::from(Sha256::digest(content)) != *hash {
         return Err(DAMAGED.to_owned());
     }
-    let now = Timestamp::try_from(system).unwrap_or_default();
     let (ahead, mut rest) = content
         .strip_prefix(HEAD)
         .and_then(<[u8]>::split_first_chunk)
         .ok_or(DAMAGED)?;
-    let ahead = i64::from_le_bytes(*ahead);
+    let system = timestamp(system).as_micros();
+    let now = system.saturating_add_signed(i64::from_le_bytes(*ahead));
+    let now = Timestamp::from_micros_saturating(now);
     let mut logs = Vec::new();
     while !rest.is_empty() {
         let mut part = || {
@@ -220,18 +227,18 @@ fn decode(bytes: &[u8], system: SystemTime) -> Result<Vec<NamedLog<'_>>, String>
         let [name, key, log] = [part(), part(), part()].map(|part| part.ok_or(DAMAGED));
         let name = std::str::from_utf8(name?).map_err(|_| DAMAGED)?;
         let log = Log::from_bytes(log?)
-            .map_err(|error| format!("{error}; start the version that wrote it, or delete it"))?
-            .shifted(ahead.saturating_neg());
-        if log
-            .newest()
-            .is_some_and(|newest| newest > now.saturating_add(AHEAD))
-        {
-            let text = "the file is from the future; set the clock, move the file back and restart, or delete it";
-            return Err(text.to_owned());
+            .map_err(|error| format!("{error}; start the version that wrote it, or delete it"))?;
+        if log.expires_at().is_some_and(|end| end > now) {
+            logs.push((Name::new(name), key?, log));
         }
-        logs.push((Name::new(name), key?, log));
     }
-    Ok(logs)
+    let newest = logs.iter().filter_map(|(.., log)| log.newest()).max();
+    if newest > Some(now.saturating_add(AHEAD)) {
+        let text = "the file is from the future; set the clock, move the file back and restart, or delete it";
+        return Err(text.to_owned());
+    }
+    // A clock that was set back a little must not count entries for longer than their windows.
+    Ok((newest.map(|newest| newest.max(now)), logs))
 }
 
 fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
@@ -299,36 +306,82 @@ impl fmt::Debug for State {
 
 #[cfg(test)]
 mod tests {
+    use limiter_core::{Limiter, policy};
+
     use super::*;
 
-    /// A system whose clock is an hour ahead of the store's, because it was set after the start.
-    fn an_hour_ahead() -> SystemTime {
-        SystemTime::now() + Duration::from_secs(3_600)
+    fn system(ahead: i64) -> SystemTime {
+        let by = Duration::from_secs(ahead.unsigned_abs());
+        let now = SystemTime::now();
+        if ahead < 0 { now - by } else { now + by }
     }
 
-    fn an_hour_behind() -> SystemTime {
-        SystemTime::now() - Duration::from_secs(3_600)
+    /// A server's rule over a file, in its process.
+    struct Process {
+        state: State,
+        limiter: Limiter<Arc<MemoryStore>>,
+    }
+
+    fn start(file: &Path, system_clock: fn() -> SystemTime) -> Process {
+        let state = State::load_with(file, MemoryStore::new(), system_clock).unwrap();
+        let limiter = Limiter::new("user", policy!("1000/1h"), Arc::clone(state.store()));
+        Process { state, limiter }
+    }
+
+    #[tokio::test]
+    async fn receipts_outlive_restarts_and_clocks_that_are_set() {
+        let clocks: [fn() -> _; 3] = [SystemTime::now, || system(3_600), || system(-3_600)];
+        for clock in clocks {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("counts");
+            let before = start(&file, SystemTime::now);
+            let slot = before.limiter.acquire("ann").idempotency_key(7).await;
+            let mut slot = slot.unwrap().receipt().unwrap();
+            let reserved = before.limiter.acquire("ann").cost(900).permit().await;
+            let reserved = reserved.unwrap().decision().receipt().unwrap();
+            let mut running = before;
+            // Somebody sets the clock, and then the server restarts, ten times.
+            for _ in 0..10 {
+                running.state.system_clock = clock;
+                running.state.save();
+                drop(running);
+                running = start(&file, clock);
+                let renew = running.limiter.renew("ann", slot).idempotency_key(7);
+                slot = renew.now().unwrap().receipt().unwrap();
+            }
+            let settled = running.limiter.settle("ann", reserved, 20).now().unwrap();
+            assert!(settled.applied());
+            assert_eq!(settled.status().used(), 21);
+            assert!(running.limiter.refund("ann", slot).now().unwrap().applied());
+        }
     }
 
     #[test]
-    fn counts_survive_a_clock_that_was_set() {
-        let policy = || policy!("9/1m");
-        for set_to in [SystemTime::now, an_hour_ahead, an_hour_behind] {
+    fn a_clock_that_is_set_during_a_restart_neither_stalls_nor_extends_windows() {
+        const HOUR: u64 = 3_600;
+        // By how many seconds the clock is set, and the usage and the age afterwards of an entry that counts for an hour.
+        for (set_to, used, age) in [
+            ((|| system(-30)) as fn() -> _, 5, 0),
+            (|| system(1_800), 5, 1_800),
+            // It has expired. Then the store's clock begins with the system's, which here is the process's.
+            (|| system(3_600), 0, HOUR),
+            // The file is from the future.
+            (|| system(-120), 0, HOUR),
+        ] {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("counts");
-            let before = Arc::new(MemoryStore::new());
-            let limiter = Limiter::new("user", policy(), Arc::clone(&before));
-            assert!(limiter.acquire("ann").cost(5).now().unwrap().is_allowed());
-            State::load_with(&file, before, set_to).unwrap().save();
-
-            // The next process has a clock that begins with the system's.
-            let bytes = fs::read(&file).unwrap();
-            let logs = decode(&bytes, set_to()).unwrap();
-            let (_, _, log) = &logs[0];
-            let newest = log.newest().unwrap().as_micros().cast_signed();
-            let age = micros(set_to()) - newest;
-            assert!((0..10_000_000).contains(&age), "{age} us");
-            assert_eq!((log.cost(), log.len()), (5, 1));
+            let before = start(&file, SystemTime::now);
+            let _ = before.limiter.acquire("ann").cost(5).now().unwrap();
+            before.state.save();
+            drop(before);
+            let after = start(&file, set_to);
+            let status = after.limiter.status("ann").now().unwrap();
+            assert_eq!(status.used(), used);
+            let found = HOUR.checked_sub(status.reset_after().as_secs()).unwrap();
+            assert!((age..age + 60).contains(&found), "{age} s: {found} s");
+            let ahead = after.state.store.read_clock().as_micros() / 1_000_000;
+            let ahead = ahead.saturating_sub(timestamp(SystemTime::now()).as_micros() / 1_000_000);
+            assert_eq!(ahead > 60, age == 1_800, "{ahead} s");
         }
     }
 
@@ -341,8 +394,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("counts");
-        let store = Arc::new(MemoryStore::new());
-        let state = State::load_with(&file, Arc::clone(&store), hangs).unwrap();
+        let state = State::load_with(&file, MemoryStore::new(), hangs).unwrap();
         let limit = Duration::from_millis(50);
         let error = in_time(limit, move || state.save()).await.unwrap_err();
         assert_eq!(error.to_string(), "the disk did not respond within 50ms");
@@ -351,7 +403,7 @@ mod tests {
             tokio::time::sleep(limit).await;
         }
         tokio::time::sleep(limit).await;
-        let load = move || State::load_with(&file, store, hangs).map(drop);
+        let load = move || State::load_with(&file, MemoryStore::new(), hangs).map(drop);
         assert!(in_time(limit, load).await.is_err());
     }
 

@@ -164,7 +164,7 @@ pub struct Store {
 const SWEEP: Duration = Duration::from_secs(60);
 
 impl Store {
-    /// Opens the store. It is connected to in the background, so it may be down.
+    /// Opens the store. It is connected to in the background, so it may be down. `memory` is the store, or its fallback.
     ///
     /// # Errors
     /// If the URL, the prefix or a file is malformed.
@@ -174,10 +174,9 @@ impl Store {
         prefix: &str,
         timeout: Duration,
         probing: Duration,
-        max_keys: usize,
+        memory: Arc<MemoryStore>,
         on_outage: OnOutage,
     ) -> anyhow::Result<Self> {
-        let memory = MemoryStore::with_max_keys(max_keys);
         // A request ends before the call, so that the error contains its cause.
         let response_timeout = timeout - timeout / 6;
         let failed = |error| anyhow!("--store: {error}");
@@ -235,8 +234,7 @@ impl Store {
         }
     }
 
-    fn in_memory(store: MemoryStore) -> Self {
-        let store = Arc::new(store);
+    fn in_memory(store: Arc<MemoryStore>) -> Self {
         tokio::spawn(sweep(Arc::downgrade(&store)));
         let counted = Arc::clone(&store);
         let memory = Some(Arc::clone(&store));

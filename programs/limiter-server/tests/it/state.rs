@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use limiter_core::{Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
 use limiter_server::state::State;
+use serde_json::{Value, json};
 
 use crate::server::{PATIENCE, PORTS, Server, program, until};
 
@@ -105,6 +106,43 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
 }
 
 #[test]
+fn receipts_outlive_ten_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts");
+    let call = |server: &Server, op: &str, fields: Value| {
+        let mut body = json!({ "domain": "d", "descriptor": [["user", "ann"]] });
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        let (status, answer) = server.post(&format!("/v1/{op}"), &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let mut server = start(&file, "1h");
+    let slot = call(&server, "acquire", json!({ "id": "slot" }));
+    let mut slot = slot["receipt"].clone();
+    let reserved = call(&server, "acquire", json!({ "cost": 900 }));
+    let reserved = json!({ "receipt": reserved["receipt"], "cost": 20 });
+    for restart in 1..=10 {
+        server.signal("TERM");
+        assert!(server.wait().success());
+        server = start(&file, "1h");
+        let renewed = call(&server, "renew", json!({ "receipt": slot, "id": "slot" }));
+        assert_eq!(renewed["applied"], true, "restart {restart}: {renewed}");
+        slot = renewed["receipt"].clone();
+    }
+    let settled = call(&server, "settle", reserved);
+    assert_eq!(
+        (&settled["applied"], &settled["used"]),
+        (&true.into(), &21.into())
+    );
+    let refunded = call(&server, "refund", json!({ "receipt": slot }));
+    assert_eq!(
+        (&refunded["applied"], &refunded["used"]),
+        (&true.into(), &20.into())
+    );
+}
+
+#[test]
 fn a_killed_server_forgets_what_it_admitted_since_the_last_save() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
@@ -129,15 +167,15 @@ fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
     let saved = |ahead: u64| {
-        let store = Arc::new(MemoryStore::new());
+        let state = State::load(&file, MemoryStore::new()).unwrap();
         let now = Timestamp::try_from(SystemTime::now()).unwrap();
-        let limiter = Limiter::new("d/user", policy!("5/1d"), Arc::clone(&store));
+        let limiter = Limiter::new("d/user", policy!("5/1d"), Arc::clone(state.store()));
         let _ = limiter
             .record("ann")
             .at(now.saturating_add(Duration::from_secs(ahead)))
             .now()
             .unwrap();
-        State::load(&file, store).unwrap().save();
+        state.save();
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         bytes

@@ -2,6 +2,7 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -493,7 +494,7 @@ async fn every_kind_of_url_is_a_store() {
             "limiter",
             PATIENCE,
             PATIENCE,
-            9,
+            Arc::default(),
             OnOutage::Closed,
         );
         assert!(store.is_ok(), "{url}: {:?}", store.err());
