@@ -127,11 +127,6 @@ impl Decision {
         matches!(self.status.verdict.entry, EntryKind::Uncounted)
     }
 
-    /// Returns `true` if this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
-    pub(crate) fn is_final_denial(&self) -> bool {
-        self.is_denied() && self.is_repeated()
-    }
-
     /// Returns `true` if the log held the operation's entry already.
     pub(crate) const fn is_repeated(&self) -> bool {
         matches!(self.status.verdict.entry, EntryKind::Repeated)

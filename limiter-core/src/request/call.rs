@@ -88,12 +88,12 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         self.limiter.store.decide_now(self.op())
     }
 
-    /// Makes the call after [`WindowStore::try_decide`] could not.
-    pub(super) async fn apply(&self) -> Result<Decision, Error>
+    /// Applies an operation of the call after [`WindowStore::try_decide`] could not decide it.
+    pub(super) async fn apply(&self, op: Op<'_>) -> Result<Decision, Error>
     where
         S: WindowStore,
     {
-        let op = self.op().checked()?;
+        let op = op.checked()?;
         let facts = self.limiter.store.apply(op).await?;
         facts.verify(&op)?;
         Ok(decide(&op, facts))
@@ -104,9 +104,17 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     where
         S: WindowStore,
     {
-        match self.limiter.store.try_decide(self.op()) {
+        self.decide_op(self.op()).await
+    }
+
+    /// Makes an operation of the call, as [`decide`](Self::decide) does.
+    pub(super) async fn decide_op(&self, op: Op<'_>) -> Result<Decision, Error>
+    where
+        S: WindowStore,
+    {
+        match self.limiter.store.try_decide(op) {
             Some(decision) => decision,
-            None => self.apply().await,
+            None => self.apply(op).await,
         }
     }
 }
@@ -127,7 +135,7 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         let mut poll_boxed = || {
             let start = || -> BoxFuture<'a, _> {
                 let call = self.clone();
-                Box::pin(async move { call.apply().await })
+                Box::pin(async move { call.apply(call.op()).await })
             };
             running.get_or_insert_with(start).as_mut().poll(context)
         };

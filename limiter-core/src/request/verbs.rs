@@ -148,7 +148,8 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
     ///
     /// After a denial, the call waits exactly [`retry_after`](crate::Decision::retry_after) and tries again. If the acquire cannot
     /// fit in time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy counts
-    /// attempts, every try counts. A call with a [caller-supplied time](Self::at) is tried once.
+    /// attempts, the call waits by peeks, which do not count, and then tries once. A call with a [caller-supplied time](Self::at) is
+    /// tried once.
     ///
     /// The future sleeps by the [clock](crate::Clock) in front of the store, otherwise on tokio's timers.
     ///
@@ -157,7 +158,7 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
     /// even if the acquire would fit. A wait of zero and a call with a caller-supplied time need neither.
     ///
     /// # Cancel safety
-    /// A future dropped while it sleeps has consumed no unit, unless the policy counts attempts.
+    /// A future dropped while it sleeps has consumed no unit.
     pub async fn within(self, wait: Duration) -> Result<Decision, Error>
     where
         S: WindowStore,

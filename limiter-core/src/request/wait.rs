@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use super::call::Call;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
+use crate::policy::Counting;
 use crate::store::WindowStore;
 use crate::store::clock::{BoxFuture, Clock};
 use crate::store::op::At;
 
-/// Tries until the acquire fits or cannot fit within `longest`, and sleeps between tries. Fails before the first try if it may have to wait
-/// and nothing can sleep. Calls `before_try` before each.
+/// Tries until the acquire fits or cannot fit within `longest`, and sleeps between tries. If each try would count, only looks, and then
+/// acquires once. Fails before the first try if it may have to wait and nothing can sleep. Calls `before_try` before each.
 pub(super) async fn until_it_fits<S, B>(
     call: &Call<'_, S, B>,
     longest: Duration,
@@ -35,14 +36,14 @@ where
     }
     // Of another clock, only the sleeps are known.
     let start = clock.is_none().then(Instant::now);
+    let op = call.op();
+    let looks = may_wait && op.policy.counting() == Counting::Attempts;
+    let attempt = if looks { op.to_peek() } else { op };
     before_try();
-    let mut decision = call.decide().await?;
+    let mut decision = call.decide_op(attempt).await?;
     let end = decision.at().saturating_add(longest);
     let mut slept = Duration::ZERO;
-    while may_wait
-        && !decision.is_final_denial()
-        && let Some(wait) = decision.retry_after()
-    {
+    while may_wait && let Some(wait) = decision.retry_after() {
         // The decisions' clock stands still while the log's newest entry is ahead of it, so it cannot bound the wait alone.
         let waited = start.map_or(slept, |start| start.elapsed());
         if decision.at().saturating_add(wait) > end || waited.saturating_add(wait) > longest {
@@ -50,6 +51,10 @@ where
         }
         sleep(clock, wait).await;
         slept = slept.saturating_add(wait);
+        before_try();
+        decision = call.decide_op(attempt).await?;
+    }
+    if looks {
         before_try();
         decision = call.decide().await?;
     }

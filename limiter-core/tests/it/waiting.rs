@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
+use futures::future::join_all;
 use limiter_core::{
     Clock, Counting, Error, ErrorKind, Limiter, Policy, Timestamp, WindowStore, WithClock, policy,
 };
@@ -64,20 +65,27 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
 }
 
 #[test]
-fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
+fn where_attempts_count_a_call_that_waits_counts_once() {
     let clock = MockClock::new().auto_advancing();
-    let attempts = policy!("1/1s, 9/1h").with_counting(Counting::Attempts);
+    let attempts = policy!("16/1s, 99/1h").with_counting(Counting::Attempts);
     let limiter = limiter(attempts, &clock);
+    let used = || limiter.status("k").now().unwrap().limits()[1].used();
+    assert!(limiter.acquire("k").cost(16).now().unwrap().is_allowed());
     let start = clock.now();
-    assert!(limiter.acquire("k").now().unwrap().is_allowed());
-    // The second try of an id would only repeat the verdict of the first, which is in the log.
-    let given = limiter.acquire("k").at(start);
-    let named = limiter.acquire("k").idempotency_key(7);
-    for acquire in [given, named] {
-        let decision = block_on(acquire.within(Duration::MAX)).unwrap();
-        assert!(!decision.is_allowed());
+    // Neither a wait that is too short nor a call at a given time waits, and each is one attempt.
+    let soon = limiter.acquire("k").within(SECOND - MICRO);
+    let given = limiter.acquire("k").at(start).within(Duration::MAX);
+    for denied in [block_on(soon), block_on(given)] {
+        assert!(!denied.unwrap().is_allowed());
     }
-    assert_eq!(clock.now().micros_since(start), 1_000_000);
+    assert_eq!((used(), clock.now()), (18, start));
+    let waiting = |id: u128| limiter.acquire("k").idempotency_key(id).within(SECOND);
+    let six = block_on(join_all((0..6).map(waiting)));
+    assert!(
+        six.iter()
+            .all(|decision| decision.as_ref().unwrap().is_allowed())
+    );
+    assert_eq!((used(), clock.now().micros_since(start)), (24, 1_000_000));
 }
 
 #[test]
