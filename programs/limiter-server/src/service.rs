@@ -14,7 +14,8 @@ use limiter_core::request::{AllOf, Part, joint};
 use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, Status};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
-use tokio::sync::Semaphore;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -115,6 +116,7 @@ pub struct Service {
     detailed: Detailed,
     caller_timeout: Option<Duration>,
     stop: CancellationToken,
+    reloads: Notify,
 }
 
 impl Service {
@@ -140,6 +142,7 @@ impl Service {
             detailed: Detailed::default(),
             caller_timeout: None,
             stop: CancellationToken::new(),
+            reloads: Notify::new(),
         }
     }
 
@@ -166,6 +169,7 @@ impl Service {
             let rules = Arc::new(rules);
             self.rules.store(Arc::clone(&rules));
             self.detailed.retain(&rules);
+            self.reloads.notify_waiters();
         });
         self.errors.store(errors.err().map(Arc::new));
     }
@@ -365,6 +369,11 @@ impl Service {
     /// Returns the token that is cancelled when the server stops, which ends all waits.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.stop
+    }
+
+    /// Completes at the next reload of the rules after this call.
+    pub(crate) fn reloaded(&self) -> Notified<'_> {
+        self.reloads.notified()
     }
 
     /// Counts the rules of a request. A rule does not count a request that it allows and another rule denies.

@@ -1,5 +1,6 @@
 //! The whole API: acquire, record, peek, status, settle, refund and renew of one descriptor.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
-use limiter_core::{Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, MAX_COST, Receipt};
+use limiter_core::{
+    Counting, Decision, Error, ErrorKind, KeyBuf, LimitStatus, Limiter, MAX_COST, Receipt,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -189,12 +192,37 @@ pub(super) async fn acquire_all(
     ))
 }
 
+/// Makes the call. An acquire that waits looks its rule up again before each try, because the rules may be reloaded meanwhile.
 async fn make(
     service: &Service,
     op: Op,
     request: &ApiRequest,
     receipt: Option<Receipt>,
 ) -> Result<Value, Failure> {
+    let mut end = Instant::now() + Duration::from_millis(request.wait_ms.unwrap_or(0));
+    loop {
+        let reloaded = service.reloaded();
+        let pause = match attempt(service, op, request, receipt, end).await? {
+            ControlFlow::Break(answer) => return Ok(answer),
+            ControlFlow::Continue(pause) => pause,
+        };
+        // No call is dropped: the store may count it.
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = reloaded => {}
+            () = service.stopped().cancelled() => end = Instant::now(),
+        }
+    }
+}
+
+/// Makes the call once, or returns how long to wait until the next attempt, which is not after `end`.
+async fn attempt(
+    service: &Service,
+    op: Op,
+    request: &ApiRequest,
+    receipt: Option<Receipt>,
+    end: Instant,
+) -> Result<ControlFlow<Value, Duration>, Failure> {
     let rules = service.rules();
     let entries: Vec<(&str, &str)> = request
         .descriptor
@@ -205,22 +233,22 @@ async fn make(
     if !matches!(op, Op::Status | Op::Refund | Op::Renew) {
         out["cost"] = json!(request.cost());
     }
-    let Some(found) = rules.find(&request.domain, &entries) else {
-        let allowed = service.allows_unmatched(&rules, &request.domain);
-        set(
-            &mut out,
-            without_limiter(
-                op,
-                allowed.map_err(|text| Failure::Invalid(text.to_owned()))?,
-            ),
-        );
-        return Ok(out);
+    let answer = match rules.find(&request.domain, &entries) {
+        Some(found) => {
+            out["rule"] = json!(found.rule.path);
+            out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
+            ask(service, op, request, receipt, &found, end).await?
+        }
+        None => {
+            let allowed = service.allows_unmatched(&rules, &request.domain);
+            let allowed = allowed.map_err(|text| Failure::Invalid(text.to_owned()))?;
+            ControlFlow::Break(without_limiter(op, allowed))
+        }
     };
-    out["rule"] = json!(found.rule.path);
-    out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
-    let answer = ask(service, op, request, receipt, &found).await;
-    set(&mut out, answer?);
-    Ok(out)
+    Ok(answer.map_break(|answer| {
+        set(&mut out, answer);
+        out
+    }))
 }
 
 /// Returns a response with every field at its empty value.
@@ -239,7 +267,7 @@ fn set(out: &mut Value, fields: Value) {
     }
 }
 
-/// Makes the call with the matching rule.
+/// Makes the call with the matching rule once.
 async fn ask(
     service: &Service,
     op: Op,
@@ -250,7 +278,8 @@ async fn ask(
         key,
         detailed,
     }: &Match<'_>,
-) -> Result<Value, Error> {
+    end: Instant,
+) -> Result<ControlFlow<Value, Duration>, Error> {
     let cost = request.cost();
     // Returns the client's view.
     let count = |allowed: bool| {
@@ -262,12 +291,10 @@ async fn ask(
         allowed || rule.shadow
     };
     let Some(limiter) = rule.limiter() else {
-        return Ok(without_limiter(
-            op,
-            count(!matches!(rule.effect, Effect::Deny)),
-        ));
+        let allowed = count(!matches!(rule.effect, Effect::Deny));
+        return Ok(ControlFlow::Break(without_limiter(op, allowed)));
     };
-    Ok(match (op, receipt) {
+    let answer = match (op, receipt) {
         (Op::Renew, Some(receipt)) => {
             let mut renew = limiter.renew(key, receipt);
             if let Some(id) = request.id() {
@@ -296,8 +323,9 @@ async fn ask(
             out["allowed"] = json!(true);
             out
         }
-        _ => match decide(service, op, limiter, key, request, cost).await {
-            Ok(decision) => {
+        _ => match decide(op, limiter, key, request, end).await {
+            Ok(ControlFlow::Continue(pause)) => return Ok(ControlFlow::Continue(pause)),
+            Ok(ControlFlow::Break(decision)) => {
                 if op == Op::Acquire && decision.is_allowed() {
                     rule.counts
                         .note_usage(decision.used(), decision.limit().max());
@@ -314,7 +342,8 @@ async fn ask(
             }
             Err(error) => return Err(error),
         },
-    })
+    };
+    Ok(ControlFlow::Break(answer))
 }
 
 /// Returns the fields of a response if nothing counts.
@@ -327,47 +356,50 @@ fn without_limiter(op: Op, allowed: bool) -> Value {
 }
 
 async fn decide(
-    service: &Service,
     op: Op,
     limiter: &Limiter,
     key: &KeyBuf,
     request: &ApiRequest,
-    cost: u64,
-) -> Result<Decision, Error> {
-    match op {
-        Op::Peek => limiter.peek(key).cost(cost).await,
+    end: Instant,
+) -> Result<ControlFlow<Decision, Duration>, Error> {
+    let cost = request.cost();
+    let peek = limiter.peek(key).cost(cost);
+    let decision = match op {
+        Op::Peek => peek.await?,
         Op::Record => {
             let record = limiter.record(key).cost(cost);
-            if let Some(id) = request.id() {
-                record.idempotency_key(id).await
-            } else {
-                record.await
+            match request.id() {
+                Some(id) => record.idempotency_key(id).await?,
+                None => record.await?,
             }
         }
         _ => {
+            let pause = |denied: &Decision| {
+                let pause = denied.retry_after();
+                pause.filter(|pause| Instant::now() + *pause <= end)
+            };
+            let looks = limiter.policy().counting() == Counting::Attempts;
+            // As in `Acquire::within`: if each acquire counts, a call waits by peeks, and acquires once.
+            if looks
+                && Instant::now() < end
+                && let Some(pause) = pause(&peek.await?)
+            {
+                return Ok(ControlFlow::Continue(pause));
+            }
+            let mut acquire = limiter.acquire(key).cost(cost);
+            if let Some(id) = request.id() {
+                acquire = acquire.idempotency_key(id);
+            }
             // Without an exact limit, there are no receipts.
-            let has_receipt = limiter.policy().longest_exact_window().is_some();
-            let wait = Duration::from_millis(request.wait_ms.unwrap_or(0));
-            let began = Instant::now();
-            // As `Acquire::within` waits, but only until the server stops. No call is dropped: the store may count it.
-            loop {
-                let mut acquire = limiter.acquire(key).cost(cost);
-                if let Some(id) = request.id() {
-                    acquire = acquire.idempotency_key(id);
-                }
-                let decision = match has_receipt {
-                    true => acquire.permit().await?.decision().clone(),
-                    false => acquire.await?,
-                };
-                let may_wait = |pause: &Duration| began.elapsed().saturating_add(*pause) <= wait;
-                let Some(pause) = decision.retry_after().filter(may_wait) else {
-                    return Ok(decision);
-                };
-                tokio::select! {
-                    () = sleep(pause) => {}
-                    () = service.stopped().cancelled() => return Ok(decision),
-                }
+            let decision = match limiter.policy().longest_exact_window() {
+                Some(_) => acquire.permit().await?.decision().clone(),
+                None => acquire.await?,
+            };
+            match pause(&decision) {
+                Some(pause) if !looks => return Ok(ControlFlow::Continue(pause)),
+                _ => decision,
             }
         }
-    }
+    };
+    Ok(ControlFlow::Break(decision))
 }

@@ -3,12 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::http::Request;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use limiter_memory::MemoryStore;
+use limiter_server::http::routes;
+use limiter_server::rules::RuleSet;
+use limiter_server::service::{Headers, Service};
+use limiter_server::store::Store;
 use serde_json::{Value, json};
 use testbed::server::Server as Redis;
+use tokio::time::timeout;
+use tower::ServiceExt;
 
-use crate::server::{Server, http, post, until};
+use crate::server::{PATIENCE, Server, http, post, until};
 use crate::table;
 
 const DOC: &str = include_str!("../../docs/v1.md");
@@ -437,6 +450,104 @@ descriptors:
         [true, true, false]
     );
     assert!(began.elapsed() >= Duration::from_millis(200));
+}
+
+/// Serves a rule `user` with this `rate_limit` in this process.
+fn serve(limit: &str) -> (Arc<Service>, Router) {
+    let store = Store::over(Arc::new(MemoryStore::new()));
+    let rules = user_rule(limit, &store);
+    let service = Arc::new(Service::new(rules, store, Headers::default()));
+    (Arc::clone(&service), routes(service, &[]))
+}
+
+fn user_rule(limit: &str, store: &Store) -> RuleSet {
+    let text = format!("{{domain: d, descriptors: [{{key: user, {limit}}}]}}");
+    RuleSet::parse("f", text.as_bytes(), store.shared(), None).unwrap()
+}
+
+/// Acquires units, and waits for up to a minute.
+async fn acquire(routes: Router, cost: u64) -> Value {
+    let body =
+        json!({ "domain": "d", "descriptor": [["user", "ann"]], "cost": cost, "wait_ms": 60_000 });
+    let request = Request::post("/v1/acquire").header("content-type", "application/json");
+    let response = routes.oneshot(request.body(Body::from(body.to_string())).unwrap());
+    let body = response.await.unwrap().into_body();
+    let body = timeout(PATIENCE, to_bytes(body, usize::MAX)).await.unwrap();
+    serde_json::from_slice(&body.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_call_that_waits_follows_a_reload() {
+    // The rule at first, after the reload, and how many of 30 waiting calls are then allowed, by which rule.
+    for (before, after, allowed, rule) in [
+        ("policy: 2/50s", "rate_limit: { policy: 20/1h }", 18, "user"),
+        (
+            "policy: 2/50s, counting: attempts",
+            "rate_limit: { policy: 20/1h }",
+            18,
+            "user",
+        ),
+        (
+            "policy: 2/50s",
+            "rate_limit: { policy: 20/1h, counting: attempts }",
+            18,
+            "user",
+        ),
+        (
+            "policy: 2/50s",
+            "rate_limit: { unlimited: true }",
+            30,
+            "user",
+        ),
+        (
+            "policy: 2/50s",
+            "rate_limit: { unit: hour, requests_per_unit: 0 }",
+            0,
+            "user",
+        ),
+        (
+            "policy: 2/50s",
+            "shadow_mode: true, rate_limit: { policy: 1/1h }",
+            30,
+            "user",
+        ),
+        ("policy: 2/50s", "value: bob", 30, ""),
+    ] {
+        let (service, routes) = serve(&format!("rate_limit: {{ {before} }}"));
+        assert_eq!(acquire(routes.clone(), 2).await["allowed"], true);
+        let mut waiting: Vec<_> = (0..30)
+            .map(|_| Box::pin(acquire(routes.clone(), 1)))
+            .collect();
+        for call in &mut waiting {
+            assert!(call.now_or_never().is_none(), "{before}: it does not wait");
+        }
+        service.reload(Ok(user_rule(after, service.store())));
+        let answers = timeout(PATIENCE, join_all(waiting)).await.unwrap();
+        let found = answers
+            .iter()
+            .filter(|answer| answer["allowed"] == true)
+            .count();
+        assert_eq!(found, allowed, "{before}, {after}");
+        let shown = |answer: &Value| answer["rule"].as_str().unwrap_or_default().to_owned();
+        assert!(
+            answers.iter().all(|answer| shown(answer) == rule),
+            "{answers:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_one_attempt() {
+    let (service, routes) = serve("rate_limit: { policy: '16/200ms, 99/1h', counting: attempts }");
+    assert_eq!(acquire(routes.clone(), 16).await["allowed"], true);
+    let six = join_all((0..6).map(|_| acquire(routes.clone(), 1)));
+    for answer in timeout(PATIENCE, six).await.unwrap() {
+        assert_eq!(answer["allowed"], true, "{answer}");
+    }
+    let rules = service.rules();
+    let limiter = rules.iter().next().unwrap().limiter().unwrap();
+    let status = limiter.status(rules.find("d", &[("user", "ann")]).unwrap().key);
+    assert_eq!(status.await.unwrap().limits()[1].used(), 22);
 }
 
 #[test]
