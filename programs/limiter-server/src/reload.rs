@@ -121,7 +121,8 @@ fn reload(path: &Path, service: &Service) {
         for warning in service.warnings() {
             warn!("{warning}");
         }
-        for warning in rules.changed_leases(&before) {
+        let shares = service.store().memory().is_none();
+        for warning in rules.risky_changes(&before, shares) {
             warn!("{warning}");
         }
         info!("reloaded the configuration {}", path.display());

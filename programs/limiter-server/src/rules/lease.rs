@@ -1,8 +1,9 @@
-//! Leases that cost more than they gain, and changes of leases.
+//! Leases that cost more than they gain, and changes of limits that lose entries.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use limiter_core::{Limit, Limiter, Policy};
+use limiter_core::{Counting, Limit, Limiter, Policy};
 use limiter_wrappers::can_lease;
 
 use super::{Rule, RuleSet};
@@ -65,8 +66,9 @@ impl RuleSet {
         })
     }
 
-    /// Returns a warning for each rule whose new lease drops entries that it still counts: a window may then exceed its maximum.
-    pub(crate) fn changed_leases(&self, before: &Self) -> Vec<String> {
+    /// Returns a warning for each rule whose change lets a window exceed its maximum, because entries are lost that the new limits count.
+    /// `shares` is `true` if other servers may use the store: those that have the old limits drop these entries.
+    pub(crate) fn risky_changes(&self, before: &Self, shares: bool) -> Vec<String> {
         let rules = before.list.iter();
         let old: HashMap<_, _> = rules
             .map(|rule| ((&rule.domain, &rule.path), rule))
@@ -74,15 +76,91 @@ impl RuleSet {
         let changed = self.list.iter().filter_map(|rule| {
             let new = policy(rule)?;
             let old = policy(old.get(&(&rule.domain, &rule.path))?)?;
-            let leases = |policy: &Policy| {
-                let limits = policy.limits().iter();
-                limits.map(Limit::lease).collect::<Vec<_>>()
+            let text = if leases(new) != leases(old) && new.longest_window() != old.longest_window() {
+                "while the change takes effect; change a lease in two steps, as in \"Introduce, change or remove a lease\" of docs/leases.md"
+            } else if shares && counts_more(new, old) {
+                "until all servers have the change; make it in two steps, as in \"Lengthen a window\" of docs/operations.md"
+            } else {
+                return None;
             };
-            let is_safe = leases(new) == leases(old) || new.longest_window() == old.longest_window();
-            let text = "a window may exceed its maximum while the change takes effect; change a lease in two steps, as in \
-                        \"Introduce, change or remove a lease\" of docs/leases.md";
-            (!is_safe).then(|| format!("{}: from {old} to {new}: {text}", rule.position))
+            let position = &rule.position;
+            Some(format!("{position}: from {old} to {new}: a window may exceed its maximum {text}"))
         });
         changed.collect()
+    }
+}
+
+fn leases(policy: &Policy) -> Vec<Duration> {
+    policy.limits().iter().filter_map(Limit::lease).collect()
+}
+
+/// Returns `true` if a policy counts entries that appends with the old one drop, unless it also has all limits of the old one.
+fn counts_more(new: &Policy, old: &Policy) -> bool {
+    let largest = |policy: &Policy| policy.limits().iter().map(Limit::max).max();
+    // Where only admitted requests count, an append leaves no more than the smaller maximum.
+    let counts_attempts = new.counting() == Counting::Attempts;
+    let is_kept = |limit: &Limit| new.limits().contains(limit);
+    let is_longer = new.longest_window() > old.longest_window();
+    (is_longer || counts_attempts && largest(new) > largest(old))
+        && !old.limits().iter().all(is_kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use limiter_core::SharedStore;
+    use limiter_memory::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn changes_that_lose_entries_are_warnings() {
+        let lease = Some("\"Introduce, change or remove a lease\" of docs/leases.md");
+        let longer = Some("\"Lengthen a window\" of docs/operations.md");
+        for (old, new, alone, in_a_fleet) in [
+            ("2/1s", "20/1h", None, longer),
+            ("2/1s", "2/1s, 20/1h", None, None),
+            ("2/1s, 20/1h", "20/1h", None, None),
+            ("2/1s, 9/1m", "2/1s, 20/1h", None, longer),
+            ("20/1h", "2/1s", None, None),
+            ("5/1h", "9/1h", None, None),
+            (
+                "5/1h, counting: attempts",
+                "9/1h, counting: attempts",
+                None,
+                longer,
+            ),
+            (
+                "9/1h, counting: attempts",
+                "5/1h, counting: attempts",
+                None,
+                None,
+            ),
+            ("100/1m", "100/1m+1s", lease, lease),
+            ("100/1m", "100/61s", None, longer),
+            ("100/61s", "100/1m+1s", None, None),
+        ] {
+            let store: SharedStore = Arc::new(MemoryStore::new());
+            let [old, new] = [old, new].map(|policy| {
+                let (limits, counting) = policy.split_once(", c").unwrap_or((policy, ""));
+                let counting = if counting.is_empty() {
+                    ""
+                } else {
+                    ", counting: attempts"
+                };
+                let limit = format!("rate_limit: {{policy: '{limits}'{counting}}}");
+                let text = format!("{{domain: d, descriptors: [{{key: user, {limit}}}]}}");
+                RuleSet::parse("f", text.as_bytes(), &store, None).unwrap()
+            });
+            for (shares, expected) in [(false, alone), (true, in_a_fleet)] {
+                let found = new.risky_changes(&old, shares).join("\n");
+                let is_expected = found.contains(expected.unwrap_or_default());
+                assert!(
+                    is_expected && found.is_empty() == expected.is_none(),
+                    "{found}"
+                );
+            }
+        }
     }
 }
