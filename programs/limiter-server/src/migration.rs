@@ -43,7 +43,7 @@ pub const REPLACED: &[(&str, &str)] = &[
         "GRPC_MAX_CONNECTION_AGE_GRACE",
         "--max-connection-age-grace",
     ),
-    ("GRPC_SERVER_TLS_CERT", "--tls-cert"),
+    ("GRPC_SERVER_TLS_CERT", "--tls-cert with --http-plain"),
     ("GRPC_SERVER_TLS_KEY", "--tls-key"),
     ("GRPC_CLIENT_TLS_CACERT", "--tls-client-ca"),
     ("GRPC_CLIENT_TLS_SAN", "--tls-client-name"),

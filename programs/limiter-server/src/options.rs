@@ -184,10 +184,14 @@ pub struct Serve {
     /// Serves the admin listener without TLS, where nobody can read its token on the network
     #[arg(long)]
     pub admin_plain: bool,
+    /// Serves HTTP without TLS while gRPC has TLS, as Envoy's own service does, so that plain probes and clients of `/json` and `/v1`
+    /// need no certificate
+    #[arg(long, requires = "tls_cert")]
+    pub http_plain: bool,
     /// A label of all metrics, such as `region=eu`. Repeatable
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = label)]
     pub metric_label: Vec<(String, String)>,
-    /// The certificate chain in PEM, for TLS on all listeners. Changed files are reloaded, as on SIGHUP
+    /// The certificate chain in PEM, for TLS on all listeners but those of `--http-plain` and `--admin-plain`. Changed files are reloaded, as on SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM

@@ -129,6 +129,7 @@ impl Server {
         let (grpc_socket, grpc) = Socket::open("--grpc", &options.grpc).await?;
         let (http_socket, http) = Socket::open("--http", &options.http).await?;
         let (admin_socket, admin) = Socket::open("--admin", &options.admin).await?;
+        let http_tls = tls.clone().filter(|_| !options.http_plain);
         let admin_tls = tls.clone().filter(|_| !options.admin_plain);
         let is_local = admin_socket.is_local();
         ensure!(
@@ -143,7 +144,7 @@ impl Server {
         let age = options.max_connection_age;
         let grace = options.max_connection_age_grace;
         let for_grpc = for_grpc.max_age(age, grace);
-        let for_http = Listener::new(for_http, tls.clone(), http::refuse).max_age(age, grace);
+        let for_http = Listener::new(for_http, http_tls, http::refuse).max_age(age, grace);
         let for_admin = Listener::new(for_admin, admin_tls, http::refuse);
         listeners.spawn(for_grpc.serve(grpc_socket, bounds("grpc"), stop.clone()));
         listeners.spawn(for_http.serve(http_socket, bounds("http"), stop.clone()));
