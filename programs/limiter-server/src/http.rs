@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
 
-pub(crate) use self::body::{MAX_MESSAGE, Refusal, read, require_json};
+pub(crate) use self::body::{Refusal, read, require_json};
 use crate::health::Health;
 use crate::interface::Interface;
 use crate::object::Object;

@@ -20,8 +20,10 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::http::MAX_MESSAGE;
 use crate::object::{object, objects};
+
+/// The largest message, over gRPC and HTTP.
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
 /// The descriptors of all messages, for reflection. The package `generate-protocol` writes them.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");

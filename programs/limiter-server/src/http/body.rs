@@ -14,10 +14,9 @@ use serde_json::json;
 use tokio::task::JoinError;
 use tonic::Status;
 
+use crate::proto::MAX_MESSAGE;
 use crate::service::Failure;
 
-/// The largest message, including over gRPC.
-pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// How long a client may take to send a body.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
