@@ -11,6 +11,7 @@ use crate::store::settlement::{Receipt, Settlement};
 pub struct Settled {
     /// The receipt of the entry, if it took effect.
     receipt: Option<Receipt>,
+    cost_before: Option<u64>,
     recorded: bool,
     status: Status,
 }
@@ -24,6 +25,7 @@ impl Settled {
         let receipt = |Changed { entry, .. }| Receipt::new(entry.id, entry.at, window);
         Self {
             receipt: facts.changed.map(receipt),
+            cost_before: facts.changed.map(|changed| changed.cost_before),
             recorded: false,
             status: Status::new(settlement.policy, facts.log, Verdict::default()),
         }
@@ -33,6 +35,7 @@ impl Settled {
     pub(crate) fn recorded_as(record: Decision) -> Self {
         Self {
             receipt: None,
+            cost_before: None,
             recorded: true,
             status: record.into_status(),
         }
@@ -49,6 +52,13 @@ impl Settled {
     #[must_use]
     pub const fn receipt(&self) -> Option<Receipt> {
         self.receipt
+    }
+
+    /// Returns the entry's cost before. `None` unless it [took effect](Self::applied). If the store has repeated the call after a lost
+    /// reply, it may be the cost afterwards.
+    #[must_use]
+    pub const fn cost_before(&self) -> Option<u64> {
+        self.cost_before
     }
 
     /// Returns `true` if the cost was recorded as a new entry, because the old one had expired.

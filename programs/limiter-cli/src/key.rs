@@ -4,15 +4,16 @@ mod args;
 mod line;
 mod list;
 
+use std::env;
 use std::io::{self, Write};
 
 use anyhow::Context;
-use limiter_core::store::LogKey;
+use limiter_core::store::{LogInfo, LogKey};
 use limiter_core::{Limiter, WindowStore as _};
 
 use crate::escape::escape;
 use crate::json::write_line;
-use crate::message::OUTPUT;
+use crate::message::{OUTPUT, message};
 use crate::options::Output;
 use crate::store::{Logs, failed, runtime};
 use args::{KeyCommand, ResetArgs, ShowArgs, Target};
@@ -68,19 +69,36 @@ async fn show(args: &ShowArgs) -> anyhow::Result<()> {
     .context(OUTPUT)
 }
 
+/// Notes who has removed which log, as limiter-server's log does.
+fn note(log: LogKey<'_>, before: Option<LogInfo>) {
+    let mut users = ["SUDO_USER", "USER"].into_iter().filter_map(env::var_os);
+    let user = users.next().unwrap_or_default();
+    let removed = before.map_or_else(String::new, |before| {
+        format!(" entries={} cost={}", before.entries, before.cost)
+    });
+    let (name, key) = (log.name.as_str(), String::from_utf8_lossy(log.key));
+    message(format_args!(
+        "reset name={name:?} key={key:?} user={user:?}{removed}"
+    ));
+}
+
 async fn reset(args: &ResetArgs) -> anyhow::Result<()> {
     let keys = args
         .keys
         .iter()
         .map(args::key)
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let store = open(&args.target).await?.shared();
+    let logs = open(&args.target).await?;
+    let store = logs.shared();
     let mut out = io::stdout().lock();
     for key in keys {
-        let had = store
-            .reset(LogKey::new(args.name, &key))
-            .await
-            .map_err(failed)?;
+        let log = LogKey::new(args.name, &key);
+        // A log that cannot be read can be removed.
+        let before = logs.inspect(log).await.ok().flatten();
+        let had = store.reset(log).await.map_err(failed)?;
+        if had {
+            note(log, before);
+        }
         writeln!(
             out,
             "{}  {}",

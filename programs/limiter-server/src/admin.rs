@@ -54,7 +54,8 @@ async fn rlconfig(State(service): State<Arc<Service>>) -> Result<impl IntoRespon
             } else {
                 ""
             };
-            format!("{}.{}: {limits}{shadow}\n", rule.domain, rule.path)
+            let [domain, path] = rule.on_a_line();
+            format!("{domain}.{path}: {limits}{shadow}\n")
         };
         service.rules().iter().map(line).collect()
     };

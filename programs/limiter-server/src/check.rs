@@ -64,10 +64,6 @@ fn row(rule: &Rule) -> [String; 4] {
     for (_, note) in notes.iter().filter(|(set, _)| *set) {
         limit.push_str(note);
     }
-    [
-        rule.domain.clone(),
-        rule.path.clone(),
-        limit,
-        rule.position.to_string(),
-    ]
+    let [domain, path] = rule.on_a_line();
+    [domain, path, limit, rule.position.to_string()]
 }

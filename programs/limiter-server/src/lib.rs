@@ -6,6 +6,7 @@
 compile_error!("limiter-server needs signals and sockets of Unix");
 
 mod admin;
+mod changes;
 pub mod check;
 pub mod config;
 pub mod denied;

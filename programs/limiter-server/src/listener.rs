@@ -31,6 +31,7 @@ use tower::{BoxError, Service};
 
 use self::bounds::Connection;
 pub(crate) use self::bounds::{Bounds, Watched};
+use crate::changes::Client;
 use crate::options::UNIX;
 use crate::tls::{self, Tls};
 
@@ -82,17 +83,17 @@ impl Socket {
         }
     }
 
-    /// Returns a new connection and its client's address. All clients of a Unix socket have the same.
-    async fn accept(&self) -> io::Result<(Stream, IpAddr)> {
+    /// Returns a new connection and its client's address. Clients of a Unix socket have none.
+    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
         match self {
             Self::Tcp(socket) => {
                 let (stream, client) = socket.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Either::Left(stream), client.ip()))
+                Ok((Either::Left(stream), Some(client.ip())))
             }
             Self::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
-                Ok((Either::Right(stream), Ipv4Addr::UNSPECIFIED.into()))
+                Ok((Either::Right(stream), None))
             }
         }
     }
@@ -184,7 +185,9 @@ where
                     continue;
                 }
             };
-            let Some(connection) = bounds.connect(client) else {
+            // All clients of a Unix socket count as one.
+            let address = client.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+            let Some(connection) = bounds.connect(address) else {
                 continue;
             };
             let listener = Arc::clone(&listener);
@@ -195,7 +198,7 @@ where
                     connection.quiet().await;
                 };
                 tokio::select! {
-                    _ = listener.connect(stream, &connection, &stop) => {}
+                    _ = listener.connect((stream, client), &connection, &stop) => {}
                     () = connection.ended() => {}
                     () = quiet => {}
                 }
@@ -210,7 +213,7 @@ where
     /// Serves a connection until its client or the listener ends it.
     async fn connect(
         &self,
-        stream: Stream,
+        (stream, address): (Stream, Option<IpAddr>),
         bounds: &Arc<Connection>,
         stop: &CancellationToken,
     ) -> Result<(), BoxError> {
@@ -218,16 +221,25 @@ where
         stream.set_write_timeout(Some(WRITE));
         stream.set_read_timeout(Some(READ));
         let stream = Box::pin(stream);
+        let mut certificate = None;
         let stream = match &self.tls {
             None => Either::Left(stream),
             Some(tls) => {
                 let accepted = timeout(HEAD, tls.accept(stream)).await?;
-                Either::Right(accepted.inspect_err(|error| {
+                let accepted = accepted.inspect_err(|error| {
                     bounds.note_refusal(tls::reason(error));
-                })?)
+                })?;
+                certificate = tls::client_name(&accepted);
+                Either::Right(accepted)
             }
         };
-        let service = service_fn(|request: Request<Incoming>| {
+        let address = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        let client = Arc::new(Client {
+            address,
+            certificate,
+        });
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(&client));
             let (in_progress, fits) = bounds.begin(&request);
             let is_http1 = request.version() < Version::HTTP_2;
             let request = request.map(|body| Watched::request(body, Arc::clone(&in_progress)));

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use limiter_core::{Counting, Error, KeyBuf, Limiter, Policy, SharedStore, policy};
+use limiter_core::{Counting, Error, KeyBuf, LimitStatus, Limiter, Policy, SharedStore, policy};
 use limiter_tower::FieldNames;
 use pbjson_types::Struct;
 
@@ -253,6 +253,17 @@ impl Rule {
         self.name.as_ref().unwrap_or(&self.path)
     }
 
+    /// Returns the domain and the path on one line.
+    pub(crate) fn on_a_line(&self) -> [String; 2] {
+        [&self.domain, &self.path].map(|text| {
+            let escaped = |char: char| match char {
+                _ if char.is_control() => char.escape_default().to_string(),
+                _ => char.into(),
+            };
+            text.chars().map(escaped).collect()
+        })
+    }
+
     /// Returns the limiter, if the rule has one.
     #[must_use]
     pub fn limiter(&self) -> Option<&Limiter> {
@@ -286,17 +297,24 @@ impl Rule {
         }))
     }
 
-    /// Removes the logs of a key. Returns `true` if there was one.
+    /// Removes the logs of a key. Returns how many units counted in which windows, or `None` if there was no log.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+    pub async fn reset(&self, key: &[u8]) -> Result<Option<Vec<String>>, Error> {
         let own = UNITS.iter().filter_map(|(unit, _)| self.own_limiter(*unit));
-        let mut existed = false;
+        let mut removed = None;
         for limiter in self.limiter().into_iter().chain(own) {
-            existed |= limiter.reset(key).await?;
+            let status = limiter.status(key).await?;
+            if limiter.reset(key).await? {
+                let shown = |limit: &LimitStatus| {
+                    format!("{} in {}", limit.used(), limit.limit().stated_window())
+                };
+                let all = removed.get_or_insert_with(Vec::new);
+                all.extend(status.limits().iter().map(shown));
+            }
         }
-        Ok(existed)
+        Ok(removed)
     }
 
     /// Returns the names of the rule's limits in header fields; `None` without a limiter.

@@ -363,8 +363,8 @@ mod tests {
         for (set_to, used, age) in [
             ((|| system(-30)) as fn() -> _, 5, 0),
             (|| system(1_800), 5, 1_800),
-            // It has expired. Then the store's clock begins with the system's, which here is the process's.
-            (|| system(3_600), 0, HOUR),
+            // The log has expired. Then the store's clock begins with the system's, which here is the process's.
+            (|| system(10_800), 0, HOUR),
             // The file is from the future.
             (|| system(-120), 0, HOUR),
         ] {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use arc_swap::ArcSwap;
+use base64::prelude::{BASE64_STANDARD, Engine};
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -124,6 +126,15 @@ pub(crate) fn reason(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "client_name",
         _ => "tls_handshake",
     }
+}
+
+/// Returns the first name in the client's certificate, or the certificate's SHA-256. `None` if the client sent none.
+pub(crate) fn client_name<I>(stream: &TlsStream<I>) -> Option<String> {
+    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+    let parsed = EndEntityCert::try_from(certificate).ok();
+    let name = parsed.and_then(|parsed| Some(parsed.valid_dns_names().next()?.to_owned()));
+    let hash = || BASE64_STANDARD.encode(Sha256::digest(certificate));
+    Some(name.unwrap_or_else(|| format!("sha256:{}", hash())))
 }
 
 /// Returns `true` if the first of these certificates is valid for one of these names.

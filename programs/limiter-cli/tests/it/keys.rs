@@ -150,8 +150,19 @@ fn assert_show_and_reset(url: &str, server: Option<&Server>) {
     assert_eq!(none, expected);
     assert_eq!(server.map(writes), before, "reading wrote to the server");
 
-    let reset = run(url, &["reset", "customer 7", "customer 9"]);
-    assert_eq!(reset, "reset   customer 7\nno log  customer 9\n");
+    let reset = named(&["reset", "customer 7", "customer 9"]);
+    let mut reset = command(&[&reset[..], &["--store", url]].concat());
+    let reset = reset
+        .env_remove("SUDO_USER")
+        .env("USER", "eve\n")
+        .output()
+        .unwrap();
+    assert_eq!(
+        text(&reset.stdout),
+        "reset   customer 7\nno log  customer 9\n"
+    );
+    let note = r#"limiter: reset name="search" key="customer 7" user="eve\n" entries=100 cost=100"#;
+    assert_eq!(text(&reset.stderr), format!("{note}\n"));
     let shown = run(url, &["show", "customer 7", "--limit", "100/10m"]);
     assert!(shown.ends_with("would be allowed\n"), "{shown}");
     assert_eq!(json_lines(url, &["show", "customer 8"])[0]["entries"], 1);

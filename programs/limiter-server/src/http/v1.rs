@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use super::{Http, Refusal, read, receipt, require_json};
+use crate::changes::Caller;
 use crate::object::{Object, objects};
 use crate::rules::{Effect, Match};
 use crate::service::{Acquired, Failure, Service};
@@ -53,6 +54,7 @@ pub(super) enum Op {
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -60,7 +62,13 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let Object(request): Object<ApiRequest> = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
-    let answer = make(&http.service, op, &request, receipt);
+    let call = Call {
+        op,
+        request: &request,
+        receipt,
+        caller,
+    };
+    let answer = make(&http.service, &call);
     let answer = http.v1.observe(answer).await;
     answer
         .map(Json)
@@ -192,17 +200,21 @@ pub(super) async fn acquire_all(
     ))
 }
 
-/// Makes the call. An acquire that waits looks its rule up again before each try, because the rules may be reloaded meanwhile.
-async fn make(
-    service: &Service,
+/// A request, read and checked.
+struct Call<'a> {
     op: Op,
-    request: &ApiRequest,
+    request: &'a ApiRequest,
     receipt: Option<Receipt>,
-) -> Result<Value, Failure> {
-    let mut end = Instant::now() + Duration::from_millis(request.wait_ms.unwrap_or(0));
+    caller: Caller,
+}
+
+/// Makes the call. An acquire that waits looks its rule up again before each try, because the rules may be reloaded meanwhile.
+async fn make(service: &Service, call: &Call<'_>) -> Result<Value, Failure> {
+    let wait = Duration::from_millis(call.request.wait_ms.unwrap_or(0));
+    let mut end = Instant::now() + wait;
     loop {
         let reloaded = service.reloaded();
-        let pause = match attempt(service, op, request, receipt, end).await? {
+        let pause = match attempt(service, call, end).await? {
             ControlFlow::Break(answer) => return Ok(answer),
             ControlFlow::Continue(pause) => pause,
         };
@@ -218,11 +230,10 @@ async fn make(
 /// Makes the call once, or returns how long to wait until the next attempt, which is not after `end`.
 async fn attempt(
     service: &Service,
-    op: Op,
-    request: &ApiRequest,
-    receipt: Option<Receipt>,
+    call: &Call<'_>,
     end: Instant,
 ) -> Result<ControlFlow<Value, Duration>, Failure> {
+    let Call { op, request, .. } = *call;
     let rules = service.rules();
     let entries: Vec<(&str, &str)> = request
         .descriptor
@@ -237,7 +248,7 @@ async fn attempt(
         Some(found) => {
             out["rule"] = json!(found.rule.path);
             out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
-            ask(service, op, request, receipt, &found, end).await?
+            ask(service, call, &found, end).await?
         }
         None => {
             let allowed = service.allows_unmatched(&rules, &request.domain);
@@ -270,9 +281,7 @@ fn set(out: &mut Value, fields: Value) {
 /// Makes the call with the matching rule once.
 async fn ask(
     service: &Service,
-    op: Op,
-    request: &ApiRequest,
-    receipt: Option<Receipt>,
+    call: &Call<'_>,
     Match {
         rule,
         key,
@@ -280,6 +289,12 @@ async fn ask(
     }: &Match<'_>,
     end: Instant,
 ) -> Result<ControlFlow<Value, Duration>, Error> {
+    let Call {
+        op,
+        request,
+        receipt,
+        ..
+    } = *call;
     let cost = request.cost();
     // Returns the client's view.
     let count = |allowed: bool| {
@@ -309,6 +324,10 @@ async fn ask(
         (_, Some(receipt)) => {
             let cost = if op == Op::Refund { 0 } else { cost };
             let settled = limiter.settle(key, receipt, cost).await?;
+            if let Some(before) = settled.cost_before() {
+                let cost = cost.min(MAX_COST);
+                call.caller.log_settlement(rule, key.as_ref(), before, cost);
+            }
             let mut out = json!(settled.status());
             out["applied"] = json!(settled.applied());
             if op == Op::Settle {

@@ -11,6 +11,7 @@ use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::changes::Caller;
 use crate::http::{Refusal, read};
 use crate::object::Object;
 use crate::rules::Rule;
@@ -116,14 +117,20 @@ async fn log(
 /// Removes the log of a key.
 pub(super) async fn reset(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
     let Object(target): Object<Target> = read(body).await?;
     let rule = target.rule(&service)?;
     limiter(&rule)?;
-    let existed = rule.reset(target.key.as_bytes()).await?;
-    service.denied().forget(&rule, target.key.as_bytes());
-    Ok(Json(json!({ "existed": existed })))
+    let key = target.key.as_bytes();
+    let removed = rule.reset(key).await?;
+    service.denied().forget(&rule, key);
+    let text = removed
+        .as_ref()
+        .map_or_else(String::new, |counts| counts.join(", "));
+    caller.log_reset(&rule, key, &text);
+    Ok(Json(json!({ "existed": removed.is_some() })))
 }
 
 impl Target {

@@ -12,8 +12,8 @@ use limiter_server::proto::{
 };
 use prost::Message;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use testbed::write_certificates;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -23,7 +23,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_prost::ProstCodec;
 
-use crate::server::{PATIENCE, Server, until};
+use crate::server::{PATIENCE, Server, http, until};
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const CONFIG: &str = "
@@ -276,6 +276,12 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     let one_sided = Server::start(CONFIG, &tls);
     let ask = [&tls[..], &["--tls-client-ca", &*ca]].concat();
     let mutual = Server::start(CONFIG, &ask);
+    // As Envoy's own service: TLS for gRPC alone, so that plain probes reach HTTP.
+    let as_envoy = Server::start(CONFIG, &[&ask[..], &["--http-plain"]].concat());
+    for path in ["healthcheck", "healthz"] {
+        let get = format!("GET /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        assert_eq!(http(as_envoy.http, &get), (200, "OK\n".into()));
+    }
     let [named, other] = ["other.example,localhost", "other.example"].map(|names| {
         Server::start(
             CONFIG,
@@ -294,6 +300,9 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
         (&one_sided, None, false),
         (&mutual, Some(&plain), false),
         (&mutual, Some(&known), true),
+        (&as_envoy, None, false),
+        (&as_envoy, Some(&plain), false),
+        (&as_envoy, Some(&known), true),
         (&named, Some(&known), true),
         (&other, Some(&known), false),
     ] {
@@ -321,27 +330,39 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
         .unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions();
-    let config = Arc::new(
-        config
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth(),
-    );
+    let config = config.unwrap().with_root_certificates(roots);
+    let own = CertificateDer::from_pem_slice(&read("client.pem")).unwrap();
+    let own_key = PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap();
+    let with_own = config.clone().with_client_auth_cert(vec![own], own_key);
+    let with_own = Arc::new(with_own.unwrap());
+    let without = Arc::new(config.with_no_client_auth());
+    let exchange = |config: &Arc<ClientConfig>, to, request: &str| {
+        let name = "localhost".try_into().unwrap();
+        let client = ClientConnection::new(Arc::clone(config), name).unwrap();
+        let mut stream = StreamOwned::new(client, TcpStream::connect(to).unwrap());
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    };
     for (to, path, expected) in [
         (one_sided.http, "healthz", true),
         (one_sided.admin, "rules", true),
         (mutual.http, "healthz", false),
         (mutual.admin, "rules", false),
+        (as_envoy.admin, "rules", false),
     ] {
-        let client =
-            ClientConnection::new(Arc::clone(&config), "localhost".try_into().unwrap()).unwrap();
-        let mut stream = StreamOwned::new(client, TcpStream::connect(to).unwrap());
         let head = format!("GET /{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        let _ = stream.write_all(head.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
+        let answer = exchange(&without, to, &head);
+        assert_eq!(answer.starts_with("HTTP/1.1 200"), expected);
     }
+    // The log of changes contains the name in the client's certificate.
+    let reset = r#"{"domain": "d", "path": "user", "key": "ann"}"#;
+    let head = "POST /reset HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-limiter-admin: 1\r\ncontent-length: 45";
+    assert_eq!(reset.len(), 45);
+    let answer = exchange(&with_own, mutual.admin, &format!("{head}\r\n\r\n{reset}"));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    mutual.until_logged("certificate=\"localhost\" removed=\"1 in 1m\"");
     // New certificates apply to new connections, without a restart. Damaged certificates have no effect.
     fs::write(&cert, "").unwrap();
     one_sided.until_logged("cannot reload the TLS certificates");

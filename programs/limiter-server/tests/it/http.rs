@@ -288,7 +288,11 @@ fn different_values_have_different_labels_whatever_they_contain() {
     let below = "descriptors: [{key: l, detailed_metric: true}]";
     let rule =
         format!("{{key: k, detailed_metric: true, rate_limit: {{unlimited: true}}, {below}}}");
-    let server = Server::start(&format!("{{domain: d, descriptors: [{rule}]}}"), &[]);
+    let lines = r#"{key: "a\nb", value: "\u001b[31m", rate_limit: {unlimited: true}}"#;
+    let rules = format!("{{domain: d, descriptors: [{rule}, {lines}]}}");
+    let server = Server::start(&rules, &[]);
+    let shown = server.admin("/rlconfig");
+    assert_eq!(shown.lines().last(), Some("d.a\\nb=\\u{1b}[31m: unlimited"));
     let values: &[&[(&str, &str)]] = &[
         &[("k", "\\"), ("l", "")],
         &[("k", ",l=")],

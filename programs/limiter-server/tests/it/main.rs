@@ -1,6 +1,7 @@
 //! The tests of limiter-server.
 
 mod answers;
+mod changes;
 mod check;
 mod config;
 mod corpus;

@@ -63,7 +63,11 @@ impl Server {
         };
         let mut next = |name: &str| loop {
             let line = lines.next().expect("the server ended").unwrap();
-            if let Some(address) = line.strip_prefix(&format!("limiter-server: {name} ")) {
+            let json = serde_json::from_str::<Value>(&line).unwrap_or_default();
+            let message = json["message"].as_str();
+            let message = message.or(line.strip_prefix("limiter-server: "));
+            let address = message.and_then(|message| message.strip_prefix(name)?.strip_prefix(' '));
+            if let Some(address) = address {
                 // A Unix socket has none.
                 return address.parse().unwrap_or(([0; 4], 0).into());
             }
@@ -113,6 +117,11 @@ impl Server {
             .iter()
             .filter(|line| line.contains(text))
             .count()
+    }
+
+    /// Returns what it has logged.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// Returns a number that the system knows of the process, from a file of `/proc`.
