@@ -53,7 +53,7 @@ local function append(op)
   if units > 1 then entry = entry .. pack('>I7', units) end
 
   -- Redis checks its memory limit before the first write only, so an entry is added before others go.
-  if op.is_own then
+  if op.is_own or op.has_lost_id then
     call('ZADD', key, '0', entry)
   else
     call('ZADD', key, '0', entry, t - TIME_BIAS, 'i' .. op.id)

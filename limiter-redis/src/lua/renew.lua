@@ -8,14 +8,16 @@ local function find_moved(log)
   local at, window = parse('>I7I7', request, CALLER_ID_LEN + 1)
   if log.t - at >= window then return nil end
   local id = sub(request, 1, CALLER_ID_LEN)
-  local number = sub(id, 2 - OWN_ID_LEN)
-  local is_own = since and sub(id, 1, CALLER_ID_LEN - OWN_ID_LEN) == string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN)
-  local from = '[' .. from_time(at)
+  local score = call('ZSCORE', key, 'i' .. id)
+  local member = score and score + TIME_BIAS >= at and find_entry(log, score + TIME_BIAS, id)
+  if member and has(flags_of(member), RENEWED) then return member end
+  if not since or sub(id, 1, CALLER_ID_LEN - OWN_ID_LEN) ~= string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) then return nil end
+  local number, from = sub(id, 2 - OWN_ID_LEN), '[' .. from_time(at)
   repeat
     local members = range(log, from, '+', READ_BATCH)
-    for _, member in ipairs(members) do
-      local found = id_of(member)
-      if found == id and has(flags_of(member), RENEWED) or is_own and #found == OWN_ID_LEN and sub(found, 3) == number then return member end
+    for _, other in ipairs(members) do
+      local found = id_of(other)
+      if #found == OWN_ID_LEN and sub(found, 3) == number then return other end
     end
     from = '(' .. (members[#members] or '')
   until #members < READ_BATCH
@@ -44,9 +46,12 @@ local plan, log, before, id = {}, open(key, read_newest()), 0, string.rep('\0', 
 local target, t = find_receipt(log), log.t
 if not target and log.newest and (since or form >= CALLER_ID) then target = find_moved(log) end
 if target then
-  local flags, _ = flags_of(target)
-  _, _, before = read(target)
+  local flags, at, _ = flags_of(target)
+  at, _, before = read(target)
   id = id_of(target)
+  -- A newer entry may have taken the caller's id.
+  local score = #id == CALLER_ID_LEN and call('ZSCORE', key, 'i' .. id)
+  local has_lost_id = score and score + TIME_BIAS ~= at
   take_out(log, target, before)
   -- The newest entry no longer describes the log.
   log = reopened(t)
@@ -62,7 +67,7 @@ if target then
   plan = finish({
     log = log, cost = before, ttl = ttl, number = is_own and parse('>I4', id, 3), id = id, is_own = is_own, resolution = resolution,
     exact = exact, limits = limits, first_own = #limits + 1, longest = longest, cap = cap, fits = fits,
-    is_refundable = fits and not has(flags, FINAL), is_renewed = true,
+    is_refundable = fits and not has(flags, FINAL), is_renewed = true, has_lost_id = has_lost_id,
   }, true)
   if is_own then id = string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id end
   log = reopened(t)
