@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::name::Name;
 use crate::policy::bounds::MAX_COST;
+use crate::policy::limit::Limit;
 use crate::policy::time::{Timestamp, Window};
 use crate::policy::{Counting, Policy};
 use crate::store::log_key::LogKey;
@@ -347,7 +348,7 @@ impl<'a> Op<'a> {
         let limits = |policy: &'a Policy| policy.limits().iter();
         let all = limits(self.policy).chain(self.limiter_policy.into_iter().flat_map(limits));
         let exact = all.filter(|limit| limit.resolution().is_none());
-        exact.map(|limit| limit.window()).min()
+        exact.map(Limit::window).min()
     }
 }
 
