@@ -1,6 +1,7 @@
 //! The library that the program `limiter` runs.
 //!
-//! Each command has a module: [`replay`] and, with the feature `stores`, `key`. [`trace`] reads the input files of `replay`.
+//! Each command has a module: [`replay`], [`suggest`] and, with the feature `stores`, `key`. [`trace`] reads the input files of the first
+//! two.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,10 +13,12 @@ mod json;
 pub mod key;
 pub mod message;
 mod options;
+mod pass;
 mod progress;
 pub mod replay;
 #[cfg(feature = "stores")]
 pub mod store;
+pub mod suggest;
 mod text;
 pub mod trace;
 pub mod usage_error;

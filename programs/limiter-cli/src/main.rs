@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use limiter_cli::key::{self, Key};
 use limiter_cli::message::message;
 use limiter_cli::replay::{self, Replay};
+use limiter_cli::suggest::{self, Suggest};
 use limiter_cli::trace::Malformed;
 use limiter_cli::usage_error::UsageError;
 
@@ -24,6 +25,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(Replay),
+    Suggest(Suggest),
     #[cfg(feature = "stores")]
     Key(Key),
 }
@@ -31,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Replay(replay) => replay::run(&replay),
+        Command::Suggest(suggest) => suggest::run(&suggest),
         #[cfg(feature = "stores")]
         Command::Key(key) => key::run(&key),
     };

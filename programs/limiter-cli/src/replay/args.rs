@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::escape::unescape;
 use crate::options::{Output, PolicyArgs};
-use crate::trace::Format;
+use crate::pass::TraceArgs;
 
 /// Replays a trace against rate limits, and shows which keys exceed them and when.
 ///
@@ -21,18 +21,10 @@ use crate::trace::Format;
 /// which more than half of the rows were skipped, or more than 1 % come too late.
 #[derive(Args, Debug)]
 pub struct Replay {
-    /// The trace; - or nothing for standard input
-    #[arg(value_name = "FILE")]
-    pub(super) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
-    /// The format of the trace [default: detected from its content]
-    #[arg(long, value_enum)]
-    pub(super) format: Option<Format>,
-    /// Count the IPv6 addresses of a network together, by this length of its prefix in bits; limiter-tower's default is 64. A key
-    /// that is no address is malformed
-    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=128))]
-    pub(super) client_prefix: Option<u8>,
     /// A text summary, or one JSON object per row. JSON replaces bytes that are not UTF-8
     #[arg(long, value_enum, default_value_t = Output::Summary)]
     pub(super) output: Output,
@@ -43,9 +35,6 @@ pub struct Replay {
     /// [default: the key with the most denials, or else the busiest]
     #[arg(long, value_name = "KEY", requires = "plot", value_parser = key)]
     pub(super) key: Option<Box<[u8]>>,
-    /// Continues after a malformed row, and reports the number of such rows. Fails at the end if they are the majority
-    #[arg(long)]
-    pub(super) skip_invalid: bool,
 }
 
 /// Parses a key in its printed form.

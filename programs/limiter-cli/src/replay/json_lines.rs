@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::rows::RowResult;
 use crate::json::{DecisionFields, write_line};
+use crate::pass::RowResult;
 use crate::trace::{Action, Row};
 
 /// The fields, in the order in which they are written. Times are in whole microseconds.

@@ -1,12 +1,11 @@
 //! The totals of a replay.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use limiter_core::{Limit, Policy, Timestamp, Window};
+use limiter_core::{Policy, Timestamp};
 
-use super::rows::RowResult;
+use crate::pass::RowResult;
 use crate::trace::{Action, Row};
 
 /// Counts the results of the rows of a trace, in total and per key.
@@ -24,15 +23,10 @@ pub(super) struct Summary {
     pub(super) resets: u64,
     /// Rows refused because of their cost.
     pub(super) refused: u64,
-    /// Rows that count more than the shortest window after their own time, because the key has a newer entry.
-    pub(super) late: u64,
-    /// The longest such delay.
-    pub(super) delay: Duration,
     /// The earliest and the latest row.
     pub(super) span: Option<(Timestamp, Timestamp)>,
     pub(super) keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
-    shortest_window: u64,
-    longest_window: u64,
+    window: u64,
 }
 
 /// The totals of one key.
@@ -66,7 +60,6 @@ pub(super) type CountedKey<'a> = (&'a [u8], KeyCount);
 impl Summary {
     /// Returns an empty summary.
     pub(super) fn new(policy: &Policy) -> Self {
-        let shortest = policy.limits().iter().map(Limit::window).min();
         Self {
             rows: 0,
             allowed: 0,
@@ -74,13 +67,10 @@ impl Summary {
             recorded: 0,
             resets: 0,
             refused: 0,
-            late: 0,
-            delay: Duration::ZERO,
             span: None,
             // The seed affects only the order of iteration. A flood of chosen keys would slow down only this program.
             keys: HashMap::with_hasher(FixedState::default()),
-            shortest_window: shortest.map_or(0, Window::as_micros),
-            longest_window: policy.longest_window().as_micros(),
+            window: policy.longest_window().as_micros(),
         }
     }
 
@@ -145,11 +135,6 @@ impl Summary {
             RowResult::Refused(_) => self.refused += 1,
             RowResult::Reset => self.resets += 1,
             RowResult::Decided(decision) => {
-                let delay = decision.at().micros_since(row.at);
-                if delay > self.shortest_window {
-                    self.late += 1;
-                    self.delay = self.delay.max(Duration::from_micros(delay));
-                }
                 let peak = decision.used() as f64 / decision.limit().max() as f64;
                 if peak > count.peak.0 {
                     count.peak = (peak, decision.at());
@@ -160,7 +145,7 @@ impl Summary {
                     self.allowed += 1;
                 } else {
                     self.denied += 1;
-                    count.deny(decision.at(), self.longest_window);
+                    count.deny(decision.at(), self.window);
                 }
             }
         }

@@ -9,6 +9,7 @@ mod keys;
 mod malformed;
 mod output;
 mod plot;
+mod suggest;
 #[cfg(feature = "stores")]
 mod tls;
 mod usage;

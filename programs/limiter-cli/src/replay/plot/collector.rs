@@ -8,7 +8,7 @@ use limiter_core::Policy;
 
 use super::usage::KeyUsage;
 use super::view::View;
-use crate::replay::rows::RowResult;
+use crate::pass::RowResult;
 use crate::trace::Row;
 
 /// Collects the data that a [`View`] shows.

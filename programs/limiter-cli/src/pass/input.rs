@@ -1,4 +1,4 @@
-//! The input of a replay.
+//! The input of a pass.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek};
@@ -9,9 +9,9 @@ use anyhow::Context;
 use crate::usage_error::UsageError;
 
 /// A trace that is read once or twice. A stream that must be read twice is first copied to a temporary file.
-pub(super) struct Input {
+pub(crate) struct Input {
     /// The name used in messages.
-    pub(super) name: String,
+    pub(crate) name: String,
     content: Content,
 }
 
@@ -21,7 +21,7 @@ enum Content {
 }
 
 impl Input {
-    pub(super) fn open(path: Option<&Path>, twice: bool) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: Option<&Path>, twice: bool) -> anyhow::Result<Self> {
         let (name, content) = match path {
             Some(path) if path != Path::new("-") => {
                 let name = path.display().to_string();
@@ -61,7 +61,7 @@ impl Input {
     }
 
     /// Returns the number of bytes. `None` if it is unknown.
-    pub(super) fn length(&self) -> Option<u64> {
+    pub(crate) fn length(&self) -> Option<u64> {
         match &self.content {
             Content::File(file) => file.metadata().ok().map(|metadata| metadata.len()),
             Content::Stream(_) => None,
@@ -69,7 +69,7 @@ impl Input {
     }
 
     /// Rewinds a trace that was opened for reading twice.
-    pub(super) fn rewind(&mut self) -> io::Result<()> {
+    pub(crate) fn rewind(&mut self) -> io::Result<()> {
         match &mut self.content {
             Content::File(file) => file.rewind(),
             Content::Stream(_) => Err(io::ErrorKind::NotSeekable.into()),
