@@ -26,12 +26,29 @@ pub(crate) enum Repeat {
     Ambiguous,
 }
 
-/// Codes of a server that executes no commands for the moment.
-const TEMPORARY_CODES: [&str; 5] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
-/// Codes of a server that refuses the command until its state changes.
-const UNAVAILABLE_CODES: [&str; 6] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK", "TRYAGAIN"];
-/// Codes of a server that refuses this user or this command.
-const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
+/// What the codes of a server's errors mean: whether a repetition may succeed, and the kind of the error.
+const CODES: [(&str, Repeat, ErrorKind); 17] = [
+    // It executes no commands for the moment.
+    ("LOADING", Repeat::Safe, ErrorKind::Unavailable),
+    ("CLUSTERDOWN", Repeat::Safe, ErrorKind::Unavailable),
+    ("MASTERDOWN", Repeat::Safe, ErrorKind::Unavailable),
+    ("BUSY", Repeat::Safe, ErrorKind::Unavailable),
+    ("READONLY", Repeat::Safe, ErrorKind::Unavailable),
+    // It refuses the command until its state changes.
+    ("OOM", Repeat::Never, ErrorKind::Unavailable),
+    ("MISCONF", Repeat::Never, ErrorKind::Unavailable),
+    ("NOREPLICAS", Repeat::Never, ErrorKind::Unavailable),
+    ("MOVED", Repeat::Never, ErrorKind::Unavailable),
+    ("ASK", Repeat::Never, ErrorKind::Unavailable),
+    ("TRYAGAIN", Repeat::Never, ErrorKind::Unavailable),
+    // It refuses this user or this command.
+    ("NOAUTH", Repeat::Never, ErrorKind::Configuration),
+    ("WRONGPASS", Repeat::Never, ErrorKind::Configuration),
+    ("NOPERM", Repeat::Never, ErrorKind::Configuration),
+    ("CROSSSLOT", Repeat::Never, ErrorKind::Configuration),
+    ("DENIED", Repeat::Never, ErrorKind::Configuration),
+    ("WRONGTYPE", Repeat::Never, ErrorKind::Corrupt),
+];
 /// Codes of a server that a new connection to the same address may no longer reach: a replica, a former master without replicas,
 /// and a server that no longer knows the user.
 const DEPOSED_CODES: [&str; 4] = ["READONLY", "MASTERDOWN", "NOREPLICAS", "NOAUTH"];
@@ -87,8 +104,7 @@ impl Failure {
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
                 redis::ErrorKind::ClusterConnectionNotFound
                 | redis::ErrorKind::MasterNameNotFoundBySentinel => Repeat::Safe,
-                _ if has_code(error, &TEMPORARY_CODES) => Repeat::Safe,
-                _ => Repeat::Never,
+                _ => meaning(error).map_or(Repeat::Never, |(repeat, _)| repeat),
             },
         }
     }
@@ -107,16 +123,15 @@ impl Failure {
             redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => {
                 ErrorKind::Configuration
             }
-            _ if text.contains("DAMAGED ") || has_code(error, &["WRONGTYPE"]) => ErrorKind::Corrupt,
+            _ if text.contains("DAMAGED ") => ErrorKind::Corrupt,
             _ if text.contains("UNKNOWN too many") => ErrorKind::Timeout,
-            _ if has_code(error, &TEMPORARY_CODES) || has_code(error, &UNAVAILABLE_CODES) => {
-                ErrorKind::Unavailable
-            }
-            _ if has_code(error, &REFUSED_CODES) => ErrorKind::Configuration,
-            _ if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => {
-                ErrorKind::Configuration
-            }
-            _ => ErrorKind::Unavailable,
+            _ => match meaning(error) {
+                Some((_, kind)) => kind,
+                None if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => {
+                    ErrorKind::Configuration
+                }
+                None => ErrorKind::Unavailable,
+            },
         }
     }
 
@@ -190,12 +205,19 @@ fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
 /// Whether the server refuses this user or this command.
 #[cfg(feature = "sentinel")]
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed || has_code(error, &REFUSED_CODES)
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || meaning(error).is_some_and(|(_, kind)| kind == ErrorKind::Configuration)
 }
 
 /// Whether another server may have taken over, so that the address has to be looked up again.
 pub(crate) fn is_deposed(error: &RedisError) -> bool {
     has_code(error, &DEPOSED_CODES)
+}
+
+/// Returns the row of [`CODES`] for an error. `None` if its code, such as `ERR`, is not in it.
+fn meaning(error: &RedisError) -> Option<(Repeat, ErrorKind)> {
+    let row = CODES.iter().find(|(code, ..)| has_code(error, &[*code]))?;
+    Some((row.1, row.2))
 }
 
 /// Whether the reply has any of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
