@@ -139,7 +139,7 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
     (
         "a breaker never closes",
         "limiter-wrappers/src/guarded/nodes.rs",
-        ("self.responded(&node())", "drop(node())"),
+        ("self.responded(proof, &node())", "drop((proof, node()))"),
         "as before after a minute",
     ),
     (
