@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use exact_limiter::log::{BoxFuture, Change, Loaded, LogStore, New, Table, async_trait};
-use exact_limiter::{Error, ErrorKind, Limiter, policy, time::Timestamp};
+use exact_limiter::log::{BoxFuture, Change, Loaded, LogStore, New, Table, Timestamp, async_trait};
+use exact_limiter::{Error, ErrorKind, Limiter, policy};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 /// The time of expiry in microseconds, and the log.
@@ -27,9 +27,13 @@ fn sweep(database: &Database, now: u64) -> Result<(), redb::Error> {
     Ok(transaction.commit()?)
 }
 
-/// Saves changes, unless a log is not the old one. Waits for the disk.
-fn write(database: &Database, changes: &[Change]) -> Result<bool, redb::Error> {
+/// Saves changes, unless a log is not the old one, or it is too late. Waits for the disk.
+fn write(database: &Database, changes: &[Change], until: Timestamp) -> Result<bool, redb::Error> {
     let transaction = database.begin_write()?;
+    // No other transaction, such as a sweep, can come in between now.
+    if Timestamp::try_from(SystemTime::now()).is_ok_and(|now| now >= until) {
+        return Ok(false);
+    }
     let mut logs = transaction.open_table(LOGS)?;
     for change in changes {
         let key = &*change.key;
@@ -38,7 +42,6 @@ fn write(database: &Database, changes: &[Change]) -> Result<bool, redb::Error> {
         }
         match &change.new {
             New::Unchanged => {}
-            New::Removed => drop(logs.remove(key)?),
             New::Saved { log, expires_at } => {
                 logs.insert(key, (expires_at.as_micros(), &**log))?;
             }
@@ -76,9 +79,9 @@ impl Table for RedbTable {
         Ok(Loaded { logs, now })
     }
 
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         let database = Arc::clone(&self.0);
-        let write = tokio::task::spawn_blocking(move || write(&database, &changes));
+        let write = tokio::task::spawn_blocking(move || write(&database, &changes, until));
         write.await.map_err(failed)?.map_err(failed)
     }
 

@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use hdrhistogram::Histogram;
 use limiter_core::store::{Log, LogKey, Op};
 use limiter_core::{BoxFuture, Error, Limiter, Name, Policy, SharedStore, policy};
-use limiter_log::{Change, Loaded, LogStore, Table, async_trait, stored_key};
+use limiter_log::{Change, Loaded, LogStore, Table, Timestamp, async_trait, stored_key};
 use limiter_postgres::{PostgresTable, PostgresUrl};
 use limiter_wrappers::Guarded;
 use testbed::server::Postgres;
@@ -100,9 +100,9 @@ impl Table for Counted {
         self.0.load(keys).await
     }
 
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         self.1.fetch_add(1, Relaxed);
-        self.0.swap(changes).await
+        self.0.swap(changes, until).await
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {

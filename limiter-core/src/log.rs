@@ -36,6 +36,9 @@ use crate::store::settlement::{Change, Settlement};
 /// # Ok(facts) }
 /// ```
 ///
+/// In a loop, keep the bytes longer than that by the time that a save may take to arrive. Otherwise a late one finds no bytes, as at its load,
+/// though other processes have admitted entries meanwhile.
+///
 /// `limiter-log` contains such a loop, as a store over two functions that load and swap bytes.
 ///
 /// # Performance
@@ -221,22 +224,23 @@ impl Log {
     }
 
     /// Applies operations on different logs as one, as [`WindowStore::apply_all`](crate::WindowStore::apply_all) does.
-    pub fn apply_all(logs: &mut [Self], ops: &[JointOp<'_>], now: Timestamp) -> Vec<Facts> {
-        let alone = logs.iter().zip(ops).map(|(log, joint)| {
-            let mut log = log.clone();
-            let facts = log.apply(&joint.op, now);
-            (log, facts)
+    pub fn apply_all<'a>(
+        logs: impl IntoIterator<Item = &'a mut Self>,
+        ops: &[JointOp<'_>],
+        now: Timestamp,
+    ) -> Vec<Facts> {
+        let mut logs: Vec<&mut Self> = logs.into_iter().collect();
+        let looks = logs.iter_mut().zip(ops).map(|(log, joint)| {
+            let repeated = log.repeated(&joint.op, now);
+            repeated.unwrap_or_else(|| log.apply(&joint.op.to_peek(), now))
         });
-        let (changed, mut all): (Vec<_>, Vec<_>) = alone.unzip();
-        let held: Vec<bool> = JointOp::held(ops, &all).collect();
-        for (i, changed) in changed.into_iter().enumerate() {
-            if held[i] {
-                all[i] = logs[i].apply(&ops[i].op.to_peek(), now);
-            } else {
-                logs[i] = changed;
-            }
-        }
-        all
+        let looks: Vec<Facts> = looks.collect();
+        let held = JointOp::held(ops, &looks);
+        let applied = logs.into_iter().zip(ops).zip(held);
+        let applied = applied.map(|((log, JointOp { op, .. }), is_held)| {
+            log.apply(&if is_held { op.to_peek() } else { *op }, now)
+        });
+        applied.collect()
     }
 
     /// Sets the expiry after an append at `time`.

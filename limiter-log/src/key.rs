@@ -11,6 +11,9 @@ const MAX_LEN: usize = 255;
 ///
 /// It is `name:key`, with the [encoded name](limiter_core::Name::encoded). A longer one is `name#` and the 32 bytes of its SHA-256,
 /// and without the name if that alone is longer than 200 bytes. No two logs have the same key.
+///
+/// A log is saved in the first format. A later format has other keys, which begin with its number as a byte: no name begins with it. So
+/// old and new servers of a rolling upgrade share a table, and neither reads what the other has saved.
 #[must_use]
 pub fn stored_key(log: LogKey<'_>) -> Vec<u8> {
     let bytes = log.to_bytes();

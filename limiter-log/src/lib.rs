@@ -11,6 +11,6 @@ mod store;
 mod table;
 
 pub use key::{read_key, stored_key};
-pub use limiter_core::BoxFuture;
+pub use limiter_core::{BoxFuture, Timestamp};
 pub use store::LogStore;
 pub use table::{Change, Loaded, New, Table, async_trait};

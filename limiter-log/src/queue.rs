@@ -35,7 +35,7 @@ impl<T: Table> Queue<T> {
     }
 
     /// Adds a call, which leaves the queue when the ticket is dropped.
-    pub(crate) fn join(self: &Arc<Self>, call: Box<dyn Call>) -> Result<Ticket<T>, Error> {
+    pub(crate) fn join(self: &Arc<Self>, call: Call) -> Result<Ticket<T>, Error> {
         let number = {
             let mut state = self.lock();
             if state.len() >= MOST_CALLS {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, Log, LogInfo, LogKey, Op, Settlement, SettlementFacts,
+    Facts, JointFacts, JointOp, LogInfo, LogKey, Op, Settlement, SettlementFacts,
 };
-use limiter_core::{Error, Timestamp, WindowStore};
+use limiter_core::{Error, WindowStore};
 
 use crate::batch::read;
-use crate::call::{Failed, Held, OwnedOp, Pending, appended, apply_all};
+use crate::call::{Call, Failed, OwnedSettlement, Reply, Work};
 use crate::key::stored_key;
 use crate::queue::Queue;
 use crate::table::{Loaded, Table, async_trait};
@@ -27,7 +27,7 @@ use crate::table::{Loaded, Table, async_trait};
 ///
 /// # Cancel safety
 /// If a future is dropped before it completes, its operation may or may not take effect. Operations of other callers that were
-/// combined with it are neither lost nor applied twice.
+/// combined with it are neither lost nor applied twice. If nobody waits for a request to the table any more, it is dropped as well.
 pub struct LogStore<T> {
     queue: Arc<Queue<T>>,
 }
@@ -74,89 +74,55 @@ impl<T: Table> LogStore<T> {
         }))
     }
 
-    async fn call<R: Send + 'static>(
+    async fn call<R>(
         &self,
         logs: &[LogKey<'_>],
-        work: impl Fn(&mut [Held], Timestamp) -> Result<(R, Vec<bool>), Failed> + Send + 'static,
+        work: impl FnOnce(Reply<R>) -> Work,
     ) -> Result<R, Error> {
         let keys = logs.iter().map(|log| stored_key(*log)).collect();
-        let (call, result) = Pending::new(keys, work);
-        let ticket = self.queue.join(Box::new(call));
+        let (reply, result) = Reply::new();
+        let work = work(reply);
+        let ticket = self.queue.join(Call { keys, work });
         let _ticket = ticket.map_err(|error| Failed::from(&error).into_error(logs))?;
         let result = result.await;
         result
             .unwrap_or_else(|_| Err(Failed::abandoned()))
             .map_err(|failed| failed.into_error(logs))
     }
-}
 
-/// Returns the log of a call on one log.
-fn only(held: &mut [Held]) -> Result<&mut Log, Failed> {
-    match held {
-        [Ok(log)] => Ok(log),
-        [Err(text)] => Err(Failed::damaged(0, text)),
-        _ => Err(Failed::damaged(0, "expected one log")),
+    async fn apply_as_one(&self, ops: &[JointOp<'_>]) -> Result<JointFacts, Error> {
+        let logs: Vec<LogKey<'_>> = ops.iter().map(|joint| joint.op.log).collect();
+        let owned = ops.iter().map(Into::into).collect();
+        let facts = self.call(&logs, |reply| Work::Apply(owned, reply)).await?;
+        let facts = facts.into_iter();
+        let facts = facts.map(|facts| facts.map_err(|failed| failed.into_error(&logs)));
+        Ok(facts.collect())
     }
 }
 
 #[async_trait]
 impl<T: Table> WindowStore for LogStore<T> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let owned = OwnedOp::from(JointOp::from(op));
-        let work = move |held: &mut [Held], now| {
-            let facts = only(held)?.apply(&owned.op(), now);
-            let changed = appended(&facts);
-            Ok((facts, vec![changed]))
-        };
-        self.call(&[op.log], work).await
+        let mut facts = self.apply_as_one(&[op.into()]).await?;
+        let none = || Err(Failed::damaged(0, "no facts").into_error(&[op.log]));
+        facts.pop().unwrap_or_else(none)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let log = settlement.log;
-        let policy = settlement.policy.clone();
-        let limiter_policy = settlement.limiter_policy.cloned();
-        let Settlement {
-            receipt,
-            change,
-            at,
-            ..
-        } = settlement;
-        let work = move |held: &mut [Held], now| {
-            let mut owned = Settlement::renewal(LogKey::new(log.name, ""), &policy, receipt);
-            (owned.change, owned.at) = (change, at);
-            owned.limiter_policy = limiter_policy.as_ref();
-            let facts = only(held)?.settle(&owned, now);
-            let changed = facts.applied();
-            Ok((facts, vec![changed]))
-        };
-        self.call(&[log], work).await
+        let owned = OwnedSettlement::from(&settlement);
+        let work = |reply| Work::Settle(Box::new(owned), reply);
+        self.call(&[settlement.log], work).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let work = |held: &mut [Held], _| {
-            let removed = held
-                .iter()
-                .any(|held| !held.as_ref().is_ok_and(Log::is_empty));
-            held.fill_with(|| Ok(Log::new()));
-            Ok((removed, vec![removed]))
-        };
-        self.call(&[log], work).await
+        self.call(&[log], Work::Reset).await
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        if !self.table().takes_several() {
-            return Ok(None);
+        match self.table().takes_several() {
+            true => self.apply_as_one(ops).await.map(Some),
+            false => Ok(None),
         }
-        let logs: Vec<LogKey<'_>> = ops.iter().map(|joint| joint.op.log).collect();
-        let owned: Vec<OwnedOp> = ops.iter().map(|joint| OwnedOp::from(*joint)).collect();
-        let work = move |held: &mut [Held], now| apply_all(&owned, held, now);
-        let facts = self.call(&logs, work).await?;
-        let facts = facts.into_iter();
-        Ok(Some(
-            facts
-                .map(|facts| facts.map_err(|failed| failed.into_error(&logs)))
-                .collect(),
-        ))
     }
 
     fn identity(&self) -> Option<usize> {

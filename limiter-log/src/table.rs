@@ -14,8 +14,12 @@ use limiter_core::{BoxFuture, Error, Timestamp};
 /// [`Timeout`](limiter_core::ErrorKind::Timeout) if it does not respond in time, and
 /// [`Configuration`](limiter_core::ErrorKind::Configuration) if only an operator can help. A lost comparison is no error.
 ///
+/// A request that never ends keeps the logs of its calls, and one of the [workers](Self::workers), for as long as one of the callers waits:
+/// end it with a timeout.
+///
 /// # Cancel safety
-/// A future may be dropped before it completes. Then all of its changes take effect or none, and later calls are served as before.
+/// A future is dropped before it completes if no caller waits for it any more. Then all of its changes take effect or none, perhaps
+/// later, and later calls are served as before.
 #[async_trait]
 pub trait Table: Debug + Send + Sync + 'static {
     /// Returns the bytes of each key, as they are at one moment, and the table's time.
@@ -27,7 +31,11 @@ pub trait Table: Debug + Send + Sync + 'static {
     /// Saves all changes, if the bytes of all keys are still [`old`](Change::old). Otherwise leaves the table unchanged and returns `false`.
     ///
     /// The keys are sorted, so transactions that lock rows in this order do not deadlock.
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error>;
+    ///
+    /// From `until` on, a minute after the load by the table's clock, a key that must be absent has perhaps been saved and removed since
+    /// the load. The table must then save nothing and return `false`. A table whose swaps never take that long, even after their
+    /// future is dropped, may ignore it.
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error>;
 
     /// Runs a worker, which serves waiting calls until none is ready. `tokio::spawn(worker);` does.
     ///
@@ -72,15 +80,14 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum New {
     /// Leave the key as it is, and only compare it: other keys of the call depend on it. Its expiry stays as well. One change alone is
-    /// never this.
+    /// never this, nor is one of a key that must be absent.
     Unchanged,
-    /// Remove the key.
-    Removed,
     /// Save these bytes.
     Saved {
         /// The bytes.
         log: Vec<u8>,
-        /// From this time on by the table's clock, the table may remove the key.
+        /// From this time on by the table's clock, the table may remove the key: a minute after the entries of the log have expired. If it
+        /// removed the key earlier, a late swap would find it absent, as at its load, and admit units again.
         expires_at: Timestamp,
     },
 }

@@ -1,63 +1,47 @@
 //! Connections that belong to tasks.
 //!
 //! A request runs to its end, even if its caller leaves: connecting, preparing, the request, and cleaning up afterwards. A request that
-//! takes too long is cancelled, and keeps its connection until the server has responded. So there are never more backends than
-//! permits, and a slow server is not asked to serve still more.
+//! takes too long is cancelled, and keeps its connection until the server has responded. A connection that does not stay keeps its slot
+//! until the server has closed it. So there are never more backends than slots, and a slow server is not asked to serve still more.
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use limiter_core::{Error, ErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_postgres::{Client, Statement};
 
+use crate::backend::Backend;
 use crate::connect::Connector;
-use crate::failure::{Failed, configuration, timed_out};
-use crate::requests::prepare;
+use crate::failure::{Failed, Fate, configuration, timed_out};
+use crate::requests::Request;
 
 /// How long to wait before opening another connection to a full server.
 const FULL: Duration = Duration::from_secs(10);
 /// How often a request is cancelled, after 1, 2, 4 s and so on, before its connection is closed without a response.
 const CANCELS: u32 = 5;
-/// How long a cancellation may be under way after its request has ended.
-const LATE: Duration = Duration::from_millis(100);
-
-/// A connection to the server, with its prepared statements.
-pub(crate) struct Backend {
-    pub(crate) client: Client,
-    pub(crate) statements: Vec<Statement>,
-    _task: JoinSet<()>,
-}
-
-/// A request to the server. It runs again if the table was missing or has changed, if it was cancelled before its time, or if
-/// it only reads and its connection was lost.
-pub(crate) trait Request: Send + Sync + 'static {
-    type Reply: Send + 'static;
-    /// Whether it may run again after a connection was lost.
-    const ONLY_READS: bool = false;
-
-    fn send(
-        &self,
-        backend: &Backend,
-    ) -> impl Future<Output = Result<Self::Reply, tokio_postgres::Error>> + Send;
-}
+/// How long a connection stays without a request, so that other processes may have one.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// The connections of a table.
 pub(crate) struct Connections {
-    connector: Connector,
+    connector: Arc<Connector>,
     /// The most connections.
     pub(crate) most: usize,
-    /// One for each connection.
+    /// One for each request that has a connection, or makes one.
     permits: Arc<Semaphore>,
     /// How many of these are set aside, because the server has no room for more connections.
     paused: AtomicUsize,
-    idle: Mutex<Vec<Backend>>,
+    /// One for each connection, from its beginning to its end on the server.
+    slots: Arc<Semaphore>,
+    /// How many connections are being made.
+    connecting: AtomicUsize,
+    idle: Mutex<Idle>,
     /// Why the last attempt to connect failed, for calls that did not wait for its end. Empty if it succeeded.
     failure: Mutex<String>,
     /// The timeout in milliseconds that new connections set on the server.
@@ -70,13 +54,24 @@ pub(crate) struct Connections {
     pub(crate) has_changed: AtomicBool,
 }
 
+/// The connections without a request.
+#[derive(Default)]
+struct Idle {
+    /// With the times at which their last requests ended, in this order.
+    backends: Vec<(Instant, Backend)>,
+    /// Closes those that nobody needs.
+    closing: Option<JoinHandle<()>>,
+}
+
 impl Connections {
     pub(crate) fn new(connector: Connector, most: usize, creates: bool) -> Self {
         Self {
-            connector,
+            connector: Arc::new(connector),
             most,
             permits: Arc::new(Semaphore::new(most)),
             paused: AtomicUsize::new(0),
+            slots: Arc::new(Semaphore::new(most)),
+            connecting: AtomicUsize::new(0),
             idle: Mutex::default(),
             failure: Mutex::default(),
             server_timeout: AtomicU64::new(0),
@@ -86,8 +81,25 @@ impl Connections {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Backend>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(self: &Arc<Self>, backend: Backend) {
+        let mut idle = self.idle();
+        idle.backends.push((Instant::now(), backend));
+        if idle.closing.as_ref().is_none_or(JoinHandle::is_finished) {
+            idle.closing = Some(tokio::spawn(close_idle(Arc::downgrade(self))));
+        }
+    }
+
+    fn take_idle(&self) -> Option<Backend> {
+        self.idle().backends.pop().map(|(_, backend)| backend)
+    }
+
+    fn drop_all(&self) {
+        let all = std::mem::take(&mut self.idle().backends);
+        all.into_iter().for_each(|(_, backend)| backend.close());
     }
 
     /// Makes a request. Dropping the future does not stop it.
@@ -112,7 +124,9 @@ impl Connections {
     }
 
     fn late(&self, limit: Duration) -> Error {
-        let all = match self.permits.available_permits() {
+        let connecting = self.connecting.load(Ordering::Relaxed);
+        let state = match self.permits.available_permits() {
+            _ if connecting > 0 => format!(", while connecting ({connecting} of {})", self.most),
             0 => format!(", and all {} connections are in use", self.most),
             _ => String::new(),
         };
@@ -120,7 +134,7 @@ impl Connections {
             none if none.is_empty() => String::new(),
             why => format!(" (connecting failed before: {why})"),
         };
-        timed_out(&format!("no response within {limit:?}{all}{why}"))
+        timed_out(&format!("no response within {limit:?}{state}{why}"))
     }
 
     async fn serve<R: Request>(
@@ -131,34 +145,32 @@ impl Connections {
     ) -> Result<R::Reply, Error> {
         let mut is_repeated = false;
         loop {
-            // A connection that does not stay is closed before its permit is free.
             let (_permit, backend) = self.backend(limit, deadline).await?;
             // The caller may be gone, but the next request needs the connection.
             if Instant::now() >= deadline {
-                self.idle().push(backend);
+                self.keep(backend);
                 return Err(timed_out("the server did not accept a connection in time"));
             }
             let reply = request.send(&backend);
-            let reply = self.bounded(&backend.client, reply, deadline).await;
+            let reply = self.bounded(&backend, reply, deadline).await;
             let _ = reply.as_ref().inspect_err(|failed| self.note(failed));
-            let is_spoiled = reply.as_ref().is_err_and(Failed::spoils);
-            // A new connection creates the table, and prepares statements for its present columns.
-            let is_missing = reply.as_ref().is_err_and(Failed::is_missing_table);
-            let is_stale = is_missing && self.creates.load(Ordering::Relaxed)
-                || reply.as_ref().is_err_and(Failed::is_stale);
-            let has_ended = reply.as_ref().is_err_and(Failed::ends_session);
-            let is_lost = has_ended || reply.is_err() && backend.client.is_closed();
-            let is_read_only = reply.as_ref().is_err_and(Failed::is_read_only);
-            if is_lost || is_read_only || is_stale {
-                // The others are probably lost as well and do not know it yet, or are read-only, or as stale.
-                self.idle().clear();
-            } else if !is_spoiled {
-                self.idle().push(backend);
+            let fate = reply.as_ref().map_or_else(
+                |failed| {
+                    let is_closed = backend.session.client.is_closed();
+                    let creates = self.creates.load(Ordering::Relaxed);
+                    failed.fate(is_closed, R::ONLY_READS, creates, Instant::now() < deadline)
+                },
+                |_| Fate::Keep,
+            );
+            match fate {
+                Fate::Keep => self.keep(backend),
+                Fate::Drop => backend.close(),
+                Fate::DropAll | Fate::Again => {
+                    backend.close();
+                    self.drop_all();
+                }
             }
-            // A cancellation that another request sent too late, or an operator.
-            let is_cancelled = reply.as_ref().is_err_and(Failed::is_cancelled);
-            let is_foreign = is_cancelled && Instant::now() < deadline;
-            if is_repeated || !(is_stale || is_foreign || is_lost && R::ONLY_READS) {
+            if is_repeated || !matches!(fate, Fate::Again) {
                 return reply.map_err(Error::from);
             }
             is_repeated = true;
@@ -177,11 +189,18 @@ impl Connections {
                 return Err(self.late(limit));
             };
             while let Some(backend) = self.take_idle() {
-                if !backend.client.is_closed() {
+                if !backend.session.client.is_closed() {
                     return Ok((permit, backend));
                 }
             }
-            let opened = self.open(limit).await;
+            // There is one, or soon: the other requests have fewer.
+            let slot = Arc::clone(&self.slots).acquire_owned();
+            let Ok(Ok(slot)) = timeout_at(deadline, slot).await else {
+                return Err(self.late(limit));
+            };
+            self.connecting.fetch_add(1, Ordering::Relaxed);
+            let opened = self.open(slot, limit).await;
+            self.connecting.fetch_sub(1, Ordering::Relaxed);
             let why = opened.as_ref().err().map(Failed::reason);
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why.unwrap_or_default();
             match opened {
@@ -200,34 +219,36 @@ impl Connections {
         }
     }
 
-    fn take_idle(&self) -> Option<Backend> {
-        self.idle().pop()
-    }
-
     /// Counts the caller's permit as set aside if there are others that are not.
     fn others_exist(&self) -> bool {
         let others = (self.most - 1).saturating_sub(self.permits.available_permits());
         let paused = self.paused.fetch_add(1, Ordering::SeqCst);
-        let exist = paused < others || !self.idle().is_empty();
+        let exist = paused < others || !self.idle().backends.is_empty();
         if !exist {
             self.paused.fetch_sub(1, Ordering::SeqCst);
         }
         exist
     }
 
-    async fn open(&self, limit: Duration) -> Result<Backend, Failed> {
+    async fn open(&self, slot: OwnedSemaphorePermit, limit: Duration) -> Result<Backend, Failed> {
         let server_timeout = Duration::from_millis(self.server_timeout.load(Ordering::Relaxed));
-        let (client, task) = self.connector.connect(server_timeout).await?;
+        let session = self.connector.connect(server_timeout).await?;
+        let mut backend = Backend::new(session, slot);
         let [creates, prepares] =
             [&self.creates, &self.prepares].map(|it| it.load(Ordering::Relaxed));
-        let prepared = prepare(&client, creates, prepares);
-        let prepared = self.bounded(&client, prepared, Instant::now() + limit);
-        let statements = prepared.await.inspect_err(|failed| self.note(failed))?;
-        Ok(Backend {
-            client,
-            statements,
-            _task: task,
-        })
+        let prepared = backend.prepare(creates, prepares);
+        let prepared = self.bounded(&backend, prepared, Instant::now() + limit);
+        match prepared.await {
+            Ok(statements) => {
+                backend.statements = statements;
+                Ok(backend)
+            }
+            Err(failed) => {
+                self.note(&failed);
+                backend.close();
+                Err(failed)
+            }
+        }
     }
 
     /// From now on, connections prepare no statements if they would get lost.
@@ -240,7 +261,7 @@ impl Connections {
     /// Waits for a response, and cancels the request at the deadline.
     async fn bounded<T>(
         &self,
-        client: &Client,
+        backend: &Backend,
         reply: impl Future<Output = Result<T, tokio_postgres::Error>>,
         deadline: Instant,
     ) -> Result<T, Failed> {
@@ -248,22 +269,48 @@ impl Connections {
         if let Ok(reply) = timeout_at(deadline, &mut reply).await {
             return reply.map_err(Failed::Postgres);
         }
-        let token = client.cancel_token();
         for attempt in 0..CANCELS {
-            let pause = Duration::from_secs(1 << attempt);
-            // A server that cannot be reached has no use for the connection. One that is late may respond yet.
-            if let Ok(Err(_)) = timeout(pause, self.connector.cancel(&token)).await {
-                break;
-            }
-            if let Ok(reply) = timeout(pause, &mut reply).await {
-                // A cancellation that arrives late must find the connection idle.
-                sleep(LATE).await;
-                return reply.map_err(Failed::Postgres);
+            let cancel = Arc::clone(&self.connector).cancel(&backend.session);
+            // Runs to its end, because a PgBouncer may not survive a cancellation whose connection is closed.
+            let cancel = tokio::spawn(cancel);
+            let ended = async {
+                // A server that cannot be reached has no use for the connection. One that is late may respond yet.
+                let is_sent = cancel.await.is_ok_and(|sent| sent.is_ok());
+                // Only now can no cancellation arrive that hits the next request.
+                if is_sent {
+                    Some((&mut reply).await)
+                } else {
+                    None
+                }
+            };
+            match timeout(Duration::from_secs(1 << attempt), ended).await {
+                Ok(Some(reply)) => return reply.map_err(Failed::Postgres),
+                Ok(None) => break,
+                Err(_) => {}
             }
         }
         Err(Failed::Silent(
             "the server did not respond to a cancellation",
         ))
+    }
+}
+
+/// Closes connections that nobody has needed for a while, until there are none.
+async fn close_idle(connections: Weak<Connections>) {
+    loop {
+        sleep(IDLE / 4).await;
+        let Some(connections) = connections.upgrade() else {
+            return;
+        };
+        let mut idle = connections.idle();
+        let is_old = |(since, _): &(Instant, Backend)| since.elapsed() >= IDLE;
+        let old = idle.backends.partition_point(is_old);
+        let old = idle.backends.drain(..old);
+        old.for_each(|(_, backend)| backend.close());
+        if idle.backends.is_empty() {
+            idle.closing = None;
+            return;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The errors of Postgres, in the kinds of the contract.
 
 use std::error::Error as _;
+use std::io;
 
 use limiter_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
@@ -16,20 +17,33 @@ pub(crate) fn timed_out(text: &str) -> Error {
 /// A request that failed.
 pub(crate) enum Failed {
     Postgres(tokio_postgres::Error),
+    /// The server cannot be reached, or is not the wanted one.
+    Refused(String),
     /// The server did not respond.
     Silent(&'static str),
+}
+
+/// What becomes of a connection after a request, and of the request.
+pub(crate) enum Fate {
+    /// The connection serves the next request.
+    Keep,
+    Drop,
+    /// The others are probably lost as well and do not know it yet, or are read-only.
+    DropAll,
+    /// As `DropAll`, and the request is made again.
+    Again,
 }
 
 impl Failed {
     fn has_code(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
         match self {
             Self::Postgres(error) => error.code().is_some_and(|code| is_wanted(code.code())),
-            Self::Silent(_) => false,
+            Self::Refused(_) | Self::Silent(_) => false,
         }
     }
 
     /// Returns `true` if the server, or a `PgBouncer` before it, has ended the session.
-    pub(crate) fn ends_session(&self) -> bool {
+    fn ends_session(&self) -> bool {
         self.has_code(|code| {
             ["08", "25P03", "57P"]
                 .iter()
@@ -37,15 +51,36 @@ impl Failed {
         })
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.has_code(|code| code == SqlState::READ_ONLY_SQL_TRANSACTION.code())
-    }
-
-    /// Returns `true` if the connection does not recover: the fault is not one of the server's, it has ended the session or is
-    /// read-only, a transaction was left open, or the statements are lost or stale.
-    pub(crate) fn spoils(&self) -> bool {
-        let is_usable = self.has_code(|code| code != "25P02");
-        !is_usable || self.ends_session() || self.is_read_only() || self.is_stale()
+    /// Returns what becomes of the connection whose request failed like this, and which may be closed.
+    ///
+    /// `may_repeat`: the request only reads. `creates`: the next connection creates the table if it is missing. `is_early`: nobody has
+    /// cancelled the request because of its timeout.
+    pub(crate) fn fate(
+        &self,
+        is_closed: bool,
+        may_repeat: bool,
+        creates: bool,
+        is_early: bool,
+    ) -> Fate {
+        let is_lost = is_closed || self.ends_session();
+        // A cancellation that another request sent too late, or an operator.
+        let is_foreign = is_early && self.has_code(|code| code == SqlState::QUERY_CANCELED.code());
+        if self.is_stale() || creates && self.is_missing_table() || is_foreign {
+            // The next connection creates the table, and prepares statements for its present columns.
+            Fate::Again
+        } else if is_lost {
+            if may_repeat {
+                Fate::Again
+            } else {
+                Fate::DropAll
+            }
+        } else if self.has_code(|code| code == SqlState::READ_ONLY_SQL_TRANSACTION.code()) {
+            Fate::DropAll
+        } else if self.has_code(|code| code != SqlState::IN_FAILED_SQL_TRANSACTION.code()) {
+            Fate::Keep
+        } else {
+            Fate::Drop
+        }
     }
 
     /// Returns `true` if a `PgBouncer` that pools by transaction has lost the statements, or has those of another connection.
@@ -55,27 +90,29 @@ impl Failed {
                 server.code() == &SqlState::PROTOCOL_VIOLATION
                     && server.message().contains("prepared statement")
             }),
-            Self::Silent(_) => false,
+            Self::Refused(_) | Self::Silent(_) => false,
         };
         is_confused || self.has_code(|code| ["26000", "42P05"].contains(&code))
     }
 
     /// Returns `true` if the statements are lost, or a column has changed its type since they were prepared.
-    pub(crate) fn is_stale(&self) -> bool {
+    fn is_stale(&self) -> bool {
         let has_changed = self.has_code(|code| code == SqlState::FEATURE_NOT_SUPPORTED.code());
         has_changed || self.loses_statements()
-    }
-
-    /// Returns `true` if the request was cancelled, so nothing has changed.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_code(|code| code == SqlState::QUERY_CANCELED.code())
     }
 
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Postgres(error) => cause(error),
+            Self::Refused(text) => text.clone(),
             Self::Silent(text) => (*text).to_owned(),
         }
+    }
+
+    /// Returns `true` if a proxy refuses the options of a connection: `PgBouncer` and Neon by the parameter's name, with the code of an
+    /// outage, RDS Proxy all of them.
+    pub(crate) fn is_refused_option(&self) -> bool {
+        matches!(self, Self::Postgres(error) if is_refused_option(error))
     }
 
     /// Returns `true` if the server or the role has no more connections.
@@ -83,7 +120,7 @@ impl Failed {
         self.has_code(|code| code == SqlState::TOO_MANY_CONNECTIONS.code())
     }
 
-    pub(crate) fn is_missing_table(&self) -> bool {
+    fn is_missing_table(&self) -> bool {
         self.has_code(|code| code == SqlState::UNDEFINED_TABLE.code())
     }
 }
@@ -92,8 +129,21 @@ impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         match failed {
             Failed::Postgres(error) => of_postgres(&error),
+            Failed::Refused(text) => Self::new(ErrorKind::Unavailable, format!("Postgres: {text}")),
             Failed::Silent(text) => timed_out(text),
         }
+    }
+}
+
+impl From<tokio_postgres::Error> for Failed {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(format!("error connecting to server: {error}"))
     }
 }
 
@@ -171,9 +221,7 @@ pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Returns `true` if a proxy refuses the options of a connection: `PgBouncer` and Neon by the parameter's name, with the code of an
-/// outage, RDS Proxy all of them.
-pub(crate) fn is_refused_option(error: &tokio_postgres::Error) -> bool {
+fn is_refused_option(error: &tokio_postgres::Error) -> bool {
     let texts = ["startup parameter", "command-line options"];
     let server = error.as_db_error();
     server.is_some_and(|server| texts.iter().any(|text| server.message().contains(text)))

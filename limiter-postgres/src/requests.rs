@@ -1,127 +1,28 @@
-//! The requests, in SQL.
+//! The requests of a table.
 
-use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{try_join, try_join_all};
 use limiter_core::Timestamp;
 use limiter_log::{Change, New};
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::{Error, Row};
 
-use crate::connections::{Backend, Request};
+use crate::backend::{
+    Backend, CLAIM, COMPARE, INSERT, LOAD, LOAD_ONE, SCAN, SWEEP, UPDATE, Values,
+};
 use crate::failure::is_lost;
 
-/// The statement that creates the table, for migrations by hand. It has no effect if the table exists.
-///
-/// An index on `expires_at` would prevent updates in place (HOT updates), which the free half of each page is for.
-pub const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS limiter_logs (
-    key bytea PRIMARY KEY,
-    log bytea NOT NULL,
-    expires_at timestamptz NOT NULL
-) WITH (fillfactor = 50)";
-
-/// Two processes that create a table at the same time fail without a lock. Where the table exists, the user need not be allowed to
-/// create one.
-static CREATE: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "DO $$ BEGIN IF to_regclass('limiter_logs') IS NULL THEN \
-         PERFORM pg_advisory_xact_lock(7236834182110209); {SCHEMA}; END IF; END $$"
-    )
-});
 /// How many rows one request of a sweep or a scan reads, so that each is short.
 pub(crate) const PAGE: i64 = 1_000;
 
-/// The statements, which each connection prepares before its first request, because planning takes time. A change that waits for its
-/// statement would lock its row after the next one, and might deadlock.
-const STATEMENTS: [&str; 9] = [
-    "SELECT clock_timestamp(), (SELECT log FROM limiter_logs WHERE key = $1)",
-    // One snapshot of all logs. The subquery always uses the primary key.
-    "SELECT clock_timestamp(), (SELECT log FROM limiter_logs AS logs WHERE logs.key = wanted.key) \
-     FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (key, number) ORDER BY number",
-    "INSERT INTO limiter_logs (key, log, expires_at) VALUES ($1, $2, $3) ON CONFLICT (key) DO NOTHING",
-    "UPDATE limiter_logs SET log = $2, expires_at = $3 WHERE key = $1 AND log = $4",
-    // Locks the row until the transaction ends, and writes no version of it. The last value is `true`: where a PgBouncer gives one
-    // connection the statements of another, this must not be taken for the next, which deletes the row.
-    "SELECT FROM limiter_logs WHERE key = $1 AND log = $2 AND $3 FOR SHARE",
-    "DELETE FROM limiter_logs WHERE key = $1 AND log = $2",
-    // Skips rows that a swap has locked.
-    "WITH page AS (SELECT key, expires_at FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2), \
-     expired AS (SELECT key FROM limiter_logs WHERE key IN (SELECT key FROM page WHERE expires_at <= clock_timestamp()) \
-     AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED), \
-     deleted AS (DELETE FROM limiter_logs WHERE key IN (SELECT key FROM expired) RETURNING key) \
-     SELECT (SELECT count(*) FROM deleted), (SELECT key FROM page ORDER BY key OFFSET $2 - 1)",
-    "SELECT key FROM limiter_logs WHERE key > $1 ORDER BY key LIMIT $2",
-    // No log has the empty key. A time that is too far off is from before the server's clock was mended.
-    "INSERT INTO limiter_logs AS logs (key, log, expires_at) VALUES ('', '', clock_timestamp() + $1::float8 * interval '1s') \
-     ON CONFLICT (key) DO UPDATE SET expires_at = EXCLUDED.expires_at \
-     WHERE logs.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1h'",
-];
-/// The plan of this statement is kept. That of `LOAD` is made anew for each call.
-const LOAD_ONE: usize = 0;
-const LOAD: usize = 1;
-const INSERT: usize = 2;
-const UPDATE: usize = 3;
-const COMPARE: usize = 4;
-const DELETE: usize = 5;
-const SWEEP: usize = 6;
-const SCAN: usize = 7;
-const CLAIM: usize = 8;
+/// A request to the server. It runs again if the table was missing or has changed, if it was cancelled before its time, or if
+/// it only reads and its connection was lost.
+pub(crate) trait Request: Send + Sync + 'static {
+    type Reply: Send + 'static;
+    /// Whether it may run again after a connection was lost.
+    const ONLY_READS: bool = false;
 
-/// The types of their values.
-const TYPES: [&[Type]; 9] = [
-    &[Type::BYTEA],
-    &[Type::BYTEA_ARRAY],
-    &[Type::BYTEA, Type::BYTEA, Type::TIMESTAMPTZ],
-    &[Type::BYTEA, Type::BYTEA, Type::TIMESTAMPTZ, Type::BYTEA],
-    &[Type::BYTEA, Type::BYTEA, Type::BOOL],
-    &[Type::BYTEA, Type::BYTEA],
-    &[Type::BYTEA, Type::INT8],
-    &[Type::BYTEA, Type::INT8],
-    &[Type::FLOAT8],
-];
-
-/// Creates the table if it must, and prepares the statements unless they would get lost, in one round trip or two.
-pub(crate) async fn prepare(
-    client: &Client,
-    creates: bool,
-    prepares: bool,
-) -> Result<Vec<Statement>, Error> {
-    let create = async {
-        if creates {
-            client.batch_execute(&CREATE).await?;
-        }
-        Ok(())
-    };
-    let statements = STATEMENTS.iter().filter(|_| prepares);
-    let statements = try_join_all(statements.map(|statement| client.prepare(statement)));
-    let (_, statements) = try_join(create, statements).await?;
-    Ok(statements)
-}
-
-type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
-
-fn typed(statement: usize, values: Values<'_>) -> Vec<(&(dyn ToSql + Sync), Type)> {
-    let types = TYPES[statement].iter().cloned();
-    values.iter().copied().zip(types).collect()
-}
-
-impl Backend {
-    async fn query(&self, statement: usize, values: Values<'_>) -> Result<Vec<Row>, Error> {
-        let (text, client) = (STATEMENTS[statement], &self.client);
-        match self.statements.get(statement) {
-            Some(prepared) => client.query(prepared, values).await,
-            None => client.query_typed(text, &typed(statement, values)).await,
-        }
-    }
-
-    async fn execute(&self, statement: usize, values: Values<'_>) -> Result<u64, Error> {
-        let (text, client) = (STATEMENTS[statement], &self.client);
-        match self.statements.get(statement) {
-            Some(prepared) => client.execute(prepared, values).await,
-            None => client.execute_typed(text, &typed(statement, values)).await,
-        }
-    }
+    fn send(&self, backend: &Backend) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
 }
 
 /// Loads the logs of keys, each with the time.
@@ -141,16 +42,16 @@ impl Request for Load {
     }
 }
 
-/// Makes all changes or none. Replies `false` if the bytes of one are not the old ones.
-pub(crate) struct Swap(pub(crate) Vec<Change>);
+/// Makes all changes or none, until a time. Replies `false` if the bytes of one are not the old ones.
+pub(crate) struct Swap(pub(crate) Vec<Change>, pub(crate) Timestamp);
 
 impl Request for Swap {
     type Reply = bool;
 
     async fn send(&self, backend: &Backend) -> Result<bool, Error> {
         let swapped = match &self.0[..] {
-            [change] => make(backend, change).await,
-            changes => make_all(backend, changes).await,
+            [change] => self.make(backend, change).await,
+            _ => self.make_all(backend).await,
         };
         swapped.or_else(|error| {
             if is_lost(&error) {
@@ -162,54 +63,46 @@ impl Request for Swap {
     }
 }
 
-/// Makes one change. Returns `false` if the bytes are not the old ones.
-async fn make(backend: &Backend, change: &Change) -> Result<bool, Error> {
-    let key = &change.key;
-    let rows = match (&change.old, &change.new) {
-        (Some(old), New::Saved { log, expires_at }) => {
-            let expires_at = system_time(*expires_at);
-            backend
-                .execute(UPDATE, &[key, log, &expires_at, old])
-                .await?
-        }
-        (Some(old), New::Removed) => backend.execute(DELETE, &[key, old]).await?,
-        (Some(old), New::Unchanged) => backend.execute(COMPARE, &[key, old, &true]).await?,
-        (None, New::Saved { log, expires_at }) => {
-            let expires_at = system_time(*expires_at);
-            backend.execute(INSERT, &[key, log, &expires_at]).await?
-        }
-        (None, New::Removed | New::Unchanged) => {
-            // The row keeps others from inserting until the transaction ends.
-            let none = Vec::<u8>::new();
-            let rows = backend
-                .execute(INSERT, &[key, &none, &SystemTime::UNIX_EPOCH])
-                .await?;
-            if rows > 0 {
-                backend.execute(DELETE, &[key, &none]).await?;
+impl Swap {
+    /// Makes one change. Returns `false` if the bytes are not the old ones.
+    async fn make(&self, backend: &Backend, change: &Change) -> Result<bool, Error> {
+        let key = &change.key;
+        let rows = match (&change.old, &change.new) {
+            (Some(old), New::Unchanged) => backend.execute(COMPARE, &[key, old, &true]).await?,
+            (Some(old), New::Saved { log, expires_at }) => {
+                let values: Values<'_> = &[key, log, &system_time(*expires_at), old];
+                backend.execute(UPDATE, values).await?
             }
-            rows
-        }
-    };
-    Ok(rows > 0)
+            (None, New::Saved { log, expires_at }) => {
+                let times = [*expires_at, self.1].map(system_time);
+                let values: Values<'_> = &[key, log, &times[0], &times[1]];
+                backend.execute(INSERT, values).await?
+            }
+            // The contract of `New` excludes it.
+            (None, New::Unchanged) => 0,
+        };
+        Ok(rows > 0)
+    }
+
+    /// Makes several changes in two round trips: sends the beginning of a transaction and the changes without waiting in between, and then
+    /// its end. After an error or a cancellation, the rest of the changes fails immediately, and the end waits for it.
+    async fn make_all(&self, backend: &Backend) -> Result<bool, Error> {
+        let client = &backend.session.client;
+        let begin = client.batch_execute("BEGIN");
+        let made = try_join_all(self.0.iter().map(|change| self.make(backend, change)));
+        let done = try_join(begin, made).await;
+        let is_kept = done
+            .as_ref()
+            .is_ok_and(|(_, made)| made.iter().all(|made| *made));
+        let end = if is_kept { "COMMIT" } else { "ROLLBACK" };
+        let ended = client.batch_execute(end).await;
+        done?;
+        ended.map(|()| is_kept)
+    }
 }
 
 fn system_time(time: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(time.as_micros())
-}
-
-/// Makes several changes in two round trips: sends the beginning of a transaction and the changes without waiting in between, and then
-/// its end. After an error or a cancellation, the rest of the changes fails immediately, and the end waits for it.
-async fn make_all(backend: &Backend, changes: &[Change]) -> Result<bool, Error> {
-    let begin = backend.client.batch_execute("BEGIN");
-    let made = try_join_all(changes.iter().map(|change| make(backend, change)));
-    let done = try_join(begin, made).await;
-    let is_kept = done
-        .as_ref()
-        .is_ok_and(|(_, made)| made.iter().all(|made| *made));
-    let end = if is_kept { "COMMIT" } else { "ROLLBACK" };
-    let ended = backend.client.batch_execute(end).await;
-    done?;
-    ended.map(|()| is_kept)
 }
 
 /// Deletes the expired rows of a page that follows a key. Replies with their number, and the page's last key unless it is the last page.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use limiter_core::store::LiveKey;
-use limiter_core::{BoxFuture, Error};
+use limiter_core::{BoxFuture, Error, Timestamp};
 use limiter_log::{Change, Loaded, LogStore, Table, async_trait, read_key};
 
-use crate::connections::{Connections, Request};
+use crate::connections::Connections;
 use crate::failure::configuration;
-use crate::requests::{Claim, Load, PAGE, Scan, Swap, Sweep};
+use crate::requests::{Claim, Load, PAGE, Request, Scan, Swap, Sweep};
 
 /// The store on Postgres.
 pub type PostgresStore = LogStore<PostgresTable>;
@@ -164,10 +164,10 @@ impl Table for PostgresTable {
         Ok(Loaded { logs, now })
     }
 
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         let has_changed = &self.connections.has_changed;
         has_changed.store(true, Ordering::Relaxed);
-        self.request(Swap(changes)).await
+        self.request(Swap(changes, until)).await
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {

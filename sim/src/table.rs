@@ -51,25 +51,33 @@ impl World {
     }
 
     /// Saves changes of logs that a process loaded at these moments, and notes what has changed.
-    fn swap(&mut self, process: usize, changes: Vec<Change>, loads: &Loads) -> bool {
+    fn swap(
+        &mut self,
+        process: usize,
+        changes: Vec<Change>,
+        until: Timestamp,
+        loads: &Loads,
+    ) -> bool {
         let bytes = |key: &Vec<u8>| self.rows.get(key).map(|(bytes, _)| bytes);
         let mut compared = changes.iter();
         let is_saved = compared.all(|change| bytes(&change.key) == change.old.as_ref());
+        let is_saved = is_saved && self.now().time() < until;
         let line = self.now().line;
         for Change { key, old, new } in changes.into_iter().filter(|_| is_saved) {
-            let row = match new {
-                New::Unchanged => continue,
-                New::Removed => None,
-                New::Saved { log, expires_at } => Some((log, expires_at)),
+            let New::Saved {
+                log: bytes,
+                expires_at,
+            } = new
+            else {
+                continue;
             };
             if let Some(log) = self.log_of(&key) {
-                let after = read(row.as_ref().map(|(bytes, _)| bytes));
+                let after = read(Some(&bytes));
                 let (book, policy) = (&mut self.books[log], &self.policies[log]);
                 let result = book.save(policy, &read(old.as_ref()), after, loads[log].1, line);
                 self.check(&format!("log {log}"), result);
             }
-            self.rows.remove(&key);
-            self.rows.extend(row.map(|row| (key, row)));
+            self.rows.insert(key, (bytes, expires_at));
         }
         self.note(|| format!("  table swaps for p{process}: {is_saved}"));
         is_saved
@@ -123,9 +131,10 @@ impl Table for TableLink {
         Ok(loaded)
     }
 
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         let (loads, process) = (self.loads(), self.link.process);
-        let execute = move |world: &mut World, _: &mut _| world.swap(process, changes, &loads);
+        let execute =
+            move |world: &mut World, _: &mut _| world.swap(process, changes, until, &loads);
         self.send(true, execute).await
     }
 

@@ -7,13 +7,15 @@ use crate::call::Call;
 
 /// How many logs are one batch. If another process changes one of them, the whole batch begins again.
 const MOST_LOGS: usize = 64;
+/// How many calls are one batch, so that the first of them do not wait for all.
+const MOST_CALLS: usize = 1_000;
 
 type Keys = Vec<Vec<u8>>;
 
 #[derive(Default)]
 pub(super) struct State {
     /// The waiting calls by their numbers, which are their order.
-    calls: BTreeMap<u64, Box<dyn Call>>,
+    calls: BTreeMap<u64, Call>,
     lanes: HashMap<Vec<u8>, Lane>,
     /// Calls that were ready when they were put here.
     ready: BTreeSet<u64>,
@@ -34,10 +36,10 @@ impl State {
         self.calls.len()
     }
 
-    pub(super) fn add(&mut self, call: Box<dyn Call>) -> u64 {
+    pub(super) fn add(&mut self, call: Call) -> u64 {
         let number = self.next;
         self.next += 1;
-        for key in call.keys() {
+        for key in &call.keys {
             let lane = self.lanes.entry(key.clone()).or_default();
             lane.waiting.insert(number);
         }
@@ -47,9 +49,9 @@ impl State {
     }
 
     /// Removes a call, if it still waits.
-    pub(super) fn remove(&mut self, number: u64) -> Option<Box<dyn Call>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Call> {
         let call = self.calls.remove(&number)?;
-        for key in call.keys() {
+        for key in &call.keys {
             let Some(lane) = self.lanes.get_mut(key) else {
                 continue;
             };
@@ -59,7 +61,7 @@ impl State {
             }
         }
         self.ready.remove(&number);
-        self.note_first(call.keys());
+        self.note_first(&call.keys);
         Some(call)
     }
 
@@ -71,7 +73,7 @@ impl State {
     }
 
     /// Counts one worker less. Returns the waiting calls if no worker is left.
-    pub(super) fn lose_worker(&mut self) -> BTreeMap<u64, Box<dyn Call>> {
+    pub(super) fn lose_worker(&mut self) -> BTreeMap<u64, Call> {
         self.workers -= 1;
         if self.workers > 0 {
             return BTreeMap::new();
@@ -82,7 +84,7 @@ impl State {
     }
 
     /// Returns the next batch and its sorted logs. If there is none, counts one worker less.
-    pub(super) fn take_batch(&mut self) -> Option<(Keys, Vec<Box<dyn Call>>)> {
+    pub(super) fn take_batch(&mut self) -> Option<(Keys, Vec<Call>)> {
         let mut keys = BTreeSet::new();
         let mut calls = Vec::new();
         while let Some(number) = self.ready.pop_first() {
@@ -95,8 +97,9 @@ impl State {
             self.workers -= 1;
             return None;
         };
-        for key in first.keys().to_vec() {
-            while let Some(number) = self.first(&key)
+        for key in first.keys.clone() {
+            while calls.len() < MOST_CALLS
+                && let Some(number) = self.first(&key)
                 && self.is_ready(number, &keys)
                 && self.fits(number, &keys)
             {
@@ -117,12 +120,12 @@ impl State {
         self.note_first(keys);
     }
 
-    fn take(&mut self, number: u64, keys: &mut BTreeSet<Vec<u8>>, calls: &mut Vec<Box<dyn Call>>) {
+    fn take(&mut self, number: u64, keys: &mut BTreeSet<Vec<u8>>, calls: &mut Vec<Call>) {
         let Some(call) = self.calls.remove(&number) else {
             return;
         };
         self.ready.remove(&number);
-        for key in call.keys() {
+        for key in &call.keys {
             if let Some(lane) = self.lanes.get_mut(key) {
                 lane.waiting.remove(&number);
                 lane.is_taken = true;
@@ -146,13 +149,13 @@ impl State {
         };
         self.calls
             .get(&number)
-            .is_some_and(|call| call.keys().iter().all(is_first))
+            .is_some_and(|call| call.keys.iter().all(is_first))
     }
 
     fn fits(&self, number: u64, keys: &BTreeSet<Vec<u8>>) -> bool {
         let is_new = |key: &&Vec<u8>| !keys.contains(*key);
         self.calls.get(&number).is_some_and(|call| {
-            let more = call.keys().iter().filter(is_new).count();
+            let more = call.keys.iter().filter(is_new).count();
             more == 0 || keys.len() + more <= MOST_LOGS
         })
     }

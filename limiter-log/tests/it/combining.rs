@@ -3,16 +3,22 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use allocation_counter::measure;
 use futures::FutureExt;
+use futures::executor::block_on;
 use futures::future::{FusedFuture, join_all};
-use limiter_core::store::{JointOp, LiveKey, LogKey, Op, StoredKey, WindowStore};
-use limiter_core::{Error, ErrorKind, Limiter, Name, Policy, policy};
+use limiter_core::store::{JointOp, LiveKey, Log, LogKey, Op, StoredKey, WindowStore};
+use limiter_core::{Clock, Error, ErrorKind, Limiter, Name, Policy, policy};
 use limiter_log::{LogStore, read_key, stored_key};
 use limiter_testkit::MockClock;
 
-use crate::map::Map;
+use crate::map::{Map, Workers};
 
 static POLICY: Policy = policy!("1000/1m");
 
@@ -43,8 +49,28 @@ fn calls_that_wait_for_one_log_are_saved_once_and_in_order() {
     let denied = map.run(async { (search.acquire("a").await, search.peek("a").await) });
     assert!(!denied.0.unwrap().is_allowed() && !denied.1.unwrap().is_allowed());
     assert_eq!(map.counts(), (4, 2), "a denial and a peek save nothing");
-    assert!(map.run(search.reset("a").into_future()).unwrap());
-    assert!(map.logs.lock().unwrap().is_empty());
+    for is_removed in [true, false] {
+        let removed = map.run(search.reset("a").into_future()).unwrap();
+        assert_eq!(removed, is_removed);
+        assert!(map.run(search.peek("a").into_future()).unwrap().used() == 0);
+    }
+}
+
+/// A batch that takes many calls is no longer than others may wait, and neither is the time between two polls.
+#[test]
+fn many_calls_on_one_log_are_several_batches_and_let_others_run() {
+    let map = map();
+    let search = limiter(&map);
+    let calls = (0..2_500).map(|_| async { search.acquire("a").await.unwrap().used() });
+    let mut calls = join_all(calls);
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut polls = 0;
+    while calls.poll_unpin(context).is_pending() {
+        map.workers.poll();
+        polls += 1;
+    }
+    assert_eq!(map.counts(), (3, 1));
+    assert!(polls > 2_500 / 32, "{polls}");
 }
 
 /// Charges several logs as one, and returns the usage of the first.
@@ -167,6 +193,108 @@ fn an_advisory_operation_that_does_not_append_loses_no_comparison() {
         assert!(map.run(call).is_ok());
         assert_eq!(map.counts().0, loads);
     }
+}
+
+/// Callers that leave take their batch with them: the next call on the log, and those on others, find a table that responds.
+#[test]
+fn a_request_that_hangs_ends_with_its_callers() {
+    let map = Map {
+        takes_several: true,
+        ..Map::default()
+    };
+    let search = limiter(&map);
+    let context = &mut Context::from_waker(Waker::noop());
+    for _ in 0..3 {
+        // As many as there are workers.
+        map.hanging.store(2, Ordering::SeqCst);
+        let mut calls = join_all(["a", "b"].map(|key| search.acquire(key).into_future()));
+        while map.hanging.load(Ordering::SeqCst) > 0 {
+            assert!(calls.poll_unpin(context).is_pending());
+        }
+    }
+    for key in ["a", "b", "c"] {
+        let decision = block_on(search.acquire(key).into_future());
+        assert!(decision.unwrap().is_allowed());
+    }
+}
+
+/// A swap arrives late, and meanwhile another process has used and settled the key. The table sweeps all that it may.
+#[test]
+fn a_late_swap_finds_no_key_absent_again() {
+    let window = Duration::from_millis(100);
+    for [refunds, later] in [[false, false], [true, false], [false, true]] {
+        let first = map();
+        let second = Map {
+            holds_swaps: Arc::default(),
+            workers: Workers::default(),
+            ..first.clone()
+        };
+        let clock = first.clock.clone().unwrap();
+        let policy = policy!("1/100ms");
+        let [one, two] = [&first, &second]
+            .map(|map| Limiter::new("search", &policy, LogStore::new(map.clone())));
+        second.holds_swaps.store(true, Ordering::SeqCst);
+        let mut late = pin!(two.acquire("a").into_future());
+        let context = &mut Context::from_waker(Waker::noop());
+        for _ in 0..5 {
+            assert!(late.as_mut().poll(context).is_pending());
+            second.workers.poll();
+        }
+        assert_eq!(second.counts().0, 1);
+        assert!(
+            first
+                .run(one.acquire("a").into_future())
+                .unwrap()
+                .is_allowed()
+        );
+        if refunds {
+            clock.advance(2 * window);
+            let decision = first.run(one.acquire("a").into_future()).unwrap();
+            let receipt = decision.receipt().unwrap();
+            assert!(
+                first
+                    .run(one.refund("a", receipt).into_future())
+                    .unwrap()
+                    .applied()
+            );
+        }
+        clock.advance(if later {
+            Duration::from_secs(61)
+        } else {
+            window * 2
+        });
+        first.sweep();
+        let loads = second.counts().0;
+        second.holds_swaps.store(false, Ordering::SeqCst);
+        // Its first comparison is lost, so it happens later.
+        assert!(second.run(late).unwrap().is_allowed());
+        assert_eq!(second.counts().0, loads + 1, "{refunds} {later}");
+    }
+}
+
+/// Callers, each of which would copy the log.
+#[test]
+fn joint_calls_on_a_long_log_copy_it_once_for_all() {
+    let map = map();
+    let policy = policy!("4503599627370496/1h");
+    let search = Limiter::new("search", &policy, LogStore::new(map.clone()));
+    let mut log = Log::new();
+    for _ in 0..100_000 {
+        let _ = log.apply(&Op::record("", &policy), map.clock.as_ref().unwrap().now());
+    }
+    let key = stored_key(LogKey::new(Name::new("search"), "each"));
+    let row = (log.to_bytes(), log.expires_at().unwrap());
+    map.logs.lock().unwrap().insert(key, row);
+    let ops = ["each", "own"].map(|key| Op::acquire(key, &policy).with_name(Name::new("search")));
+    let ops = ops.map(JointOp::from);
+    let allocated = |count: usize| {
+        let calls = (0..count).map(|_| search.store().apply_all(&ops));
+        let calls = join_all(calls);
+        let allocated = measure(|| assert!(map.run(calls).iter().all(Result::is_ok)));
+        allocated.bytes_total
+    };
+    let [one, many] = [1, 200].map(allocated);
+    assert!(many < 2 * one, "{one} and {many} bytes");
 }
 
 #[test]
@@ -330,7 +458,8 @@ fn long_keys_are_hashed_and_logs_stay_apart() {
             StoredKey::Digest(hex) => assert!(hex.len() == 64 && stored.contains(&b'#')),
         }
     }
-    for foreign in ["", "a", "a%3a:b", "a#b"] {
+    assert!(stored.iter().all(|key| key[0] > 31), "a later format");
+    for foreign in ["", "a", "a%3a:b", "a#b", "\u{2}a:b"] {
         assert_eq!(read_key(foreign.as_bytes()), None, "{foreign}");
     }
 }

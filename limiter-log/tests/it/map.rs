@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
@@ -64,6 +64,10 @@ pub(crate) struct Map {
     /// The most logs of one load.
     pub(crate) most_logs: Arc<AtomicUsize>,
     pub(crate) swaps: Arc<AtomicU64>,
+    /// How many of the next requests never end.
+    pub(crate) hanging: Arc<AtomicUsize>,
+    /// Whether swaps wait.
+    pub(crate) holds_swaps: Arc<AtomicBool>,
 }
 
 impl Map {
@@ -92,6 +96,16 @@ impl Map {
             self.loads.load(Ordering::SeqCst),
             self.swaps.load(Ordering::SeqCst),
         )
+    }
+
+    async fn hang(&self) {
+        let fewer = |hanging: usize| hanging.checked_sub(1);
+        let hangs = self
+            .hanging
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+        if hangs.is_ok() {
+            futures::future::pending::<()>().await;
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -131,6 +145,7 @@ impl Table for Map {
         assert!(keys.len() == 1 || self.takes_several);
         assert!(keys.iter().all(|key| (1..=255).contains(&key.len())));
         self.pause().await;
+        self.hang().await;
         self.loads.fetch_add(1, Ordering::SeqCst);
         self.most_logs.fetch_max(keys.len(), Ordering::SeqCst);
         self.check()?;
@@ -146,10 +161,14 @@ impl Table for Map {
         Ok(loaded)
     }
 
-    async fn swap(&self, changes: Vec<Change>) -> Result<bool, Error> {
+    async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         assert!(changes.len() == 1 || self.takes_several);
         assert!(changes.is_sorted_by_key(|change| &change.key));
         self.pause().await;
+        while self.holds_swaps.load(Ordering::SeqCst) {
+            self.pause().await;
+        }
+        self.hang().await;
         let number = self.swaps.fetch_add(1, Ordering::SeqCst);
         let is_lost = self.lost > 0
             && RandomState::new()
@@ -161,11 +180,11 @@ impl Table for Map {
             let is_old = |change: &Change| {
                 logs.get(&change.key).map(|(bytes, _)| bytes) == change.old.as_ref()
             };
-            let is_equal = !is_lost && changes.iter().all(is_old);
+            let is_in_time = self.now() < until;
+            let is_equal = !is_lost && is_in_time && changes.iter().all(is_old);
             for change in changes.into_iter().filter(|_| is_equal) {
                 match change.new {
                     New::Unchanged => None,
-                    New::Removed => logs.remove(&change.key),
                     New::Saved { log, expires_at } => logs.insert(change.key, (log, expires_at)),
                 };
             }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use limiter_core::store::{JointOp, LogKey, Op};
+use limiter_core::store::{JointOp, Log, LogKey, Op};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
-use limiter_log::stored_key;
+use limiter_log::{Change, New, Table, stored_key};
 use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
 use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
 use tokio::time::{Instant, advance, pause, resume, sleep};
+use tokio_postgres::{NoTls, connect};
 
 use crate::{SERVER, acquire, client, eventually, opened, patient, run, shortly, store};
 
@@ -76,8 +77,15 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
             most = most.max(backends.get::<_, i64>(0));
             sleep(Duration::from_millis(10)).await;
         }
-        let error = search.acquire(KEYS[0]).await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{begin}: {error}");
+        // On a busy machine, some connections are made too late to see why they fail.
+        eventually(async || match search.acquire(KEYS[0]).await {
+            Err(error) if error.kind() == kind => Ok(()),
+            other => Err(other),
+        })
+        .await;
+        if begin == lock {
+            eventually(async || acquire(&search, KEYS[1]).await).await;
+        }
         // Requests that wait for a lock are cancelled.
         let waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
         let cancelled = async || match watching.query(waiting, &[]).await.unwrap().len() {
@@ -88,7 +96,7 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
         run(&faulty, end).await;
         assert!((1..=POOL).contains(&most), "{begin}: {most} backends");
         let [failed, decided] = decided.each_ref().map(|count| count.load(SeqCst));
-        let is_right = failed > 0 && (decided > failed) == (begin == lock);
+        let is_right = failed > 0 && (decided < failed || begin == lock);
         assert!(is_right, "{begin}: {failed} failed, {decided} decided");
         // Afterwards, calls are decided as before.
         for key in KEYS {
@@ -192,6 +200,34 @@ async fn one_process_sweeps_for_all() {
     assert_eq!((page.0.len(), page.1), (1, None));
 }
 
+/// A change that begins late must not find a key absent again that other processes have used meanwhile.
+#[tokio::test]
+async fn a_late_change_is_compared_with_what_came_meanwhile() {
+    let store = store(&SERVER.url());
+    let table = store.table();
+    let keys = ["late", "later"].map(|key| stored_key(LogKey::new(Name::new("search"), key)));
+    let loaded = table.load(&keys).await.unwrap();
+    assert_eq!(loaded.logs, [None, None]);
+    let policy = policy!("1/100ms");
+    let op = Op::acquire("late", &policy).with_name(Name::new("search"));
+    assert!(store.apply(op).await.unwrap().admitted);
+    sleep(Duration::from_millis(150)).await;
+    table.sweep().await.unwrap();
+    let change = |key: &Vec<u8>| Change {
+        key: key.clone(),
+        old: None,
+        new: New::Saved {
+            log: Log::new().to_bytes(),
+            expires_at: loaded.now,
+        },
+    };
+    let until = loaded.now.saturating_add(Duration::from_secs(60));
+    for (key, until, is_saved) in [(0, until, false), (1, loaded.now, false), (1, until, true)] {
+        let changes = vec![change(&keys[key])];
+        assert_eq!(table.swap(changes, until).await.unwrap(), is_saved, "{key}");
+    }
+}
+
 /// Each statement spoils the connections of the pool, or what they rely on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
@@ -242,6 +278,56 @@ async fn a_foreign_cancellation_costs_no_call() {
         let (decision, ()) = tokio::join!(search.acquire("a").into_future(), cancel);
         assert!(decision.unwrap().is_allowed(), "{lock}");
     }
+}
+
+/// The connection of a cancellation must not be closed before the cancellation has arrived: Debian's version would crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn pgbouncer_survives_a_cancellation_and_serves_others() {
+    let server = Postgres::start().unwrap();
+    let locking = client(&server).await;
+    for mode in ["session", "transaction"] {
+        let bouncer = PgBouncer::start(&server, mode).unwrap();
+        let (other, connection) = connect(&bouncer.url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let search = opened(&bouncer.url());
+        for _ in 0..3 {
+            eventually(async || acquire(&search, "a").await).await;
+            run(&locking, "BEGIN; LOCK TABLE limiter_logs").await;
+            let error = search.acquire("a").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            let waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            eventually(async || match other.query(waiting, &[]).await {
+                Ok(rows) if rows.is_empty() => Ok(()),
+                other => Err(other),
+            })
+            .await;
+            run(&locking, "ROLLBACK").await;
+        }
+        eventually(async || acquire(&search, "a").await).await;
+    }
+}
+
+/// Two processes have all connections of a `PgBouncer` that pools by session, and do not need them.
+#[tokio::test]
+async fn a_third_process_finds_a_connection_once_the_others_are_idle() {
+    let server = Postgres::start().unwrap();
+    let bouncer = PgBouncer::start(&server, "session").unwrap();
+    let url = bouncer.url() + "?pool=10&connect_timeout=50";
+    let busy = [(); 2].map(|()| patient(&url));
+    for search in &busy {
+        let keys = Vec::from_iter((0..20).map(|key| key.to_string()));
+        let all = keys.iter().map(|key| search.acquire(key).into_future());
+        let all = futures_util::future::join_all(all).await;
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+    }
+    let third = opened(&url);
+    let error = third.acquire("a").await.unwrap_err();
+    let text = "Postgres: no response within 500ms, while connecting (1 of 10)";
+    assert!(error.to_string().ends_with(text), "{error}");
+    pause();
+    advance(Duration::from_secs(31)).await;
+    resume();
+    eventually(async || acquire(&third, "a").await).await;
 }
 
 /// Statements that one connection prepared, another does not have.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use limiter_core::store::StoredKey;
 use limiter_core::{ErrorKind, Limiter, policy};
 use limiter_postgres::{PostgresStore, PostgresUrl};
 use testbed::server::Postgres;
@@ -81,6 +82,42 @@ async fn a_table_that_was_empty_is_not_read_row_by_row() {
     let scans = eventually(async || admin.query_one(scans, &[]).await).await;
     // The one that built the index.
     assert_eq!(scans.get::<_, i64>(0), 1);
+}
+
+/// During a rolling upgrade, servers of a later format write beside this one. Their keys begin with the format's number.
+#[tokio::test]
+async fn rows_of_a_later_format_are_neither_read_nor_changed_and_are_swept() {
+    let server = Postgres::start().unwrap();
+    let admin = client(&server).await;
+    let store = store(&server.url());
+    let search = Limiter::new("search", policy!("3/1h"), store);
+    let table = search.store().table();
+    let rows = async || {
+        let rows = "SELECT key, log FROM limiter_logs WHERE key > '\\x02' AND key < '\\x03'";
+        let rows = admin.query(rows, &[]).await.unwrap();
+        let rows = rows.iter().map(|row| (row.get(0), row.get(1)));
+        rows.collect::<Vec<(Vec<u8>, Vec<u8>)>>()
+    };
+    // A server of each format has admitted one.
+    assert!(search.acquire("a").await.unwrap().is_allowed());
+    let later = "INSERT INTO limiter_logs SELECT '\\x02' || key, '\\x02' || substring(log from 2), expires_at FROM limiter_logs";
+    run(&admin, later).await;
+    let before = rows().await;
+    assert_eq!(before.len(), 1);
+    for used in 2..=3 {
+        assert_eq!(search.acquire("a").await.unwrap().used(), used);
+    }
+    assert!(search.acquire("a").await.unwrap().is_denied());
+    let keys = table.scan(&[]).await.unwrap().0;
+    let keys = keys.iter().map(|live| (&*live.name, &live.key));
+    let own = StoredKey::Known(b"a"[..].into());
+    assert_eq!(Vec::from_iter(keys), [("search", &own)]);
+    assert!(search.reset("a").await.unwrap());
+    table.sweep().await.unwrap();
+    assert_eq!(rows().await, before);
+    run(&admin, "UPDATE limiter_logs SET expires_at = now()").await;
+    assert_eq!(table.sweep().await.unwrap(), 2);
+    assert_eq!(rows().await, []);
 }
 
 /// Each case is what a migration made of the table, and how it is mended. A store that was open before notices both.

@@ -194,8 +194,8 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
         "a swap whose reply was lost is tried again",
         "limiter-log/src/batch.rs",
         (
-            "table.swap(changes).await?",
-            "table.swap(changes).await.unwrap_or(false)",
+            "wanted(calls, swap).await?.0",
+            "wanted(calls, swap).await.is_ok_and(|swapped| swapped.0)",
         ),
         "entries are saved for",
     ),
@@ -203,8 +203,8 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
         "calls are answered although another process was faster",
         "limiter-log/src/batch.rs",
         (
-            "table.swap(changes).await?",
-            "table.swap(changes).await.is_ok()",
+            "wanted(calls, swap).await?.0",
+            "wanted(calls, swap).await.is_ok()",
         ),
         "was not saved",
     ),
@@ -212,8 +212,8 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
         "a row may go while its entries count",
         "limiter-log/src/batch.rs",
         (
-            "log.expires_at().unwrap_or_default()",
-            "log.newest().unwrap_or_default()",
+            "log.expires_at().unwrap_or(now).saturating_add(GRACE)",
+            "log.newest().unwrap_or(now)",
         ),
         "a window of",
     ),
@@ -221,8 +221,8 @@ const IN_RUST: [(&str, &str, Mistake, &str); 15] = [
         "an operation's own policy is forgotten",
         "limiter-log/src/call.rs",
         (
-            "(&self.policy, self.limiter_policy.as_ref())",
-            "(self.limiter_policy.as_ref().unwrap_or(&self.policy), self.limiter_policy.as_ref())",
+            "Op::new(self.mode, \"\", &self.policy)",
+            "Op::new(self.mode, \"\", self.limiter_policy.as_ref().unwrap_or(&self.policy))",
         ),
         "although it fits",
     ),
