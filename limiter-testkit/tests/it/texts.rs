@@ -89,8 +89,8 @@ fn a_case_is_what_it_prints() {
 #[test]
 fn the_readme_counts_the_lines_of_the_reference() {
     let lines = include_str!("../../src/reference.rs").lines().count();
-    let count = format!("in {lines} plain lines");
-    assert!(include_str!("../../README.md").contains(&count), "{count}");
+    assert!(include_str!("../../README.md").contains("about 450 plain lines"));
+    assert!(lines.abs_diff(450) <= 25, "{lines} lines");
 }
 
 #[test]
