@@ -36,7 +36,7 @@ pub(super) fn peer<'a>(who: &'a str, measure: &'a str) -> Column<'a> {
 }
 
 /// Returns a table. `head` is the title of the items, and each row is an item with its label. A record without the first cell has no
-/// row.
+/// row, and families with the same cells share one.
 pub(super) fn table(
     records: &[Record],
     head: &str,
@@ -48,19 +48,22 @@ pub(super) fn table(
     let items = "---|".repeat(head.split('|').count());
     let _ = writeln!(out, "|{items}---|{}", "---:|".repeat(columns.len()));
     for (label, item) in rows {
+        let mut each = Vec::new();
         for record in records {
             let cells = columns.iter().map(|(_, cell)| cell(record, item.as_ref()));
             let cells: Vec<_> = cells.collect();
             if cells[0].is_some() {
                 let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
-                let label = product(label.as_ref());
-                let _ = writeln!(
-                    out,
-                    "| {label} | {} | {} |",
-                    record.family(),
-                    cells.join(" | ")
-                );
+                each.push((record.family(), cells.join(" | ")));
             }
+        }
+        if each.len() > 1 && each.iter().all(|(_, cells)| *cells == each[0].1) {
+            each.truncate(1);
+            each[0].0 = "all";
+        }
+        for (family, cells) in each {
+            let label = product(label.as_ref());
+            let _ = writeln!(out, "| {label} | {family} | {cells} |");
         }
     }
     out
