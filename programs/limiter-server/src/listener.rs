@@ -32,7 +32,7 @@ use tower::{BoxError, Service};
 use self::bounds::Connection;
 pub(crate) use self::bounds::{Bounds, Watched};
 use crate::changes::Client;
-use crate::options::UNIX;
+use crate::options::{Serve, UNIX};
 use crate::tls::{self, Tls};
 
 /// How long a client may leave sent data unread, and how long it may send nothing, which is longer than a call waits. Over HTTP/2, it
@@ -153,9 +153,10 @@ where
         }
     }
 
-    /// Ends connections of this age, within `grace`.
-    pub(crate) fn max_age(self, age: Option<Duration>, grace: Duration) -> Self {
-        let age = age.map(|age| (age, grace));
+    /// Ends connections of the age that the options choose.
+    pub(crate) fn max_age(self, options: &Serve) -> Self {
+        let age = options.max_connection_age;
+        let age = age.map(|age| (age, options.max_connection_age_grace));
         Self { age, ..self }
     }
 

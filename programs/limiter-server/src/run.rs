@@ -26,7 +26,7 @@ use crate::reload::patiently;
 use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::state::{State, in_time};
-use crate::store::{Location, Store, StoreTls};
+use crate::store::{Location, Store, StoreBuilder, StoreTls};
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
@@ -68,103 +68,50 @@ impl Server {
         check_clock(SystemTime::now())?;
         check_labels(&options.metric_label)?;
         metrics::install(&options.metric_label);
-        let store_tls = StoreTls {
-            ca: options.store_tls_ca.clone(),
-            cert: options.store_tls_cert.clone(),
-            key: options.store_tls_key.clone(),
-        };
-        let memory = MemoryStore::with_max_keys(options.max_keys);
-        let (memory, state) = match options.state.clone() {
-            Some(file) => {
-                ensure!(
-                    options.store == Location::Memory,
-                    "--state: it needs --store memory"
-                );
-                let state = load(file, memory).await.context("--state")?;
-                (Arc::clone(state.store()), Some(state))
-            }
-            None => (Arc::new(memory), None),
-        };
-        let store = Store::open(
-            &options.store,
-            &store_tls,
-            &options.prefix,
-            options.store_timeout,
-            options.store_probe,
-            memory,
-            options.on_outage,
-        )?;
-        let (config, shared) = (options.config.clone(), store.shared().clone());
-        let rules = patiently(move || RuleSet::read(&config, &shared, None)).await??;
-        let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
-        let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
-        for warning in service.warnings() {
-            tracing::warn!("{warning}");
-        }
-        let about = page::About::new(options.store.name(), options.on_outage);
-        let token = options
-            .admin_token_file
-            .as_deref()
-            .map(read_token)
-            .transpose()?;
-
+        let (store, state) = open_store(options).await?;
+        let service = open_service(options, store).await?;
+        let tls = Tls::read(options)?;
         let (health, health_service) = health_reporter();
-        let reporter = health.clone();
         for name in HEALTH {
             // The state follows.
             health
                 .set_service_status(name, ServingStatus::Serving)
                 .await;
         }
-        let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
-        let checks = Health::new(Arc::clone(&service), &options.unhealthy_when);
-        let for_http = http::routes(Arc::clone(&service), &options.unhealthy_when);
-        let for_admin = admin::routes(Arc::clone(&service), about);
-
-        let tls = Tls::read(options)?;
-        let stop = service.stopped();
-        let (connections, per_address) =
-            (options.max_connections, options.max_connections_per_address);
-        let bounds = |name| Bounds::new(name, connections, per_address);
         let (grpc_socket, grpc) = Socket::open("--grpc", &options.grpc).await?;
         let (http_socket, http) = Socket::open("--http", &options.http).await?;
         let (admin_socket, admin) = Socket::open("--admin", &options.admin).await?;
-        let http_tls = tls.clone().filter(|_| !options.http_plain);
-        let admin_tls = tls.clone().filter(|_| !options.admin_plain);
-        let is_local = admin_socket.is_local();
-        ensure!(
-            is_local || admin_tls.is_some() || options.admin_plain,
-            "--admin {admin}: except on loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
-        );
-        let guard = Guard::new(token.as_deref(), is_local, &options.admin_host);
-        let for_admin = guard::guarded(for_admin, guard.clone());
-        let for_admin = for_admin.layer(map_response(page::with_headers));
+        let guard = open_guard(options, &admin_socket, &admin)?;
+
+        let stop = service.stopped();
+        let bounds = |name| {
+            let per_address = options.max_connections_per_address;
+            Bounds::new(name, options.max_connections, per_address)
+        };
         let mut listeners = JoinSet::new();
-        let for_grpc = Listener::new(for_grpc, tls.clone(), grpc::refuse).http2_only();
-        let age = options.max_connection_age;
-        let grace = options.max_connection_age_grace;
-        let for_grpc = for_grpc.max_age(age, grace);
-        let for_http = Listener::new(for_http, http_tls, http::refuse).max_age(age, grace);
-        let for_admin = Listener::new(for_admin, admin_tls, http::refuse);
-        listeners.spawn(for_grpc.serve(grpc_socket, bounds("grpc"), stop.clone()));
-        listeners.spawn(for_http.serve(http_socket, bounds("http"), stop.clone()));
-        listeners.spawn(for_admin.serve(admin_socket, bounds("admin"), stop.clone()));
-        let mut background = JoinSet::new();
-        background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
-        if let Some(tls) = tls {
-            let files = tls.files();
-            let read = move || tls.reload();
-            background.spawn(reload::watch_secret("the TLS certificates", files, read)?);
-        }
-        if let Some(file) = options.admin_token_file.clone() {
-            let files = vec![file.clone()];
-            let read = move || read_token(&file).map(|token| guard.set_token(&token));
-            background.spawn(reload::watch_secret("the admin token", files, read)?);
-        }
+        let routes = grpc::routes(Arc::clone(&service), health_service)?;
+        let listener = Listener::new(routes, tls.clone(), grpc::refuse).http2_only();
+        let listener = listener.max_age(options);
+        listeners.spawn(listener.serve(grpc_socket, bounds("grpc"), stop.clone()));
+        let routes = http::routes(Arc::clone(&service), &options.unhealthy_when);
+        let http_tls = tls.clone().filter(|_| !options.http_plain);
+        let listener = Listener::new(routes, http_tls, http::refuse).max_age(options);
+        listeners.spawn(listener.serve(http_socket, bounds("http"), stop.clone()));
+        let about = page::About::new(options.store.name(), options.on_outage);
+        let routes = admin::routes(Arc::clone(&service), about);
+        let routes = guard::guarded(routes, guard.clone());
+        let routes = routes.layer(map_response(page::with_headers));
+        let admin_tls = tls.clone().filter(|_| !options.admin_plain);
+        let listener = Listener::new(routes, admin_tls, http::refuse);
+        listeners.spawn(listener.serve(admin_socket, bounds("admin"), stop.clone()));
+
+        let mut background = watch_files(options, &service, tls, guard)?;
         if let Some(state) = state.clone() {
             background.spawn(state.keep_saving(options.state_interval));
         }
         background.spawn(metrics::upkeep());
+        let checks = Health::new(Arc::clone(&service), &options.unhealthy_when);
+        let reporter = health.clone();
         background.spawn(async move { checks.follow(reporter, &HEALTH).await });
         Ok(Self {
             grpc,
@@ -206,6 +153,82 @@ impl Server {
             }
         }
     }
+}
+
+/// Opens the store, with the counts of `--state`.
+async fn open_store(options: &Serve) -> anyhow::Result<(Store, Option<Arc<State>>)> {
+    let memory = MemoryStore::with_max_keys(options.max_keys);
+    let (memory, state) = match options.state.clone() {
+        Some(file) => {
+            ensure!(
+                options.store == Location::Memory,
+                "--state: it needs --store memory"
+            );
+            let state = load(file, memory).await.context("--state")?;
+            (Arc::clone(state.store()), Some(state))
+        }
+        None => (Arc::new(memory), None),
+    };
+    let store = StoreBuilder {
+        location: &options.store,
+        tls: StoreTls {
+            ca: options.store_tls_ca.clone(),
+            cert: options.store_tls_cert.clone(),
+            key: options.store_tls_key.clone(),
+        },
+        prefix: &options.prefix,
+        timeout: options.store_timeout,
+        probe: options.store_probe,
+        memory,
+        on_outage: options.on_outage,
+    };
+    Ok((store.open()?, state))
+}
+
+/// Reads the rules, and returns their service.
+async fn open_service(options: &Serve, store: Store) -> anyhow::Result<Arc<Service>> {
+    let (config, shared) = (options.config.clone(), store.shared().clone());
+    let rules = patiently(move || RuleSet::read(&config, &shared, None)).await??;
+    let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
+    let service = service.with_caller_timeout(options.caller_timeout);
+    for warning in service.warnings() {
+        tracing::warn!("{warning}");
+    }
+    Ok(Arc::new(service))
+}
+
+/// Returns the guard of the admin listener, which is at `address`.
+fn open_guard(options: &Serve, socket: &Socket, address: &str) -> anyhow::Result<Guard> {
+    let token = options.admin_token_file.as_deref().map(read_token);
+    let token = token.transpose()?;
+    let is_local = socket.is_local();
+    ensure!(
+        is_local || options.tls_cert.is_some() || options.admin_plain,
+        "--admin {address}: except on loopback, it needs --tls-cert, or --admin-plain if nobody can read its token on the network"
+    );
+    Ok(Guard::new(token.as_deref(), is_local, &options.admin_host))
+}
+
+/// Follows changes of the configuration, the certificates and the token.
+fn watch_files(
+    options: &Serve,
+    service: &Arc<Service>,
+    tls: Option<Tls>,
+    guard: Guard,
+) -> anyhow::Result<JoinSet<()>> {
+    let mut background = JoinSet::new();
+    background.spawn(reload::watch(options.config.clone(), Arc::clone(service))?);
+    if let Some(tls) = tls {
+        let files = tls.files();
+        let read = move || tls.reload();
+        background.spawn(reload::watch_secret("the TLS certificates", files, read)?);
+    }
+    if let Some(file) = options.admin_token_file.clone() {
+        let files = vec![file.clone()];
+        let read = move || read_token(&file).map(|token| guard.set_token(&token));
+        background.spawn(reload::watch_secret("the admin token", files, read)?);
+    }
+    Ok(background)
 }
 
 async fn load(file: PathBuf, memory: MemoryStore) -> anyhow::Result<Arc<State>> {

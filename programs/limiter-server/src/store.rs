@@ -163,30 +163,44 @@ pub struct Store {
 /// How often an idle memory store removes expired logs.
 const SWEEP: Duration = Duration::from_secs(60);
 
-impl Store {
-    /// Opens the store. It is connected to in the background, so it may be down. `memory` is the store, or its fallback.
+/// What a store is opened with.
+#[derive(Debug)]
+pub struct StoreBuilder<'a> {
+    /// The location.
+    pub location: &'a Location,
+    /// The files of certificates.
+    pub tls: StoreTls,
+    /// The first part of keys in Redis.
+    pub prefix: &'a str,
+    /// The timeout of a call.
+    pub timeout: Duration,
+    /// The time from one probe to the next.
+    pub probe: Duration,
+    /// The store in memory, or the fallback.
+    pub memory: Arc<MemoryStore>,
+    /// How to decide while the store is down.
+    pub on_outage: OnOutage,
+}
+
+impl StoreBuilder<'_> {
+    /// Opens the store. It is connected to in the background, so it may be down.
     ///
     /// # Errors
     /// If the URL, the prefix or a file is malformed.
-    pub fn open(
-        location: &Location,
-        tls: &StoreTls,
-        prefix: &str,
-        timeout: Duration,
-        probing: Duration,
-        memory: Arc<MemoryStore>,
-        on_outage: OnOutage,
-    ) -> anyhow::Result<Self> {
+    pub fn open(self) -> anyhow::Result<Store> {
+        let Self { tls, timeout, .. } = self;
         // A request ends before the call, so that the error contains its cause.
         let response_timeout = timeout - timeout / 6;
         let failed = |error| anyhow!("--store: {error}");
         let mut redis = None;
-        let (store, name): (SharedStore, _) = match location {
-            Location::Memory => return Ok(Self::in_memory(memory)),
+        let (store, name): (SharedStore, _) = match self.location {
+            Location::Memory => return Ok(Store::in_memory(self.memory)),
             Location::Redis(url) => {
                 let builder =
                     tls.applied(RedisStore::builder(), RedisStoreBuilder::certificates)?;
-                let builder = builder.prefix(prefix).response_timeout(response_timeout);
+                let builder = builder
+                    .prefix(self.prefix)
+                    .response_timeout(response_timeout);
                 let store = builder.connect_lazy(url.with_credentials());
                 let store = Arc::new(store.map_err(failed)?);
                 redis = Some(Arc::clone(&store));
@@ -194,7 +208,7 @@ impl Store {
             }
             Location::Postgres(url) => {
                 ensure!(
-                    prefix == DEFAULT_PREFIX,
+                    self.prefix == DEFAULT_PREFIX,
                     "--prefix: it is for Redis; for Postgres, choose a schema with ?options=-csearch_path%3DNAME in the URL"
                 );
                 let url = tls.applied(url.clone(), PostgresUrl::certificates)?;
@@ -204,24 +218,26 @@ impl Store {
             }
         };
         let stack = Guarded::builder(Refusals::new(observed(store, name))).timeout(timeout);
-        let stack = match on_outage {
-            OnOutage::Fallback => stack.fallback(memory),
+        let stack = match self.on_outage {
+            OnOutage::Fallback => stack.fallback(self.memory),
             OnOutage::Open => stack.fail_open(),
             OnOutage::Closed => stack.fail_closed(),
             OnOutage::Error => stack.or_error(),
         };
         let stack = stack.on_outage(log);
         let shared: SharedStore = Arc::new(stack.clone());
-        tokio::spawn(probe(shared.clone(), probing));
+        tokio::spawn(probe(shared.clone(), self.probe));
         let (stack, reported) = (Some(stack.clone()), stack);
-        Ok(Self {
+        Ok(Store {
             stack,
             redis,
             report: Box::new(move || report("stack", &reported)),
-            ..Self::over(shared)
+            ..Store::over(shared)
         })
     }
+}
 
+impl Store {
     /// Returns a store that is never down.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {

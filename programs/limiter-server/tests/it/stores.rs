@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_server::store::{Location, OnOutage, Store, StoreTls};
+use limiter_server::store::{Location, OnOutage, StoreBuilder, StoreTls};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Postgres, Server as Redis};
 use testbed::{Network, Proxy, write_certificates};
@@ -488,15 +488,16 @@ async fn every_kind_of_url_is_a_store() {
         "postgres://a",
         "postgresql://u:p@a:1,b/d?target_session_attrs=read-write&sslmode=verify-full",
     ] {
-        let store = Store::open(
-            &Location::parse(url).unwrap(),
-            &StoreTls::default(),
-            "limiter",
-            PATIENCE,
-            PATIENCE,
-            Arc::default(),
-            OnOutage::Closed,
-        );
+        let store = StoreBuilder {
+            location: &Location::parse(url).unwrap(),
+            tls: StoreTls::default(),
+            prefix: "limiter",
+            timeout: PATIENCE,
+            probe: PATIENCE,
+            memory: Arc::default(),
+            on_outage: OnOutage::Closed,
+        };
+        let store = store.open();
         assert!(store.is_ok(), "{url}: {:?}", store.err());
     }
 }
