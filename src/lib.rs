@@ -79,9 +79,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    AllOf, Counting, Decision, Denied, Error, ErrorKind, IntoPolicy, IpBlock, JointDecision, Key,
-    KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled,
-    SharedStore, Status, Window, policy, request,
+    Admitted, AllOf, Counting, Decision, Denied, Error, ErrorKind, IntoPolicy, IpBlock,
+    JointDecision, Key, KeyBuf, Limit, LimitStatus, Limiter, Name, OutOfRange, Permit, Policy,
+    Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
 #[cfg(feature = "log")]
 pub use limiter_log as log;

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::ops::Deref;
 use std::time::Duration;
 
 use crate::decision::Decision;
@@ -12,10 +13,11 @@ use crate::name::Name;
 /// A whole handler's limiting is one line, if its error type is made from [`Error`](crate::Error) and `Denied`:
 ///
 /// ```
+/// # #![deny(unused_must_use)]
 /// # use limiter_core::Limiter;
-/// # async fn handler(search: Limiter) -> Result<u64, Box<dyn std::error::Error>> {
-/// let decision = search.acquire("customer 7").await?.into_result()?;
-/// # Ok(decision.remaining()) }
+/// # async fn handler(search: Limiter) -> Result<(), Box<dyn std::error::Error>> {
+/// search.acquire("customer 7").await?.into_result()?;
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Denied {
@@ -25,14 +27,26 @@ pub struct Denied {
     decision: Box<Decision>,
 }
 
+/// A [`Decision`] that is no denial. Unlike one that may be, it can be dropped without a warning.
+#[derive(Clone, Debug)]
+pub struct Admitted(Decision);
+
+impl Deref for Admitted {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
 impl Decision {
     /// Returns the decision, or the error [`Denied`] if the operation was denied, for `?`. A record is never denied.
     #[inline]
-    pub fn into_result(self) -> Result<Self, Denied> {
+    pub fn into_result(self) -> Result<Admitted, Denied> {
         if self.is_denied() {
             Err(Denied::new(None, self))
         } else {
-            Ok(self)
+            Ok(Admitted(self))
         }
     }
 }

@@ -30,7 +30,7 @@ mod status;
 pub mod store;
 
 pub use decision::Decision;
-pub use denied::Denied;
+pub use denied::{Admitted, Denied};
 pub use error::{Error, ErrorKind};
 pub use key::{IpBlock, Key, KeyBuf};
 pub use limiter::{Limiter, SharedStore};

@@ -9,6 +9,9 @@ use crate::policy::resolution;
 /// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
 pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
 
+/// A day in microseconds.
+const DAY: u64 = 86_400_000_000;
+
 /// The largest cost of an operation and the largest maximum of a limit, 2^52.
 ///
 /// The sum of two such numbers is still exact in an IEEE double, the number type of Redis scripts. A record with a higher
@@ -80,10 +83,19 @@ impl fmt::Display for OutOfRange {
                     "limit of {found} is out of range, expected 1 to {MAX_COST} (2^52) units per window"
                 )
             }
-            Quantity::Window => write!(
-                f,
-                "window of {found} µs is out of range, expected 1 to {MAX_MICROS} µs"
-            ),
+            Quantity::Window => {
+                let days = found / DAY;
+                let found = if found > 0 && found.is_multiple_of(DAY) {
+                    format!("{days}d")
+                } else {
+                    format!("{found} µs")
+                };
+                let most = MAX_MICROS / DAY;
+                write!(
+                    f,
+                    "window of {found} is out of range, expected 1 to {MAX_MICROS} µs ({most}d)"
+                )
+            }
             Quantity::WindowNanos => {
                 let found = Duration::from_nanos(found);
                 write!(

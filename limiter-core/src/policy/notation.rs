@@ -187,6 +187,7 @@ mod tests {
 3 => expected MAX/WINDOW
 0/60s => limit of 0 is out of range, expected 1 to
 3/0s => window of 0 µs is out of range
+5/400000d => limit "5/400000d": window of 400000d is out of range, expected 1 to 9007199254740991 µs (104249d)
 3/1ns => expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found "1ns"
 -1/s => expected a whole number, found "-1"
 +1/s => expected a whole number, found "+1"

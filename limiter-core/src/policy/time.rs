@@ -187,7 +187,7 @@ mod tests {
         for (length, message) in [
             (
                 Duration::ZERO,
-                "window of 0 µs is out of range, expected 1 to 9007199254740991 µs",
+                "window of 0 µs is out of range, expected 1 to 9007199254740991 µs (104249d)",
             ),
             (
                 nanos,
