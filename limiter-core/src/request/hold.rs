@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::policy::time::Window;
 use crate::store::WindowStore;
 use crate::store::op::{At, Mode};
+use crate::store::settlement::Receipt;
 
 /// A moment by both clocks of a process: the monotonic one stops while the machine sleeps, the system's may step.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +113,8 @@ impl<S: WindowStore + Clone> Slot<S> {
                 "exceeds the limiter's default policy, so it cannot be renewed or refunded; it counts until it has left its windows",
             ));
         }
-        if slot.permit.sent.is_none() && !slot.permit.renew().await?.applied() {
-            return Err(slot.lost(GONE));
+        if slot.permit.sent.is_none() {
+            slot.renew_first().await?;
         }
         // Dropped before the slot, which then refunds the entry.
         let mut work = pin!(work);
@@ -188,6 +189,21 @@ impl<S: WindowStore + Clone> Slot<S> {
             window,
             held_for: window - window / 64,
             due: sent.monotonic + window / 3,
+        }
+    }
+
+    /// Renews an entry of unknown age, unless it has left the shortest window: then others may hold its units.
+    async fn renew_first(&mut self) -> Result<(), Error> {
+        let whole = self.permit.entry.window();
+        let window = self.permit.target.call(Mode::Acquire).op().slot_window();
+        let within = |entry: Receipt, window| Receipt::new(entry.entry(), entry.at(), window);
+        self.permit.entry = within(self.permit.entry, window.unwrap_or(whole));
+        let renewed = self.permit.renew().await;
+        self.permit.entry = within(self.permit.entry, whole);
+        if renewed?.applied() {
+            Ok(())
+        } else {
+            Err(self.lost(GONE))
         }
     }
 
