@@ -7,7 +7,7 @@ use limiter_core::{Timestamp, Window};
 /// Defines numbers, and lists them for the scripts.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
-        $($(#[$doc])* pub(crate) const $name: $type = $value;)*
+        $($(#[$doc])* pub const $name: $type = $value;)*
 
         /// The numbers by their names.
         pub(crate) const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];

@@ -24,7 +24,8 @@ mod eviction;
 mod failure;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod first_response;
-mod format;
+#[doc(hidden)]
+pub mod format;
 mod id;
 mod inspect;
 mod key;

@@ -10,14 +10,15 @@ use fastrand::Rng;
 /// `s`: hold a slot, `r`: record, `k`: peek, `x`: reset, `l`: one decision over both limiters.
 ///
 /// Records and refunds exclude each other: a record displaces older entries, which a refund does not bring back.
-pub(crate) const KINDS: [[&str; 3]; 7] = [
+pub(crate) const KINDS: [[&str; 3]; 8] = [
     ["4/500ms", "7/400ms", "apwkxl"],
     ["3/200ms, 8/1s", "2/100ms", "apwkxl"],
     ["5/300ms attempts", "5/300ms attempts", "arkx"],
     ["20/600ms", "9/600ms", "arkl"],
     ["90/400ms+100ms", "90/500ms", "abbbpxl"],
     ["5/200ms, 12/1s~100ms", "4/200ms, 12/1s~100ms", "apkl"],
-    ["2/4s", "2/4s", "s"],
+    ["2/4s, 30/16s", "3/6s, 30/16s", "s"],
+    ["30/8s", "30/8s", "apwl"],
 ];
 
 /// The kind whose operations hold slots.
@@ -40,10 +41,12 @@ pub(crate) enum Fault {
     ServerClock,
     ProcessClock,
     Restart,
+    Refused,
+    Damaged,
 }
 
 /// The weights of the faults, and what happens.
-pub(crate) const FAULTS: [(u32, Fault, &str); 14] = [
+pub(crate) const FAULTS: [(u32, Fault, &str); 16] = [
     (6, Fault::Loss, "messages are lost or late"),
     (3, Fault::Delay, "the network is slow"),
     (3, Fault::CutOff, "a process is cut off"),
@@ -58,6 +61,8 @@ pub(crate) const FAULTS: [(u32, Fault, &str); 14] = [
     (2, Fault::ServerClock, "the server's clock steps"),
     (1, Fault::ProcessClock, "a process's clock steps"),
     (2, Fault::Restart, "a process restarts"),
+    (2, Fault::Refused, "commands are refused"),
+    (2, Fault::Damaged, "a log is damaged"),
 ];
 
 /// What decides while the store is down.
@@ -136,8 +141,8 @@ impl History {
         let setting = Setting {
             processes: pick(&[1, 2, 2, 3, 4]) as usize,
             limiters: [
-                pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6, 6]) as usize,
-                pick(&[0, 1, 3, 4, 5]) as usize,
+                pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7]) as usize,
+                pick(&[0, 1, 3, 4, 5, 7]) as usize,
             ],
             choice: choices[pick(&[0, 1, 2, 3, 3]) as usize],
             response: millis(pick(&[60, 250])),
@@ -217,21 +222,29 @@ impl History {
         let expected = rule(&self);
         let mut size = self.steps.len() / 2;
         while size > 0 {
+            let before = self.steps.len();
             let mut start = 0;
             while start < self.steps.len() {
                 let mut shorter = self.clone();
-                shorter
-                    .steps
-                    .drain(start..(start + size).min(self.steps.len()));
+                let end = (start + size).min(self.steps.len());
+                shorter.steps.drain(start..end);
                 if rule(&shorter) == expected {
                     self = shorter;
                 } else {
                     start += size;
                 }
             }
-            size /= 2;
+            if size > 1 || self.steps.len() == before {
+                size /= 2;
+            }
         }
         self
+    }
+
+    /// Returns the number of its steps.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.steps.len()
     }
 }
 

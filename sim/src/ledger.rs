@@ -2,25 +2,25 @@
 //!
 //! A copy of the server's data has a copy of its books, so that they are restored together.
 
+pub(crate) mod calls;
+pub(crate) mod list;
 mod rows;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, ensure};
-use limiter_core::store::{
-    At, Change, Entry, EntryId, Facts, JointOp, Log, Mode, Op, Outcome, Settlement,
-};
+use limiter_core::store::{At, Change, EntryId, Facts, JointOp, Mode, Op, Outcome};
 use limiter_core::{Limit, Policy, Receipt, Timestamp, Window};
+use limiter_redis::format::{
+    ADMITTED, APPENDED, APPLIED, CALLER_HEAD_LEN, CALLER_ID, LIMIT_LEN, OP_HEAD_LEN, OWN_HEAD_LEN,
+    RECORD, REPEATED,
+};
 
-/// The kind of an operation, and the flags of replies, that the checker reads in the scripts' format.
-const RECORD: u8 = 3;
-const ADMITTED: u8 = 1;
-const APPENDED: u8 = 2;
-const REPEATED: u8 = 4;
+use self::list::{Entry, List, Seen};
 
 /// A moment by the server's clock, and by that clock without its steps, in microseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moment {
     pub(crate) clock: u64,
     pub(crate) line: u64,
@@ -38,27 +38,42 @@ pub(crate) struct Asked {
     pub(crate) log: usize,
     pub(crate) mode: Mode,
     pub(crate) cost: u64,
-    pub(crate) at: At,
+    /// The given time.
+    pub(crate) at: Option<u64>,
     pub(crate) policy: Policy,
     pub(crate) limiter_policy: Option<Policy>,
+    pub(crate) is_advisory: bool,
+    pub(crate) keeps_charge: bool,
 }
 
 impl Asked {
-    pub(crate) fn of(log: usize, op: &Op<'_>) -> Self {
+    pub(crate) fn of(log: usize, joint: &JointOp<'_>) -> Self {
+        let op = &joint.op;
         Self {
             log,
             mode: op.mode,
             cost: op.cost,
-            at: op.at,
+            at: match op.at {
+                At::StoreClock => None,
+                At::Given(at) => Some(at.as_micros()),
+            },
             policy: op.policy.clone(),
             limiter_policy: op.limiter_policy.cloned(),
+            is_advisory: joint.is_advisory,
+            keeps_charge: joint.keeps_charge,
         }
     }
 
-    pub(crate) fn op(&self) -> Op<'_> {
-        let mut op = Op::new(self.mode, "", &self.policy).with_cost(self.cost);
-        (op.limiter_policy, op.at) = (self.limiter_policy.as_ref(), self.at);
-        op
+    pub(crate) fn to_peek(&self) -> Self {
+        let mode = Mode::Peek;
+        Self {
+            mode,
+            ..self.clone()
+        }
+    }
+
+    fn denies(&self, fits: bool) -> bool {
+        !fits && !self.is_advisory && self.mode != Mode::Record
     }
 }
 
@@ -67,34 +82,34 @@ impl Asked {
 pub(crate) struct Wire {
     /// The caller's id, or the store's id of the attempt, which a retry repeats.
     pub(crate) id: EntryId,
+    has_callers_id: bool,
     /// It may include a block.
     pub(crate) cost: u64,
     pub(crate) flags: u8,
 }
 
-pub(crate) fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+fn number(bytes: &[u8]) -> u64 {
+    let digit = |number, byte: &u8| number << 8 | u64::from(*byte);
+    bytes.iter().fold(0, digit)
 }
 
 fn id(bytes: &[u8]) -> EntryId {
-    bytes
-        .iter()
-        .fold(0_u128, |number, byte| number << 8 | u128::from(*byte))
-        .into()
+    let digit = |number, byte: &u8| number << 8 | u128::from(*byte);
+    bytes.iter().fold(0, digit).into()
 }
 
 impl Wire {
     pub(crate) fn new(request: &[u8], reply: &[u8]) -> Self {
-        let has_callers_id = request[1] >= 2;
+        let has_callers_id = request[1] >= CALLER_ID;
+        let id = match has_callers_id {
+            true => id(&request[OP_HEAD_LEN..CALLER_HEAD_LEN]),
+            // The ttl code is the first part of it.
+            false => id(&request[OP_HEAD_LEN - 2..OWN_HEAD_LEN]),
+        };
         Self {
-            id: id(if has_callers_id {
-                &request[19..35]
-            } else {
-                &request[17..23]
-            }),
-            cost: number(&request[10..17]),
+            id,
+            has_callers_id,
+            cost: number(&request[OP_HEAD_LEN - 9..OP_HEAD_LEN - 2]),
             flags: reply.last().copied().unwrap_or(0),
         }
     }
@@ -105,7 +120,13 @@ impl Wire {
             Outcome::Appended(entry) => (entry.id, APPENDED),
             _ => (0.into(), 0),
         };
-        Self { id, cost, flags }
+        let has_callers_id = false;
+        Self {
+            id,
+            has_callers_id,
+            cost,
+            flags,
+        }
     }
 
     fn has(&self, flag: u8) -> bool {
@@ -125,9 +146,9 @@ impl Wire {
 #[derive(Clone, Default)]
 pub(crate) struct Book {
     /// What the server must hold.
-    log: Log,
-    /// The entries of that log by the ids that the server gave them.
-    entries: BTreeMap<EntryId, Entry>,
+    pub(crate) list: List,
+    /// The ids of all entries that it ever held.
+    known: HashSet<EntryId>,
     /// When, how much, and as which entry, with the limiter's policy: by the line of the server's clock.
     admitted: Vec<(u64, u64, EntryId)>,
     /// Until when exceptions excuse admissions, and slots whose entries are lost may be held.
@@ -145,6 +166,8 @@ pub(crate) struct Book {
     /// Calls of a table's stores that may still append, and the entries in saved rows that no call has returned.
     pub(crate) open: u64,
     unnamed: BTreeSet<EntryId>,
+    /// When the row was last saved.
+    saved_at: u64,
     /// How many resets of a table's stores are under way, and when the last one ended.
     resets: u64,
     reset_at: u64,
@@ -156,31 +179,31 @@ fn longest(policy: &Policy) -> u64 {
     policy.longest_window().as_micros()
 }
 
-/// Applies operations that the server executed as one, and checks its verdicts. Returns the facts that it must have found, except for
+/// Applies operations that the server executed as one, and checks its verdicts. Returns what their callers must see, except for
 /// repetitions.
 pub(crate) fn apply(
     books: &mut [Book],
     ops: &[(Asked, Wire)],
-    now: Moment,
-) -> Result<Vec<Option<Facts>>> {
-    // A repeated denial denies the others.
-    let repeats_denial = |(_, wire): &(_, Wire)| wire.has(REPEATED) && !wire.has(ADMITTED);
-    let is_denied = ops.iter().any(repeats_denial);
-    let joint = ops.iter().map(|(asked, wire)| match wire.has(REPEATED) {
-        true => JointOp {
-            is_advisory: true,
-            ..asked.op().to_peek().into()
-        },
-        false if is_denied => asked.op().to_peek().into(),
-        false => asked.op().into(),
+    clock: u64,
+) -> Result<Vec<Option<Seen>>> {
+    let repeats = |wire: &Wire| wire.has(REPEATED);
+    let verdicts = ops.iter().map(|(asked, wire)| {
+        let fits = books[asked.log].list.judge(asked, clock);
+        if repeats(wire) {
+            wire.is_admitted()
+        } else {
+            fits.fits
+        }
     });
-    let logs = ops.iter().map(|(asked, _)| books[asked.log].log.clone());
-    let mut logs: Vec<Log> = logs.collect();
-    let facts = Log::apply_all(&mut logs, &joint.collect::<Vec<_>>(), now.time());
+    let fits: Vec<bool> = verdicts.collect();
+    let denying = || (0..ops.len()).filter(|&i| ops[i].0.denies(fits[i]));
+    // A repeated denial denies the others.
+    let denier = denying().find(|&i| repeats(&ops[i].1)).or(denying().next());
     let mut results = Vec::new();
-    for ((asked, wire), (log, facts)) in ops.iter().zip(logs.into_iter().zip(facts)) {
-        books[asked.log].note(asked, wire, &facts, log, now)?;
-        results.push((!wire.has(REPEATED)).then_some(facts));
+    for (i, (asked, wire)) in ops.iter().enumerate() {
+        let is_held = denier.is_some_and(|denier| denier != i) && !asked.keeps_charge;
+        let asked = if is_held { &asked.to_peek() } else { asked };
+        results.push(books[asked.log].apply(asked, wire, clock)?);
     }
     Ok(results)
 }
@@ -188,55 +211,44 @@ pub(crate) fn apply(
 impl Book {
     /// Checks that the server holds a log until it may expire.
     pub(crate) fn expire(&mut self, is_held: bool, now: Moment) -> Result<()> {
-        let expires_at = self.log.expires_at();
-        if is_held {
-            return Ok(());
+        if !is_held && !self.list.entries.is_empty() {
+            let has_expired = now.clock >= self.list.expires_at;
+            self.list = List::default();
+            ensure!(has_expired, "is gone before its entries have expired");
         }
-        self.log = Log::new();
-        let has_expired = expires_at.is_none_or(|expires_at| now.time() >= expires_at);
-        ensure!(has_expired, "is gone before its entries have expired");
         Ok(())
     }
 
-    fn holds(&self, id: EntryId, window: Option<Window>, asked: &Asked, now: Moment) -> bool {
-        let (Some(entry), Some(window)) = (self.entries.get(&id), window) else {
-            return false;
-        };
-        let receipt = Receipt::new(entry.id, entry.at, window);
-        let settlement = Settlement::new(asked.op().log, &asked.policy, receipt, 1);
-        self.log.clone().settle(&settlement, now.time()).applied()
-    }
-
-    fn note(
-        &mut self,
-        asked: &Asked,
-        wire: &Wire,
-        facts: &Facts,
-        log: Log,
-        now: Moment,
-    ) -> Result<()> {
+    fn apply(&mut self, asked: &Asked, wire: &Wire, clock: u64) -> Result<Option<Seen>> {
+        let original = self.list.find(wire.id, asked, clock);
         if wire.has(REPEATED) {
             ensure!(self.knows(wire.id), "repeats what nobody did");
-            return Ok(());
+            let is_same = original.is_none_or(|entry| entry.fits == wire.is_admitted());
+            ensure!(is_same, "repeats a different verdict");
+            return Ok(None);
         }
-        let window = asked.op().receipt_window();
-        let counts_twice =
-            wire.has(APPENDED) && !self.is_set_back && self.holds(wire.id, window, asked, now);
+        let must_repeat = original.is_some() && !self.is_set_back && asked.mode != Mode::Peek;
+        let counts_twice = must_repeat && (wire.is_appended() || wire.has_callers_id);
         ensure!(!counts_twice, "counts twice");
-        let appended = match facts.outcome {
-            Outcome::Appended(entry) => Some(entry),
-            _ => None,
-        };
+        let verdict = self.list.judge(asked, clock);
         ensure!(
-            wire.has(ADMITTED) == facts.admitted && wire.has(APPENDED) == appended.is_some(),
-            "{wire:?} is unlike the contract: {asked:?}, {facts:?}"
+            (wire.is_admitted(), wire.is_appended()) == (verdict.fits, verdict.appends),
+            "{wire:?} is unlike the contract: {asked:?}, {verdict:?}, {:?}",
+            self.list
         );
-        self.log = log;
-        if let Some(entry) = appended {
-            self.entries.insert(wire.id, entry);
-            self.is_displaced |= !facts.refundable;
+        if verdict.appends {
+            let entry = Entry {
+                id: wire.id,
+                at: self.list.time(asked, clock),
+                cost: asked.cost,
+                fits: verdict.fits,
+                is_merged: false,
+            };
+            self.list.append(asked, entry, clock);
+            self.known.insert(wire.id);
+            self.is_displaced |= !verdict.is_refundable;
         }
-        Ok(())
+        Ok(Some(self.list.seen(asked, verdict.fits, clock)))
     }
 
     /// Notes an admission, and checks every window that it ends.
@@ -279,44 +291,27 @@ impl Book {
         self.carried.insert(id, (process, cost));
     }
 
-    /// Checks that a process carried over no more than it charged.
-    pub(crate) fn check_carried(&self, process: usize, charged: u64) -> Result<()> {
+    /// Returns what a process carried over.
+    pub(crate) fn carried_by(&self, process: usize) -> u64 {
         let own = self.carried.values().filter(|(by, _)| *by == process);
-        let carried: u64 = own.map(|(_, cost)| cost).sum();
-        ensure!(carried <= charged, "carried over {carried} of {charged}");
-        Ok(())
+        own.map(|(_, cost)| cost).sum()
     }
 
     /// Notes a settlement that the server executed, and checks whether it took effect. Returns `true` if it did.
     pub(crate) fn settle(
         &mut self,
         asked: &Asked,
-        change: Change,
-        request: &[u8],
+        (change, receipt): (Change, Receipt),
         reply: &[u8],
         now: Moment,
     ) -> Result<bool> {
-        let is_applied = reply.last().is_some_and(|flags| flags & 1 != 0);
-        let named = id(&request[..16]);
-        let Some(entry) = self.entries.get(&named) else {
-            ensure!(!is_applied, "settles what nobody did");
-            return Ok(false);
-        };
-        let named_at = Timestamp::from_micros_saturating(number(&request[16..23]));
-        let at = match change {
-            Change::Cost(_) => named_at,
-            // A renewal may find the entry where an earlier attempt moved it.
-            Change::Renew { .. } => named_at.max(entry.at),
-        };
-        let window = Window::from_micros(number(&request[23..30])).context("no window")?;
-        let receipt = Receipt::new(entry.id, at, window);
-        let mut settlement = Settlement::new(asked.op().log, &asked.policy, receipt, 0);
-        (settlement.change, settlement.limiter_policy) = (change, asked.limiter_policy.as_ref());
-        let facts = self.log.settle(&settlement, now.time());
-        let is_right = is_applied == facts.applied();
+        let is_applied = reply.last().is_some_and(|flags| flags & APPLIED != 0);
+        let named = receipt.entry();
+        let before = self.list.settle(asked, (change, receipt), now.clock);
+        let is_right = is_applied == before.is_some();
         ensure!(is_right, "settles: {is_applied}, unlike the contract");
-        match (facts.changed, change) {
-            (Some(_), Change::Cost(cost)) => {
+        match change {
+            Change::Cost(cost) if is_applied => {
                 self.lower(named, cost, named);
                 if self.is_displaced {
                     self.excuse(
@@ -325,12 +320,14 @@ impl Book {
                     );
                 }
             }
-            (Some(changed), Change::Renew { .. }) => {
-                let end = reply.len() - 29;
-                self.entries
-                    .insert(id(&reply[end - 16..end]), changed.entry);
+            Change::Renew { .. } if is_applied => {
+                // Before the cost, three times and the flags.
+                let end = reply.len() - 4 * 7 - 1;
+                let renewed = self.list.entries.last_mut().context("lost")?;
+                renewed.id = id(&reply[end - 16..end]);
+                self.known.insert(renewed.id);
             }
-            (None, _) => {}
+            _ => {}
         }
         Ok(is_applied)
     }
@@ -360,7 +357,7 @@ impl Book {
 
     /// Notes that all entries are gone.
     pub(crate) fn reset(&mut self, policy: &Policy, line: u64) {
-        self.log = Log::new();
+        self.list = List::default();
         self.is_displaced = false;
         self.admitted.clear();
         self.lose(policy, line);
@@ -379,6 +376,7 @@ impl Book {
         self.lost = self.lost.max(newer.lost);
         self.is_set_back |= newer.is_set_back;
         self.worst = self.worst.max(newer.worst);
+        self.carried.clone_from(&newer.carried);
         self.unnamed.clone_from(&newer.unnamed);
         (self.open, self.resets, self.reset_at) = (newer.open, newer.resets, newer.reset_at);
     }
@@ -393,20 +391,31 @@ impl Book {
     }
 
     /// Checks a denial that a process repeated, which the server decided at most `ttl` before.
-    pub(crate) fn repeat(&self, op: &Op<'_>, process: usize, now: Moment, ttl: u64) -> Result<()> {
-        let fits = self.log.clone().apply(&op.to_peek(), now.time()).admitted;
+    pub(crate) fn repeat(
+        &self,
+        asked: &Asked,
+        process: usize,
+        now: Moment,
+        ttl: u64,
+    ) -> Result<()> {
+        let fits = self.list.judge(asked, now.clock).fits;
         let holds = !fits || now.line < self.released[process] + ttl;
         ensure!(
             holds,
             "repeats a denial of {} that no longer holds",
-            op.cost
+            asked.cost
         );
         Ok(())
     }
 
+    /// Returns `true` if an entry with this id is in the log.
+    pub(crate) fn holds(&self, id: EntryId) -> bool {
+        self.list.entries.iter().any(|entry| entry.id == id)
+    }
+
     /// Returns `true` if the server appended an entry with this id.
     pub(crate) fn knows(&self, id: EntryId) -> bool {
-        self.entries.contains_key(&id)
+        self.known.contains(&id)
     }
 
     /// Returns `true` if slots may be held whose entries the server has lost.
@@ -414,16 +423,14 @@ impl Book {
         now.line < self.lost
     }
 
-    /// Returns when entries leave a window of the limiter's policy, in a range of times by the server's clock, in microseconds.
-    pub(crate) fn edges(&self, policy: &Policy, range: RangeInclusive<u64>) -> Vec<u64> {
-        let edges = self.entries.values().flat_map(|entry| {
-            let windows = policy.limits().iter().map(Limit::window);
-            windows.map(|window| entry.at.as_micros() + window.as_micros())
+    /// Returns when entries leave a window of these policies, in a range of times by the server's clock, in microseconds.
+    pub(crate) fn edges(&self, policies: &[Policy], range: RangeInclusive<u64>) -> Vec<u64> {
+        let limits: Vec<Limit> = policies.iter().flat_map(Policy::limits).copied().collect();
+        let edges = self.list.entries.iter().flat_map(|entry| {
+            let edge = |limit: &Limit| entry.at + limit.window().as_micros();
+            limits.iter().map(edge)
         });
-        let mut edges: Vec<u64> = edges.filter(|edge| range.contains(edge)).collect();
-        // A table's ids are random.
-        edges.sort_unstable();
-        edges
+        edges.filter(|edge| range.contains(edge)).collect()
     }
 }
 
@@ -432,20 +439,18 @@ pub(crate) fn swept(log: usize, request: &[u8], cost: u64, at: At) -> Option<Ask
     if request[2] != RECORD {
         return None;
     }
-    let window = Window::from_micros(number(&request[35..42])).ok()?;
-    let limit = Limit::with_window(number(&request[42..49]), window).ok()?;
+    let [window, max] =
+        [0, 7].map(|place| number(&request[CALLER_HEAD_LEN + place..][..LIMIT_LEN / 2]));
+    let limit = Limit::with_window(max, Window::from_micros(window).ok()?).ok()?;
     let policy = Policy::from(limit);
     let mut op = Op::record("", &policy).with_cost(cost);
     op.at = at;
-    Some(Asked::of(log, &op))
+    Some(Asked::of(log, &op.into()))
 }
 
 /// Returns the sum of what was admitted in the window that ends now.
 pub(crate) fn sum_within(admitted: &[(u64, u64, EntryId)], window: u64, now: u64) -> u64 {
     let is_within = |(at, ..): &&(u64, u64, EntryId)| *at <= now && now - at < window;
-    admitted
-        .iter()
-        .filter(is_within)
-        .map(|(_, cost, _)| cost)
-        .sum()
+    let within = admitted.iter().filter(is_within);
+    within.map(|(_, cost, _)| cost).sum()
 }

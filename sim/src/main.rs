@@ -66,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         }
         let outcome = history.play(true, None);
         print!("{}", outcome.trace);
+        println!("{} steps", history.steps());
         anyhow::ensure!(
             outcome.broken.is_empty(),
             "seed {seed}: {}",

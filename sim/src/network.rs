@@ -79,6 +79,8 @@ impl Link {
             let is_decision = executed.replied.as_ref().is_some_and(|all| !all.is_empty());
             world.processes[process].has_heard |= is_decision;
             world.calls[call].replied = executed.replied;
+        } else if let Some(call) = call {
+            self.world.lock().calls[call].is_refused = executed.is_refused;
         }
         executed.result
     }

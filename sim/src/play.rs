@@ -1,11 +1,14 @@
 //! Plays a history: processes with the shipped stack, in virtual time on one thread.
 
+mod slots;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
@@ -15,15 +18,17 @@ use anyhow::Context;
 use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::internal::set_system_clock;
-use limiter_core::request::AllOf;
-use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
+use limiter_core::request::{AllOf, Part};
+use limiter_core::{Counting, Error, Limiter, Policy, WindowStore};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::clocks::{SYSTEM, system_clock};
 use crate::history::{Does, Fault, History, KINDS, Step};
-use crate::process::{NAMES, SALT, SYSTEM, Stack, system_clock};
+use crate::process::{NAMES, SALT, Stack};
 use crate::redis::Redis;
-use crate::world::{CALL, Caller, Counted, Shared, Slot, Tally, World};
+use crate::tally::{Counted, Tally};
+use crate::world::{CALL, Caller, Shared, World};
 
 /// What a run of a history found.
 #[derive(Clone, Debug)]
@@ -42,9 +47,6 @@ pub type Mistake = (&'static str, &'static str);
 /// Plays the histories of many seeds on all cores, until `most` have failed.
 ///
 /// Returns what all have done, and the first rule that each of those broke.
-///
-/// # Panics
-/// If the library does.
 pub fn play_many(
     seeds: Range<u64>,
     history: impl Fn(u64) -> History + Sync,
@@ -62,7 +64,8 @@ pub fn play_many(
         let (tally, failed) = &mut *total.lock().unwrap();
         tally.add(&outcome.tally);
         failed.extend(outcome.broken.into_iter().next().map(|rule| (seed, rule)));
-        if failed.len() >= most {
+        let is_stuck = failed.values().any(|rule| rule == STUCK);
+        if is_stuck || failed.len() >= most {
             next.store(seeds.end, Ordering::Relaxed);
         }
     };
@@ -73,6 +76,11 @@ pub fn play_many(
     });
     total.into_inner().unwrap()
 }
+
+/// A history that takes longer never ends, by the clock of the machine and by its own.
+const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST_VIRTUAL: Duration = Duration::from_secs(600);
+const STUCK: &str = "does not end";
 
 /// A process: its lives, and the stack of the last one.
 struct Process {
@@ -100,16 +108,26 @@ fn policy(text: &str) -> Policy {
 }
 
 impl History {
-    /// Plays the history in virtual time. The same history always does the same.
-    ///
-    /// # Panics
-    /// If the library does.
+    /// Plays the history in virtual time. The same history always does the same. One that does not end is a failure.
     #[must_use]
     pub fn play(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let builder = builder.enable_time().start_paused(true);
-        let runtime = builder.build().expect("a runtime");
-        runtime.block_on(self.run(is_traced, mistake))
+        let (done, outcome) = mpsc::channel();
+        let history = self.clone();
+        thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let builder = builder.enable_time().start_paused(true);
+            let runtime = builder.build().expect("a runtime");
+            _ = done.send(runtime.block_on(history.run(is_traced, mistake)));
+        });
+        let outcome = outcome.recv_timeout(LONGEST);
+        outcome.unwrap_or_else(|error| Outcome {
+            broken: vec![match error {
+                RecvTimeoutError::Timeout => STUCK.to_owned(),
+                RecvTimeoutError::Disconnected => "panics".to_owned(),
+            }],
+            trace: String::new(),
+            tally: Tally::default(),
+        })
     }
 
     async fn run(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
@@ -117,7 +135,7 @@ impl History {
         set_system_clock(system_clock);
         let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
         let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
-        let of_logs = (0..4).map(|log| policies[log / 2][0].clone()).collect();
+        let of_logs = [0, 1].map(|i| (0..4).map(|log| policies[log / 2][i].clone()).collect());
         let key = |log: usize| match (NAMES[log / 2], log % 2) {
             (name, key) if self.setting.is_table => format!("{name}:{key}"),
             (name, key) => format!("limiter:1:{{{name}:{key}}}"),
@@ -142,9 +160,13 @@ impl History {
         }
         run.world.lock().note(|| format!("{:?}", self.setting));
         let steps = self.steps.iter().enumerate();
-        join_all(steps.map(|(number, step)| run.step(number, step))).await;
-        run.end().await;
+        let play = async {
+            join_all(steps.map(|(number, step)| run.step(number, step))).await;
+            run.end().await;
+        };
+        let is_over = timeout(LONGEST_VIRTUAL, play).await.is_ok();
         let mut world = run.world.lock();
+        world.check("history", is_over.then_some(()).context(STUCK));
         world.tally.worst = world
             .books
             .iter()
@@ -165,17 +187,12 @@ async fn call<S: WindowStore + Clone>(
     limiters: &[Limiter<S>; 2],
     step: &Step,
     (verb, place, key): (u8, usize, u8),
-    work: impl AsyncFnOnce(Option<Receipt>, u128, Duration),
 ) -> Result<(), Error> {
     let mut random = step.random(16);
     let limiter = &limiters[place];
     let key = key.to_string();
     let [default, own] = &policies[place];
-    let cost = if verb != b's' && random.u8(..4) == 0 {
-        2
-    } else {
-        1
-    };
+    let cost = if random.u8(..4) == 0 { 2 } else { 1 };
     let id = (default.check_receipts().is_ok() && random.u8(..4) == 0).then(|| random.u128(..6));
     let is_own = matches!(verb, b'a' | b'p') && random.u8(..6) == 0;
     let acquire = || {
@@ -205,6 +222,12 @@ async fn call<S: WindowStore + Clone>(
         }
         b'l' => {
             let other = limiters[1 - place].acquire(&key).cost(random.u64(1..3));
+            let other = Part::from(other);
+            let other = if random.bool() {
+                other.advisory()
+            } else {
+                other
+            };
             drop(AllOf::new().with(acquire()).with(other).await?);
         }
         b'p' => {
@@ -214,32 +237,7 @@ async fn call<S: WindowStore + Clone>(
                 drop(permit.settle(cost).await?);
             }
         }
-        _ => {
-            // The server's clock may be faster, so it asks before the wait is over.
-            let end = Instant::now() + Duration::from_secs(8);
-            let (id, permit) = loop {
-                let id = random.u128(..);
-                match limiter
-                    .acquire(&key)
-                    .idempotency_key(id)
-                    .permit()
-                    .await?
-                    .into_result()
-                {
-                    Err(denied) if Instant::now() < end => {
-                        let wait = denied.retry_after();
-                        sleep(wait.mul_f64(0.9 + random.f64() / 10.0)).await;
-                        sleep(Duration::from_millis(1)).await;
-                    }
-                    permit => break (id, permit),
-                }
-            };
-            let length = Duration::from_millis(random.u64(..12_000));
-            if let Ok(permit) = permit {
-                let work = work(permit.receipt(), id, length);
-                permit.hold(work).await?;
-            }
-        }
+        _ => {}
     }
     Ok(())
 }
@@ -247,7 +245,7 @@ async fn call<S: WindowStore + Clone>(
 impl Run {
     fn start(&self, process: usize, life: u64) -> Stack {
         let seed = Rng::with_seed(self.seed ^ (process as u64) << 32 ^ life << 40).u64(..);
-        Stack::new(&self.world, process, seed)
+        Stack::new(&self.world, process, (seed, life))
     }
 
     /// Waits for a step, and does it.
@@ -274,13 +272,7 @@ impl Run {
                     Fault::ProcessClock => SYSTEM.with_borrow_mut(|(_, off)| {
                         off[step.process] += step.random(1).i64(-200..200);
                     }),
-                    Fault::Restart => {
-                        let life = process.lives.get() + 1;
-                        *process.stack.lock().unwrap() = self.start(step.process, life);
-                        self.world.lock().processes[step.process].restart();
-                        process.lives.set(life);
-                        process.ends.notify_waiters();
-                    }
+                    Fault::Restart => self.restart(step).await,
                     _ => {
                         sleep(Duration::from_millis(length)).await;
                         self.world.lock().heal(fault);
@@ -289,55 +281,74 @@ impl Run {
             }
             Does::Call(verb, limiter, key) => {
                 sleep_until(at).await;
+                let log = 2 * limiter + usize::from(key);
+                let mut random = step.random(3);
+                if random.u8(..3) == 0 {
+                    let aim = self.world.lock().aim(step.process, log, &mut random);
+                    sleep_until(aim.unwrap_or(at)).await;
+                }
                 self.world.lock().tally.count(Counted::Done, "calls");
                 let limiters = process.stack.lock().unwrap().limiters();
                 let ends = process.ends.notified();
-                let log = 2 * limiter + usize::from(key);
-                let work = async |receipt, id, length| self.work(log, receipt, id, length).await;
-                let call = call(&self.policies, &limiters, step, (verb, limiter, key), work);
+                let most = if verb == b's' { 6_000 } else { 40 };
+                let is_left = random.u8(..8) == 0;
+                let leaves = if is_left {
+                    random.u64(1..most)
+                } else {
+                    u64::MAX
+                };
+                let (id, is_holding) = (random.u128(..), Cell::new(false));
+                let call = async {
+                    match verb {
+                        b's' => {
+                            self.hold(
+                                step,
+                                &limiters[limiter],
+                                (log, id, &is_holding),
+                                &mut random,
+                            )
+                            .await
+                        }
+                        _ => call(&self.policies, &limiters, step, (verb, limiter, key)).await,
+                    }
+                };
                 let caller = Caller {
                     number: None,
                     process: step.process,
                 };
-                tokio::select! {
+                let call = SALT.scope(Cell::new(step.salt), CALL.scope(caller, call));
+                let is_dropped = tokio::select! {
                     biased;
-                    _ = ends => {}
-                    _ = self.unless_paused(step.process, SALT.scope(Cell::new(step.salt), CALL.scope(caller, call))) => {}
+                    _ = ends => false,
+                    result = timeout(Duration::from_millis(leaves), self.unless_paused(step.process, call)) => result.is_err(),
+                };
+                if is_dropped && is_holding.get() {
+                    self.check_given_back(step.process, log, id).await;
                 }
             }
         }
     }
 
-    /// Works with a slot, and notes when. It does not count if the server does not know it.
-    async fn work(&self, log: usize, receipt: Option<Receipt>, id: u128, length: Duration) {
-        let first = Instant::now();
-        let number = {
+    /// Ends a process, often in an orderly way, and starts another one.
+    async fn restart(&self, step: &Step) {
+        let process = &self.processes[step.process];
+        let stack = process.stack.lock().unwrap().clone();
+        if step.random(2).bool() {
+            let (begun, most) = (Instant::now(), Duration::from_secs(1));
+            let left = stack.guarded.flush(most).await;
             let mut world = self.world.lock();
-            let book = &world.books[log];
-            let is_excused = book.has_lost_slots(world.now());
-            if !receipt.is_some_and(|receipt| book.knows(receipt.entry())) {
-                return;
-            }
-            world.slots.push(Slot {
-                log,
-                first,
-                last: first,
-                is_excused,
-            });
-            world.slots.len() - 1
-        };
-        while first.elapsed() < length {
-            {
-                let mut world = self.world.lock();
-                world.slots[number].last = Instant::now();
-                let sent = world.held.get(&id.into()).copied();
-                let window = world.policies[log].longest_window().as_duration();
-                let is_held = sent.is_none_or(|sent| sent.elapsed() < window * 63 / 64);
-                let result = is_held.then_some(()).context("is worked in for too long");
-                world.check(&format!("slot {number}"), result);
-            }
-            sleep(Duration::from_millis(20)).await;
+            let is_right = left == 0 || begun.elapsed() >= most;
+            let result = is_right
+                .then_some(())
+                .context("stops flushing before its time");
+            world.check(&format!("process {}", step.process), result);
+            (0..4).for_each(|log| stack.check_carried(&mut world, log));
         }
+        let life = process.lives.get() + 1;
+        *process.stack.lock().unwrap() = self.start(step.process, life);
+        self.world.lock().processes[step.process].restart();
+        process.lives.set(life);
+        process.ends.notify_waiters();
     }
 
     /// Polls a call of a process while that does not stand still.

@@ -1,12 +1,12 @@
 //! A process: the shipped stack, whose decisions are noted and checked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use async_trait::async_trait;
 use fastrand::Rng;
 use futures::poll;
@@ -14,52 +14,26 @@ use limiter_core::store::{
     Change, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
     decide,
 };
-use limiter_core::{
-    BoxFuture, Clock, Decision, Error, ErrorKind, Limiter, Timestamp, WindowStore, WithClock,
-};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Receipt, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_redis::{Connection, RedisStore};
 use limiter_wrappers::Guarded;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use crate::clocks::{Local, is_held, system_off};
+use crate::gate::Gate;
 use crate::history::{Choice, Setting};
+use crate::ledger::calls::{Block, Call, PAUSE};
+use crate::ledger::list::seen;
 use crate::ledger::{Asked, Book, Moment};
 use crate::network::Link;
 use crate::table::Watched;
-use crate::world::{CALL, Call, Caller, Counted, Shared, World};
+use crate::tally::Counted;
+use crate::world::{CALL, Caller, Shared, World};
 
 tokio::task_local! {
     /// What is random about the calls of a step.
     pub(crate) static SALT: Cell<u64>;
-}
-
-thread_local! {
-    /// When the history began, and by how many milliseconds each process's system clock is wrong.
-    pub(crate) static SYSTEM: RefCell<(Option<Instant>, [i64; 4])> = const { RefCell::new((None, [0; 4])) };
-}
-
-/// The system's clock of the process that asks.
-pub(crate) fn system_clock() -> SystemTime {
-    let process = CALL.try_with(|caller| caller.process).unwrap_or(0);
-    SYSTEM.with_borrow(|(start, off)| {
-        let passed = start.map_or(Duration::ZERO, |start| start.elapsed());
-        let since = 1_700_000_000_000 + passed.as_millis() as i64 + off[process];
-        SystemTime::UNIX_EPOCH + Duration::from_millis(since as u64)
-    })
-}
-
-/// The clock of a process's local store.
-#[derive(Clone, Copy, Debug)]
-struct Local(Instant);
-
-impl Clock for Local {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros_saturating((1 << 50) + self.0.elapsed().as_micros() as u64)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(sleep(duration))
-    }
 }
 
 /// A call that is not dropped takes less.
@@ -83,7 +57,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Starts a process.
-    pub(crate) fn new(world: &Shared, process: usize, seed: u64) -> Self {
+    pub(crate) fn new(world: &Shared, process: usize, (seed, life): (u64, u64)) -> Self {
         let world = world.clone();
         let setting = world.lock().setting.clone();
         let start = world.lock().start;
@@ -101,10 +75,17 @@ impl Stack {
                 .with_connection(Connection::new(link));
             Arc::new(store.expect("a store"))
         };
+        let gate = Gate {
+            store,
+            world: world.clone(),
+            process,
+            life,
+        };
+        let store: Arc<dyn WindowStore> = Arc::new(gate);
         let builder = Guarded::builder(store)
             .timeout(setting.timeout)
             .failure_threshold(setting.threshold)
-            .cooldown(Duration::from_millis(300))
+            .cooldown(PAUSE)
             .denial_cache_capacity(setting.cache)
             .denial_ttl(setting.denial_ttl)
             .seed(seed);
@@ -131,41 +112,46 @@ impl Stack {
         &self,
         what: &str,
         asked: Vec<Asked>,
-        change: Option<Change>,
+        settles: Option<(Change, Receipt)>,
         changes: Option<usize>,
     ) -> usize {
         let mut world = self.world.lock();
         let number = world.calls.len();
         let text = || {
             format!(
-                "p{} call {number}: {what} {asked:?} {change:?}",
+                "p{} call {number}: {what} {asked:?} {settles:?}",
                 self.process
             )
         };
         world.note(text);
         let draw = |salt: &Cell<u64>| salt.replace(Rng::with_seed(salt.get()).u64(..));
         let salt = SALT.try_with(draw).unwrap_or(number as u64);
-        let has_deadline = world.processes[self.process].has_heard;
-        let (sent, replied, begun, ended) = (0, None, Instant::now(), None);
+        let process = &world.processes[self.process];
+        let (has_deadline, was_blocked) = (process.has_heard, process.breaker.is_open());
         world.calls.push(Call {
             salt,
             asked,
-            change,
+            settles,
             changes: changes.map(|log| (self.process, log)),
-            sent,
-            replied,
-            begun,
-            ended,
+            sent: 0,
+            replied: None,
+            is_refused: false,
+            begun: Instant::now(),
+            ended: None,
             has_deadline,
+            has_passed: false,
+            was_blocked,
         });
         number
     }
 
-    /// Notes the end of a call, and checks that it did not take too long.
-    fn end(&self, number: usize, text: impl FnOnce() -> String) {
+    /// Notes the end of a call, and checks that it did not take too long, and that its error has a reason.
+    fn end<T>(&self, number: usize, result: &Result<T, Error>, text: impl FnOnce() -> String) {
         let mut world = self.world.lock();
         world.calls[number].ended = Some(Instant::now());
-        let begun = world.calls[number].begun;
+        let call = &world.calls[number];
+        let (begun, is_refused) = (call.begun, call.is_refused);
+        let is_blocked = !call.has_passed && call.was_blocked;
         let took = begun.elapsed();
         let line = || format!("p{} call {number} after {took:?}: {}", self.process, text());
         world.note(line);
@@ -181,13 +167,29 @@ impl Stack {
             true => Duration::MAX / 4,
             false => (response + Duration::from_millis(21)) * (retries + 1),
         };
+        let process = &mut world.processes[self.process];
+        let was_paused = process.was_paused_since(begun);
+        if is_blocked {
+            process.breaker.block();
+        }
         // One with a block, and one without.
-        let was_paused = world.processes[self.process]
-            .paused
-            .is_some_and(|end| end > begun);
         let most = 2 * attempts.min(timeout) + Duration::from_millis(20);
-        let is_in_time = (was_paused || took <= most).then_some(());
-        let result = is_in_time.with_context(|| format!("takes {took:?}"));
+        let check = || {
+            ensure!(was_paused || took <= most, "takes {took:?}");
+            let is_outage = result.as_ref().err().map(Error::is_retryable);
+            ensure!(
+                !is_refused || is_outage == Some(false),
+                "hides a refusal of the server"
+            );
+            let is_well = world.is_well_since(begun) && !was_paused && took < timeout;
+            ensure!(
+                !(is_well && is_outage == Some(true)),
+                "fails although all is well: {:?}",
+                result.as_ref().err()
+            );
+            Ok(())
+        };
+        let result = check();
         world.check(&format!("call {number}"), result);
     }
 
@@ -202,51 +204,48 @@ impl Stack {
     }
 
     /// Checks a decision: who made it, and whether they may.
-    fn conclude(
-        &self,
-        number: usize,
-        ops: &[JointOp<'_>],
-        facts: &[Facts],
-        is_spent: bool,
-        is_open: bool,
-    ) {
+    fn conclude(&self, number: usize, ops: &[JointOp<'_>], facts: &[Facts], is_spent: bool) {
         let mut world = self.world.lock();
         let now = world.now();
-        let replied = world.calls[number].replied.clone();
-        let was_sent = world.calls[number].sent > 0;
-        let begun = world.calls[number].begun;
+        let call = &world.calls[number];
+        let (replied, begun) = (call.replied.clone(), call.begun);
+        let (was_sent, is_blocked) = (call.sent > 0, call.was_blocked && !call.has_passed);
         for (i, (joint, facts)) in ops.iter().zip(facts).enumerate() {
             let op = joint.described_by(facts);
             let log = place(op.log);
             let replied = replied.as_ref().and_then(|replied| replied.get(i));
             let is_admitted = facts.admitted || op.mode == Mode::Record;
-            let id = op.id.filter(|_| facts.admitted);
-            world.held.extend(id.map(|id| (id, begun)));
+            let id = op
+                .id
+                .filter(|_| facts.admitted && !matches!(facts.outcome, Outcome::Repeated { .. }));
+            let sent = (begun, system_off(self.process));
+            world.held.extend(id.map(|id| (id, sent)));
             let process = &mut world.processes[self.process];
             let result = if let Some((wire, expected)) = replied {
                 let block = wire.cost - op.cost.min(wire.cost);
                 if block > 0 && wire.is_appended() {
-                    process.blocks[log] = (process.blocks[log].0 + block, Some(begun));
+                    let units = process.blocks[log].units + block;
+                    process.blocks[log] = Block {
+                        units,
+                        asked: Some(sent),
+                    };
                 }
-                let fields = |facts: &Facts| {
-                    let decision = decide(&op, facts.clone());
-                    (
-                        decision.is_allowed(),
-                        decision.retry_after(),
-                        decision.status().clone(),
-                    )
-                };
-                let found = fields(facts);
-                let is_equal = |expected| fields(expected) == found;
-                let is_right = block > 0 || expected.as_ref().is_none_or(is_equal);
-                let text = || format!("decides {found:?} unlike the contract: {expected:?}");
-                is_right.then_some(()).with_context(text)
+                let found = seen(&decide(&op, facts.clone()));
+                match expected {
+                    Some(_) if block > 0 && !facts.admitted => {
+                        Err(anyhow!("denies for want of a block"))
+                    }
+                    Some(expected) if block == 0 && *expected != found => Err(anyhow!(
+                        "decides {found:?} unlike the contract: {expected:?}"
+                    )),
+                    _ => Ok(()),
+                }
             } else if is_spent && facts.admitted {
                 self.spent(&mut world, log, op.cost, now)
-            } else if !is_admitted && !was_sent && !is_open {
+            } else if !is_admitted && !was_sent && !is_blocked {
                 self.repeated(&world, log, &op, now)
             } else {
-                self.stood_in(&mut world, log, &op, facts)
+                self.stood_in(&mut world, (number, log), &op, facts)
             };
             world.check(&format!("call {number} on log {log}"), result);
             self.check_carried(&mut world, log);
@@ -256,11 +255,11 @@ impl Stack {
     /// Checks a decision of a block.
     fn spent(&self, world: &mut World, log: usize, cost: u64, now: Moment) -> anyhow::Result<()> {
         let policy = world.policies[log].clone();
-        let (units, asked) = &mut world.processes[self.process].blocks[log];
+        let Block { units, asked } = &mut world.processes[self.process].blocks[log];
         ensure!(*units >= cost, "spends more than was granted");
         *units -= cost;
         let lease = policy.lease().unwrap_or_default();
-        let is_leased = asked.is_some_and(|asked| asked.elapsed() < lease * 63 / 64);
+        let is_leased = asked.is_some_and(|sent| is_held(sent, self.process, lease));
         ensure!(is_leased, "spends a block that has ended");
         world.books[log].spend(&policy, cost, now)
     }
@@ -285,18 +284,23 @@ impl Stack {
             clock: now.clock - tolerance,
             ..now
         };
-        world.books[log].repeat(op, self.process, earlier, ttl)
+        let asked = Asked::of(log, &(*op).into());
+        world.books[log].repeat(&asked, self.process, earlier, ttl)
     }
 
     /// Checks a decision of the stand-in.
     fn stood_in(
         &self,
         world: &mut World,
-        log: usize,
+        (number, log): (usize, usize),
         op: &Op<'_>,
         facts: &Facts,
     ) -> anyhow::Result<()> {
         let is_admitted = facts.admitted || op.mode == Mode::Record;
+        let begun = world.calls[number].begun;
+        let was_paused = world.processes[self.process].was_paused_since(begun);
+        let is_well = world.is_well_since(begun) && !was_paused;
+        ensure!(!is_well, "decides without the store although all is well");
         let tally = &mut world.tally;
         match (world.setting.choice, is_admitted) {
             (Choice::Open, _) => {
@@ -310,7 +314,7 @@ impl Stack {
                     return Ok(());
                 };
                 let process = &mut world.processes[self.process];
-                process.charged[log] += op.cost;
+                process.charges[log].push((Instant::now(), op.cost, op.cost));
                 if facts.admitted && op.mode == Mode::Acquire && op.limiter_policy.is_none() {
                     tally.count(Counted::Exception, "a local store admitted a call");
                     let line = world.start.elapsed().as_micros() as u64;
@@ -322,9 +326,24 @@ impl Stack {
         Ok(())
     }
 
+    /// Checks that the process carries over what it charged: no more, and if nothing waits, all that has not expired.
     pub(crate) fn check_carried(&self, world: &mut World, log: usize) {
-        let charged = world.processes[self.process].charged[log];
-        let result = world.books[log].check_carried(self.process, charged);
+        let policy = &world.policies[log];
+        let window = policy.limits().iter().map(Limit::window).min();
+        let young = window.map_or(Duration::ZERO, |window| window.as_duration() / 2);
+        let (charged, due) = world.processes[self.process].charged(log, young);
+        let carried = world.books[log].carried_by(self.process);
+        let is_due = due.min(policy.largest_max());
+        let waits = self.guarded.carried_logs() > 0;
+        let check = || {
+            ensure!(carried <= charged, "carried over {carried} of {charged}");
+            ensure!(
+                waits || carried >= is_due,
+                "carried over {carried}, but {is_due} are due"
+            );
+            Ok(())
+        };
+        let result = check();
         world.check(&format!("process {} on log {log}", self.process), result);
     }
 }
@@ -340,9 +359,8 @@ impl WindowStore for Stack {
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let asked = ops
             .iter()
-            .map(|joint| Asked::of(place(joint.op.log), &joint.op));
+            .map(|joint| Asked::of(place(joint.op.log), joint));
         let number = self.begin("decide", asked.collect(), None, None);
-        let is_open = self.guarded.breakers().iter().any(|(_, is_open)| *is_open);
         let before = self.guarded.lease_decisions().0;
         let mut deciding = pin!(self.scope(number, self.guarded.apply_all(ops)));
         // A process that decides by itself does so immediately.
@@ -354,7 +372,7 @@ impl WindowStore for Stack {
         };
         let facts = |facts: &JointFacts| facts.iter().flatten().cloned().collect();
         let facts: Option<Vec<_>> = result.as_ref().ok().and_then(Option::as_ref).map(facts);
-        self.end(number, || match (&facts, &result) {
+        self.end(number, &result, || match (&facts, &result) {
             (Some(facts), _) => {
                 let one = |facts: &Facts| {
                     (
@@ -366,7 +384,7 @@ impl WindowStore for Stack {
             }
             (None, result) => format!("{result:?}"),
         });
-        self.conclude(number, ops, &facts.unwrap_or_default(), is_spent, is_open);
+        self.conclude(number, ops, &facts.unwrap_or_default(), is_spent);
         result
     }
 
@@ -395,10 +413,11 @@ impl WindowStore for Stack {
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let log = place(settlement.log);
-        let asked = Asked::of(log, &settlement.to_record(1));
-        let number = self.begin("settle", vec![asked], Some(settlement.change), Some(log));
+        let asked = Asked::of(log, &settlement.to_record(1).into());
+        let settles = Some((settlement.change, settlement.receipt));
+        let number = self.begin("settle", vec![asked], settles, Some(log));
         let result = self.scope(number, self.guarded.settle(settlement)).await;
-        self.end(number, || {
+        self.end(number, &result, || {
             format!("{:?}", result.as_ref().map(SettlementFacts::applied))
         });
         let mut world = self.world.lock();
@@ -407,7 +426,7 @@ impl WindowStore for Stack {
             result.as_ref().map(SettlementFacts::applied),
         ) {
             let begun = world.calls[number].begun;
-            world.held.insert(id, begun);
+            world.held.insert(id, (begun, system_off(self.process)));
         }
         let is_local = world.calls[number].replied.is_none();
         if let (true, Ok(Some(changed))) = (is_local, result.as_ref().map(|facts| facts.changed)) {
@@ -416,7 +435,7 @@ impl WindowStore for Stack {
                 Change::Cost(cost) => cost,
                 Change::Renew { .. } => changed.cost_before,
             };
-            process.charged[log] += cost;
+            process.settle(log, changed.cost_before, cost);
             let receipt = settlement.receipt.entry();
             process.local[log].lower(receipt, cost, changed.entry.id);
         }
@@ -426,12 +445,18 @@ impl WindowStore for Stack {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let log_number = place(log);
         let number = self.begin("reset", Vec::new(), None, Some(log_number));
-        self.world.lock().processes[self.process].local[log_number] = Book::default();
+        {
+            let mut world = self.world.lock();
+            let process = &mut world.processes[self.process];
+            process.local[log_number] = Book::default();
+            // The charges that wait are gone. Those under way may still arrive.
+            process.forgive(log_number);
+        }
         let result = self.scope(number, self.guarded.reset(log)).await;
-        self.end(number, || format!("{result:?}"));
+        self.end(number, &result, || format!("{result:?}"));
         // A process forgets its block of a log that it has reset.
         let process = &mut self.world.lock().processes[self.process];
-        process.blocks[log_number].0 = 0;
+        process.blocks[log_number].units = 0;
         result
     }
 

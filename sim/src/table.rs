@@ -3,32 +3,43 @@
 //! After each swap, the books note how the row has changed. What a call returns must be in a row that was saved, or follow from what
 //! its process loaded.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fastrand::Rng;
 use limiter_core::store::{
-    Change as Settles, Facts, JointFacts, JointOp, Log, LogKey, Mode, Op, Outcome, Settlement,
-    SettlementFacts,
+    self, Change as Settles, Facts, JointFacts, JointOp, Log, LogKey, Mode, Op, Outcome,
+    Settlement, SettlementFacts, decide,
 };
 use limiter_core::{BoxFuture, Error, ErrorKind, Timestamp, WindowStore};
 use limiter_log::{Change, Loaded, LogStore, New, Table, stored_key};
 use tokio::time::{Instant, timeout};
 
-use crate::ledger::{Moment, Wire};
+use crate::ledger::list::{Entry, List, seen};
+use crate::ledger::{Asked, Moment, Wire};
 use crate::network::Link;
 use crate::world::{CALL, World};
 
-/// The bytes of each key, and when they may be removed.
-pub(crate) type Rows = HashMap<Vec<u8>, (Vec<u8>, Timestamp)>;
-
 /// What a process loaded last of each log, and when.
-type Loads = [(Log, Moment); 4];
+type Loads = [(List, Moment); 4];
 
 /// Returns the log that a row has.
-fn read(bytes: Option<&Vec<u8>>) -> Log {
-    bytes.map_or_else(Log::new, |bytes| Log::from_bytes(bytes).expect("a log"))
+fn read(bytes: Option<&Vec<u8>>) -> List {
+    let Some(bytes) = bytes else {
+        return List::default();
+    };
+    let log = Log::from_bytes(bytes).expect("a log");
+    let entry = |(entry, cost): (store::Entry, u64)| Entry {
+        id: entry.id,
+        at: entry.at.as_micros(),
+        cost,
+        fits: true,
+        is_merged: false,
+    };
+    List {
+        entries: log.entries().map(entry).collect(),
+        expires_at: log.expires_at().unwrap_or_default().as_micros(),
+    }
 }
 
 impl World {
@@ -37,17 +48,26 @@ impl World {
         let moment = self.tick(random, logs.first().copied());
         let now = moment.time();
         self.note(|| format!("  table loads logs {logs:?} of p{process}"));
+        self.sweep(keys.iter(), now, random);
+        let rows = keys.iter().map(|key| self.rows.get(key));
+        let logs = rows
+            .map(|row| row.map(|(bytes, _)| bytes.clone()))
+            .collect();
+        (Loaded { logs, now }, moment)
+    }
+
+    fn sweep<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a Vec<u8>>,
+        now: Timestamp,
+        random: &mut Rng,
+    ) {
         for key in keys {
             let may_go = |(_, expires_at): &(_, Timestamp)| *expires_at <= now && random.bool();
             if self.rows.get(key).is_some_and(may_go) {
                 self.rows.remove(key);
             }
         }
-        let rows = keys.iter().map(|key| self.rows.get(key));
-        let logs = rows
-            .map(|row| row.map(|(bytes, _)| bytes.clone()))
-            .collect();
-        (Loaded { logs, now }, moment)
     }
 
     /// Saves changes of logs that a process loaded at these moments, and notes what has changed.
@@ -57,7 +77,10 @@ impl World {
         changes: Vec<Change>,
         until: Timestamp,
         loads: &Loads,
+        random: &mut Rng,
     ) -> bool {
+        let keys = changes.iter().map(|change| &change.key);
+        self.sweep(keys, self.now().time(), random);
         let bytes = |key: &Vec<u8>| self.rows.get(key).map(|(bytes, _)| bytes);
         let mut compared = changes.iter();
         let is_saved = compared.all(|change| bytes(&change.key) == change.old.as_ref());
@@ -95,19 +118,28 @@ impl TableLink {
     async fn send<T: Send + 'static>(
         &self,
         writes: bool,
+        logs: Vec<usize>,
         execute: impl FnOnce(&mut World, &mut Rng) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let execute = move |world: &mut World, random: &mut Rng| {
-            (!(writes && world.is_refusing)).then(|| execute(world, random))
+        let execute = move |world: &mut World, random: &mut Rng| match world.refusal(&logs) {
+            Some(text) if text.starts_with("NOPERM") => Err(ErrorKind::Configuration),
+            Some(_) => Err(ErrorKind::Corrupt),
+            None if writes && world.is_refusing => Err(ErrorKind::Unavailable),
+            None => Ok(execute(world, random)),
         };
         let response = self.link.world.lock().setting.response;
         let (kind, text) = match timeout(response, self.link.send(None, execute)).await {
-            Ok(Ok(Some(reply))) => return Ok(reply),
-            Ok(Ok(None)) => (ErrorKind::Unavailable, "it refuses writes"),
+            Ok(Ok(Ok(reply))) => return Ok(reply),
+            Ok(Ok(Err(kind))) => (kind, "it refuses this"),
             Ok(Err(_)) => (ErrorKind::Unavailable, "the connection broke"),
             Err(_) => (ErrorKind::Timeout, "no reply"),
         };
         Err(Error::new(kind, text.to_owned()))
+    }
+
+    fn logs<'a>(&self, keys: impl Iterator<Item = &'a Vec<u8>>) -> Vec<usize> {
+        let world = self.link.world.lock();
+        keys.filter_map(|key| world.log_of(key)).collect()
     }
 
     fn loads(&self) -> Loads {
@@ -120,7 +152,7 @@ impl Table for TableLink {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
         let (asked, process) = (keys.to_vec(), self.link.process);
         let execute = move |world: &mut World, random: &mut _| world.load(process, &asked, random);
-        let (loaded, now) = self.send(false, execute).await?;
+        let (loaded, now) = self.send(false, self.logs(keys.iter()), execute).await?;
         let world = self.link.world.lock();
         let mut loads = self.loads.lock().unwrap();
         for (key, bytes) in keys.iter().zip(&loaded.logs) {
@@ -133,9 +165,11 @@ impl Table for TableLink {
 
     async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         let (loads, process) = (self.loads(), self.link.process);
-        let execute =
-            move |world: &mut World, _: &mut _| world.swap(process, changes, until, &loads);
-        self.send(true, execute).await
+        let logs = self.logs(changes.iter().map(|change| &change.key));
+        let execute = move |world: &mut World, random: &mut _| {
+            world.swap(process, changes, until, &loads, random)
+        };
+        self.send(true, logs, execute).await
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {
@@ -162,7 +196,7 @@ struct Begun {
 impl Watched {
     pub(crate) fn new(link: Link) -> Self {
         let now = link.world.lock().now();
-        let loads = Arc::new(Mutex::new(std::array::from_fn(|_| (Log::new(), now))));
+        let loads = Arc::new(Mutex::new(std::array::from_fn(|_| (List::default(), now))));
         Self(LogStore::new(TableLink { link, loads }))
     }
 
@@ -181,7 +215,7 @@ impl Watched {
         let call = CALL.try_with(|call| call.number).ok().flatten();
         if let Some(call) = call {
             world.calls[call].sent += 1;
-            world.calls[call].replied = None;
+            (world.calls[call].replied, world.calls[call].is_refused) = (None, false);
         }
         let line = world.now().line;
         let (at, life) = (Instant::now(), world.lives);
@@ -228,12 +262,11 @@ impl Watched {
         let cost = asked.map_or(op.cost, |asked| asked.cost);
         let book = &mut world.books[log];
         book.open -= u64::from(op.mode != Mode::Peek);
+        if let (None, Some(id)) = (begun.call, op.id) {
+            book.carry(id, self.link().process, op.cost);
+        }
         match facts.outcome {
             Outcome::Appended(entry) => {
-                if begun.call.is_none() {
-                    let id = op.id.unwrap_or(entry.id);
-                    book.carry(id, self.link().process, op.cost);
-                }
                 book.name(entry.id, begun.line)?;
                 let counts = op.mode == Mode::Acquire && op.limiter_policy.is_none();
                 match facts.admitted && counts {
@@ -244,7 +277,13 @@ impl Watched {
             // A process that stood still has loaded other logs since.
             Outcome::Nothing if !facts.admitted && !was_paused => {
                 let (loaded, now) = &self.0.table().loads()[log];
-                book.deny(loaded, &op.to_peek(), *now)
+                let asked = Asked::of(log, &op.to_peek().into());
+                book.deny(
+                    loaded,
+                    &asked,
+                    &seen(&decide(&op.to_peek(), facts.clone())),
+                    *now,
+                )
             }
             _ => Ok(()),
         }
@@ -257,7 +296,11 @@ impl Watched {
     ) -> Result<Option<JointFacts>, Error> {
         let appending = ops.iter().filter(|joint| joint.op.mode != Mode::Peek);
         let begun = self.begin(appending.map(|joint| joint.op.log));
-        let facts = deciding.await?;
+        let facts = deciding.await;
+        if let (Err(error), Some(call)) = (&facts, begun.call) {
+            self.link().world.lock().calls[call].is_refused = !error.is_retryable();
+        }
+        let facts = facts?;
         for (joint, facts) in ops.iter().zip(facts.iter().flatten().flatten()) {
             self.check(&begun, joint.op.log, |world, log| {
                 self.decided(world, &begun, &joint.op, facts, log)
@@ -265,8 +308,10 @@ impl Watched {
         }
         if let Some(call) = begun.call {
             let replies = ops.iter().zip(facts.iter().flatten().flatten());
-            let replies =
-                replies.map(|(joint, facts)| (Wire::of(joint.op.cost, facts), Some(facts.clone())));
+            let replies = replies.map(|(joint, facts)| {
+                let seen = seen(&decide(&joint.described_by(facts), facts.clone()));
+                (Wire::of(joint.op.cost, facts), Some(seen))
+            });
             self.link().world.lock().calls[call].replied = Some(replies.collect());
         }
         Ok(facts)

@@ -1,24 +1,27 @@
-//! The state of a history that is being played: the server with its clock and faults, the checker's books, and the trace.
+//! The state of a history that is being played: the server with its clock and faults, and the trace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use fastrand::Rng;
-use limiter_core::store::{At, Change, EntryId, Facts, Mode};
+use limiter_core::store::EntryId;
 use limiter_core::{Policy, Timestamp};
-use redis::{Arg, Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 use crate::history::{FAULTS, Fault, Setting};
-use crate::ledger::{self, Asked, Book, Moment, Wire};
+use crate::ledger::calls::{Call, Process, Slot};
+use crate::ledger::{Book, Moment};
 use crate::redis::{Copy, Redis, Refusal};
-use crate::table::Rows;
+use crate::tally::{Counted, Tally};
 
 /// The server's clock at the beginning, in microseconds.
 pub(crate) const EPOCH: u64 = 1_700_000_000_000_000;
+
+/// The bytes of each key, and when they may be removed.
+pub(crate) type Rows = HashMap<Vec<u8>, (Vec<u8>, Timestamp)>;
 
 /// The call that a task makes, if it makes one, and its process.
 #[derive(Clone, Copy, Debug)]
@@ -29,80 +32,6 @@ pub(crate) struct Caller {
 
 tokio::task_local! {
     pub(crate) static CALL: Caller;
-}
-
-/// Returns the bytes of a reply that is a string.
-fn bulk(reply: &Value) -> &[u8] {
-    match reply {
-        Value::BulkString(reply) => reply,
-        _ => &[],
-    }
-}
-
-/// What a script did with each log.
-type Judged = Vec<(Wire, Option<Facts>)>;
-
-/// A decision or a change that a process asks its stack for.
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) salt: u64,
-    pub(crate) asked: Vec<Asked>,
-    pub(crate) change: Option<Change>,
-    /// The process and the log, if it settles or resets.
-    pub(crate) changes: Option<(usize, usize)>,
-    /// How many messages it has sent.
-    pub(crate) sent: u64,
-    /// What the last reply that arrived said: for each operation what the server received, and the facts that it must have found.
-    pub(crate) replied: Option<Judged>,
-    pub(crate) begun: Instant,
-    /// When it ended, and whether its process knew the server's clock, and so had a deadline.
-    pub(crate) ended: Option<Instant>,
-    pub(crate) has_deadline: bool,
-}
-
-/// By how much a deadline may be late: the time of the slowest reply.
-const SLOWEST: Duration = Duration::from_secs(1);
-
-/// What the checker knows of a process.
-#[derive(Default)]
-pub(crate) struct Process {
-    /// What it admitted locally, by log, and what it charged locally in all its lives.
-    pub(crate) local: [Book; 4],
-    pub(crate) charged: [u64; 4],
-    /// The units of its blocks that it was granted and has not spent, by log, and when the last block was asked for.
-    pub(crate) blocks: [(u64, Option<Instant>); 4],
-    /// Whether it has had a reply.
-    pub(crate) has_heard: bool,
-    /// Until when its messages are lost, and until when it stands still.
-    pub(crate) cut_off: Option<Instant>,
-    pub(crate) paused: Option<Instant>,
-    /// When its last message arrives.
-    lane: Option<Instant>,
-}
-
-impl Process {
-    /// Forgets what the process knew.
-    pub(crate) fn restart(&mut self) {
-        let charged = self.charged;
-        *self = Self {
-            charged,
-            cut_off: self.cut_off,
-            paused: self.paused,
-            lane: self.lane,
-            ..Self::default()
-        };
-    }
-}
-
-/// Work that held a slot of a log.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) log: usize,
-    /// The first and the last instant at which it ran.
-    pub(crate) first: Instant,
-    pub(crate) last: Instant,
-    /// Whether slots may have been held whose entries the server has lost.
-    pub(crate) is_excused: bool,
 }
 
 /// How a message travels.
@@ -124,73 +53,33 @@ pub(crate) enum Fate {
     RequestLate,
 }
 
-/// What runs did. Printed as a table in Markdown, which depends on the histories alone.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// How often something was done, a fault began, or an exception of the guarantee applied.
-    counts: BTreeMap<(Counted, &'static str), u64>,
-    /// The fullest window of the server, relative to its maximum.
-    pub(crate) worst: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Counted {
-    Done,
-    Fault,
-    Exception,
-}
-
-impl Tally {
-    /// Adds what another run did.
-    pub fn add(&mut self, other: &Self) {
-        for (name, count) in &other.counts {
-            *self.counts.entry(*name).or_default() += count;
-        }
-        self.worst = self.worst.max(other.worst);
-    }
-
-    pub(crate) fn count(&mut self, what: Counted, name: &'static str) {
-        *self.counts.entry((what, name)).or_default() += 1;
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| | |\n|---|---:|")?;
-        for ((what, name), count) in &self.counts {
-            let kind = match what {
-                Counted::Exception => "exception: ",
-                _ => "",
-            };
-            writeln!(f, "| {kind}{name} | {count} |")?;
-        }
-        let name = "the fullest window, of its maximum";
-        writeln!(f, "| {name} | {:.3} |", self.worst)
-    }
-}
-
 pub(crate) struct World {
     pub(crate) start: Instant,
     pub(crate) setting: Setting,
-    /// Of each log.
+    /// Of each log, and the policies that some of its operations bring.
     pub(crate) policies: Vec<Policy>,
+    own: Vec<Policy>,
     /// The Redis keys of the logs, two of each limiter.
-    keys: Vec<Vec<u8>>,
+    pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) books: Vec<Book>,
     pub(crate) calls: Vec<Call>,
     pub(crate) processes: [Process; 4],
     /// The work that held slots, and when the last successful acquire or renewal with a caller's id was sent.
     pub(crate) slots: Vec<Slot>,
-    pub(crate) held: HashMap<EntryId, Instant>,
-    redis: Redis,
+    pub(crate) held: HashMap<EntryId, (Instant, i64)>,
+    pub(crate) redis: Redis,
     pub(crate) rows: Rows,
     /// How many messages were sent.
     unasked: u64,
-    /// Whether the table refuses writes.
+    /// Whether the table refuses writes, the server's error for a log, or for all, and when that ends.
     pub(crate) is_refusing: bool,
+    refused: Option<(Option<usize>, Instant)>,
+    /// Until when faults last or have consequences.
+    troubled: Instant,
     /// Microseconds by which the server's clock has stepped, and its last reading without steps.
     offset: i64,
     last: u64,
+    pub(crate) stepped: Option<Instant>,
     /// Until when the server is stopped or dead, when the last message of those that waited goes, and how often it died.
     stopped: Instant,
     pub(crate) dead: Instant,
@@ -225,7 +114,7 @@ impl fmt::Debug for Shared {
 impl World {
     pub(crate) fn new(
         setting: Setting,
-        policies: Vec<Policy>,
+        [policies, own]: [Vec<Policy>; 2],
         keys: Vec<Vec<u8>>,
         redis: Redis,
         is_traced: bool,
@@ -235,6 +124,7 @@ impl World {
             start,
             setting,
             policies,
+            own,
             books: vec![Book::default(); keys.len()],
             keys,
             calls: Vec::new(),
@@ -245,8 +135,11 @@ impl World {
             rows: Rows::new(),
             unasked: 0,
             is_refusing: false,
+            refused: None,
+            troubled: start,
             offset: 0,
             last: 0,
+            stepped: None,
             stopped: start,
             dead: start,
             queue: start,
@@ -296,18 +189,36 @@ impl World {
         let from = self.last.max(real);
         let to = from.max(real + 999);
         let mut edges = Vec::new();
-        if let Some(log) = log.filter(|_| random.bool()) {
-            let [first, last] = [from, to].map(|real| self.moment(real).clock);
-            for edge in self.books[log].edges(&self.policies[log], first..=last) {
-                let line = (edge + random.u64(..3)).saturating_add_signed(-self.offset);
-                let line = line.saturating_sub(EPOCH + 1);
-                edges.push((line as f64 / self.setting.speed).ceil() as u64);
-            }
-            edges.retain(|edge| (from..=to).contains(edge));
+        if let Some(log) = log.filter(|_| random.u8(..4) > 0) {
+            edges = self.edges(log, from, to, |edge| edge + random.u64(..3) - 1);
         }
         let between = random.u64(from..=from + (to - from) / 4);
         self.last = random.choice(edges).unwrap_or(between);
         self.moment(self.last)
+    }
+
+    /// Returns when entries of a log leave a window, moved by `shift`, between two times since the start.
+    fn edges(&self, log: usize, from: u64, to: u64, mut shift: impl FnMut(u64) -> u64) -> Vec<u64> {
+        let [first, last] = [from, to].map(|real| self.moment(real).clock);
+        let policies = [self.policies[log].clone(), self.own[log].clone()];
+        let edges = self.books[log].edges(&policies, first..=last).into_iter();
+        let real = |edge| {
+            let line = shift(edge).saturating_add_signed(-self.offset) - EPOCH;
+            (line as f64 / self.setting.speed).ceil() as u64
+        };
+        edges
+            .map(real)
+            .filter(|edge| (from..=to).contains(edge))
+            .collect()
+    }
+
+    /// Lets the next message of a process arrive when an entry of a log leaves a window. Returns when to send it, if that is soon.
+    pub(crate) fn aim(&mut self, process: usize, log: usize, random: &mut Rng) -> Option<Instant> {
+        let from = self.start.elapsed().as_micros() as u64 + 4_000;
+        let edges = self.edges(log, from, from + 1_500_000, |edge| edge);
+        let at = self.start + Duration::from_millis(random.choice(edges)? / 1_000);
+        self.processes[process].aim = Some(at);
+        Some(at - Duration::from_millis(2))
     }
 
     /// Decides how a message travels. Those of one connection arrive in their order.
@@ -316,7 +227,7 @@ impl World {
         let (salt, sent) = match call.and_then(|call| self.calls.get_mut(call)) {
             Some(call) => {
                 call.sent += 1;
-                call.replied = None;
+                (call.replied, call.is_refused) = (None, false);
                 (call.salt, call.sent)
             }
             None => (self.last ^ 0x5eed ^ (process as u64) << 60, self.unasked),
@@ -331,7 +242,8 @@ impl World {
         };
         let there = trip();
         let back = trip();
-        let is_cut_off = self.processes[process].cut_off.is_some_and(|end| now < end);
+        let sender = &mut self.processes[process];
+        let is_cut_off = sender.cut_off.is_some_and(|end| now < end);
         let fate = match random.u8(..8) {
             _ if is_cut_off => Fate::RequestLost,
             0 if is_lossy => Fate::RequestLost,
@@ -339,13 +251,21 @@ impl World {
             3 if is_lossy => Fate::RequestLate,
             _ => Fate::Arrives,
         };
-        let lane = &mut self.processes[process].lane;
-        let after_last = lane.map_or(now, |last| last + Duration::from_millis(1));
-        let mut arrival = (now + there).max(after_last);
+        let after_last = sender
+            .lane
+            .map_or(now, |last| last + Duration::from_millis(1));
+        let aim = sender
+            .aim
+            .take_if(|aim| now < *aim)
+            .filter(|aim| *aim < now + Duration::from_millis(4));
+        let mut arrival = aim.unwrap_or(now + there).max(after_last);
         // After a broken connection, the next message goes through another one.
-        *lane = (fate == Fate::Arrives).then_some(arrival);
+        sender.lane = (fate == Fate::Arrives).then_some(arrival);
         if fate == Fate::RequestLate {
             arrival += Duration::from_millis(random.u64(1..1_500));
+        }
+        if fate == Fate::RequestLate || is_slow {
+            self.trouble(arrival + back);
         }
         let is_silent = fate != Fate::Arrives && random.bool();
         (
@@ -373,165 +293,29 @@ impl World {
         self.keys.iter().position(|other| other == key)
     }
 
-    /// Executes a command that arrived, and checks what it did.
-    pub(crate) fn execute(
-        &mut self,
-        process: usize,
-        call: Option<usize>,
-        command: &Cmd,
-        random: &mut Rng,
-    ) -> Executed {
-        let bytes = |arg| match arg {
-            Arg::Simple(bytes) => Some(bytes),
-            _ => None,
-        };
-        let args: Vec<&[u8]> = command.args_iter().filter_map(bytes).collect();
-        let is_reset = args[0] == b"UNLINK";
-        let (keys, rest) = match &*args {
-            [_, key] => (std::slice::from_ref(key), &[][..]),
-            [_, _, count, rest @ ..] => {
-                let count = String::from_utf8_lossy(count).parse().unwrap_or(0);
-                rest.split_at(count)
-            }
-            _ => (&[][..], &[][..]),
-        };
-        let logs: Vec<usize> = keys.iter().map_while(|key| self.log_of(key)).collect();
-        let now = self.tick(random, logs.first().copied());
-        for log in logs.iter().copied() {
-            let is_held = self.redis.holds(now.clock, &self.keys[log]);
-            let result = self.books[log].expire(is_held, now);
-            self.check(&format!("log {log}"), result);
+    /// Returns the server's error for a command about these logs that it refuses, although it is well.
+    pub(crate) fn refusal(&mut self, logs: &[usize]) -> Option<&'static str> {
+        match self.refused.filter(|(_, end)| Instant::now() < *end)?.0 {
+            None => Some("NOPERM this user has no permissions"),
+            Some(log) => logs
+                .contains(&log)
+                .then_some("WRONGTYPE Operation against a key holding the wrong kind of value"),
         }
-        let result = self.redis.execute(now.clock, command);
-        let replies: Vec<&[u8]> = match &result {
-            Ok(Value::Array(replies)) => replies.iter().map(bulk).collect(),
-            Ok(reply) => vec![bulk(reply)],
-            Err(_) => Vec::new(),
-        };
-        let mut replied = None;
-        if is_reset && result.is_ok() {
-            for log in &logs {
-                self.books[*log].reset(&self.policies[*log], now.line);
-                self.release(*log, process, call, now);
-            }
-            replied = Some(Vec::new());
-        } else if !logs.is_empty() && !replies.is_empty() {
-            let result = self.judge(process, call, &logs, rest, &replies, now);
-            replied = self
-                .check(&format!("logs {logs:?}, call {call:?}"), result)
-                .flatten();
-        }
-        self.note(|| {
-            let name = String::from_utf8_lossy(args[0]);
-            let wires = replied.iter().flatten();
-            let flags: Vec<_> = wires.map(|(wire, _)| (wire.cost, wire.flags)).collect();
-            let failed = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            format!(
-                "  server {} {name} logs {logs:?} of p{process} call {call:?}: {flags:?} {failed:.60}",
-                now.clock.cast_signed() - EPOCH as i64
-            )
-        });
-        Executed { result, replied }
     }
 
-    /// Checks what a script did with logs. Returns `None` if that is nothing.
-    fn judge(
-        &mut self,
-        process: usize,
-        call: Option<usize>,
-        logs: &[usize],
-        requests: &[&[u8]],
-        replies: &[&[u8]],
-        now: Moment,
-    ) -> Result<Option<Judged>> {
-        let is_refused = |reply: &&[u8]| reply.last() == Some(&127) || reply.first() == Some(&128);
-        if replies.iter().any(is_refused) {
-            return Ok(None);
-        }
-        if let Some(change) = call.and_then(|call| self.calls[call].change) {
-            let asked = call.map(|call| self.calls[call].asked[0].clone());
-            let asked = asked.context("settles without a call")?;
-            let book = &mut self.books[asked.log];
-            if book.settle(&asked, change, requests[0], replies[0], now)? {
-                self.release(asked.log, process, call, now);
-            }
-            return Ok(Some(Vec::new()));
-        }
-        let given = requests.get(logs.len()).filter(|given| !given.is_empty());
-        let given = given.and_then(|given| String::from_utf8_lossy(given).parse().ok());
-        let at = given.map_or(At::StoreClock, |given| {
-            At::Given(Timestamp::from_micros_saturating(given))
-        });
-        let mut ops = Vec::new();
-        for ((log, request), reply) in logs.iter().zip(requests).zip(replies) {
-            let wire = Wire::new(request, reply);
-            let asked = match call {
-                Some(call) => self.calls[call]
-                    .asked
-                    .iter()
-                    .find(|asked| asked.log == *log)
-                    .cloned(),
-                None => ledger::swept(*log, request, wire.cost, at),
-            };
-            // A sweep peeks to read the clock.
-            let Some(mut asked) = asked else {
-                return Ok(None);
-            };
-            asked.cost = wire.cost;
-            ops.push((asked, wire));
-        }
-        let facts = ledger::apply(&mut self.books, &ops, now)?;
-        for (asked, wire) in ops.iter().filter(|(_, wire)| wire.is_appended()) {
-            let book = &mut self.books[asked.log];
-            let Some(call) = call.map(|call| &self.calls[call]) else {
-                book.carry(wire.id, process, wire.cost);
-                continue;
-            };
-            let must_be_in_time = call.has_deadline && !book.is_set_back;
-            // What the process knows of the server's clock may have drifted.
-            let most = SLOWEST + self.start.elapsed() / 64;
-            let is_late = call.ended.is_some_and(|ended| ended.elapsed() > most);
-            ensure!(
-                !(must_be_in_time && is_late),
-                "counts after its caller gave up"
-            );
-            let own = call.asked.iter().find(|own| own.log == asked.log);
-            let cost = own.map_or(0, |own| own.cost);
-            if wire.is_admitted() && asked.mode == Mode::Acquire && asked.limiter_policy.is_none() {
-                book.admit(&self.policies[asked.log], wire.id, cost, now)?;
-            }
-        }
-        let wires = ops.into_iter().map(|(_, wire)| wire);
-        Ok(Some(wires.zip(facts).collect()))
+    fn trouble(&mut self, until: Instant) {
+        self.troubled = self.troubled.max(until);
     }
 
-    /// Checks that at no instant more slots were held than the limit allows.
-    pub(crate) fn check_slots(&mut self) {
-        let held = |slot: &Slot| {
-            let others = self.slots.iter().filter(|other| {
-                other.log == slot.log && (other.first..=other.last).contains(&slot.first)
-            });
-            others.count() as u64
-        };
-        let mut slots = self.slots.iter().filter(|slot| !slot.is_excused);
-        let result = slots.try_for_each(|slot| {
-            let (held, max) = (held(slot), self.policies[slot.log].smallest_max());
-            let at = slot.first - self.start;
-            ensure!(held <= max, "{held} of {max} are held after {at:?}");
-            Ok(())
-        });
-        self.check("slots:", result);
-    }
-
-    /// Notes that a call released units. While it is under way, its process does not know.
-    fn release(&mut self, log: usize, process: usize, call: Option<usize>, now: Moment) {
-        let is_under_way = call.is_some_and(|call| self.calls[call].ended.is_none());
-        self.books[log].release(is_under_way.then_some(process), now.line);
+    /// Returns `true` if nothing has gone wrong since a moment, nor has anything before that consequences.
+    pub(crate) fn is_well_since(&self, moment: Instant) -> bool {
+        self.troubled < moment
     }
 
     /// Steps the server's clock by this many microseconds.
     fn step_clock(&mut self, by: i64) {
         self.offset += by;
+        self.stepped = Some(Instant::now());
         let line = self.now().line;
         for (book, policy) in self.books.iter_mut().zip(&self.policies) {
             book.step(policy, by > 0, line);
@@ -568,6 +352,8 @@ impl World {
         self.tally
             .count(Counted::Fault, name.map_or("", |(.., name)| name));
         let end = Instant::now() + Duration::from_millis(length);
+        // Late messages, an outage that has to end, and windows of entries that were lost.
+        self.trouble(end + Duration::from_millis(2_500));
         match fault {
             Fault::Loss => self.lossy = self.lossy.max(end),
             Fault::Delay => self.slow = self.slow.max(end),
@@ -575,6 +361,8 @@ impl World {
             Fault::Flush => self.redis.flush_scripts(),
             Fault::Memory => self.refuse(Some(Refusal::Memory)),
             Fault::Replica => self.refuse(Some(Refusal::Replica)),
+            Fault::Refused => self.refused = Some((None, end)),
+            Fault::Damaged => self.refused = Some((Some(random.usize(..4)), end)),
             Fault::ServerClock => self.step_clock(random.i64(-2_000_000..2_000_000)),
             Fault::Crash | Fault::Forget | Fault::Failover => {
                 self.lives += 1;
@@ -620,10 +408,4 @@ impl World {
         self.is_refusing = refusal.is_some();
         self.redis.refuse(refusal);
     }
-}
-
-/// What the server did with a command.
-pub(crate) struct Executed {
-    pub(crate) result: Result<Value, RedisError>,
-    pub(crate) replied: Option<Judged>,
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use limiter_core::Policy;
-use limiter_core::store::{Entry, EntryId, Log, Op};
+use limiter_core::store::EntryId;
 
-use super::{Book, Moment};
+use super::list::{Entry, List, Seen, exact};
+use super::{Asked, Book, Moment, longest};
 
 impl Book {
     /// Notes how a swap changed a table's row: what has a new id was appended, what is gone early or costs less was settled. Whether
@@ -14,14 +15,16 @@ impl Book {
     pub(crate) fn save(
         &mut self,
         policy: &Policy,
-        before: &Log,
-        after: Log,
+        before: &List,
+        after: List,
         loaded: Moment,
         line: u64,
     ) -> Result<()> {
-        let by_id = |(entry, cost): (Entry, _)| (entry.id, (entry, cost));
-        let old: BTreeMap<EntryId, (Entry, u64)> = before.entries().map(by_id).collect();
-        let new: BTreeMap<EntryId, (Entry, u64)> = after.entries().map(by_id).collect();
+        let by_id = |list: &List| -> BTreeMap<EntryId, Entry> {
+            let entries = list.entries.iter();
+            entries.map(|entry| (entry.id, *entry)).collect()
+        };
+        let (old, new) = (by_id(before), by_id(&after));
         // Each new log gives other ids, from 0 on. Some entries are gone in the batch that appended them.
         let ids =
             |entries: &BTreeMap<EntryId, _>| entries.keys().next().map(|id| id.as_u128() >> 64);
@@ -31,36 +34,30 @@ impl Book {
         }
         if let Some((last, _)) = new.last_key_value() {
             let last = last.as_u128();
-            let before = old
-                .keys()
-                .map(|id| id.as_u128())
-                .filter(|id| id >> 64 == last >> 64);
-            let first = before.max().map_or(last >> 64 << 64, |before| before + 1);
-            let ids = (first..=last).map(EntryId::from_u128);
-            let unknown: Vec<_> = ids.filter(|id| !self.entries.contains_key(id)).collect();
-            for id in unknown {
-                let gone = Entry {
-                    id,
-                    at: loaded.time(),
-                };
-                let entry = new.get(&id).map_or(gone, |(entry, _)| *entry);
-                self.entries.insert(id, entry);
-                self.admitted.push((loaded.line, 0, id));
-                self.unnamed.insert(id);
+            let before = old.keys().map(|id| id.as_u128());
+            let before = before.filter(|id| id >> 64 == last >> 64).max();
+            let first = before.map_or(last >> 64 << 64, |before| before + 1);
+            for id in (first..=last).map(EntryId::from_u128) {
+                if self.known.insert(id) {
+                    self.admitted.push((loaded.line, 0, id));
+                    self.unnamed.insert(id);
+                }
             }
         }
-        let time = before
-            .newest()
-            .map_or(loaded.time(), |newest| newest.max(loaded.time()));
-        let window = Op::peek("", policy).receipt_window();
-        for (id, (entry, cost)) in &old {
-            let left = new.get(id).map_or(0, |(_, cost)| *cost);
-            if left < *cost && window.is_some_and(|window| window.counts(entry.at, time)) {
+        let newest = before.entries.last();
+        let time = newest.map_or(loaded.clock, |newest| newest.at.max(loaded.clock));
+        for (id, entry) in &old {
+            let left = new.get(id).map_or(0, |entry| entry.cost);
+            if left < entry.cost && time - entry.at < exact(policy, None) {
                 self.lower(*id, left, *id);
                 self.release(None, line);
             }
         }
-        self.log = after;
+        let newest = after.entries.last().map_or(0, |newest| newest.at);
+        let is_kept = after.entries.is_empty() || after.expires_at >= newest + longest(policy);
+        self.list = after;
+        self.saved_at = line;
+        ensure!(is_kept, "may be swept before its entries have expired");
         self.balance()
     }
 
@@ -100,20 +97,35 @@ impl Book {
             .try_for_each(|line| self.check(policy, line))
     }
 
-    /// Checks that a log that was loaded denies an operation, or the log that was saved after that.
-    pub(crate) fn deny(&self, loaded: &Log, peek: &Op<'_>, now: Moment) -> Result<()> {
-        let fits = |log: &Log| log.clone().apply(peek, now.time()).admitted;
+    /// Checks that a log that was loaded denies an operation, or the log that was saved after that, and the wait until it fits.
+    pub(crate) fn deny(
+        &self,
+        loaded: &List,
+        asked: &Asked,
+        found: &Seen,
+        now: Moment,
+    ) -> Result<()> {
+        let fits = |list: &List| list.judge(asked, now.clock).fits;
         let is_released = self.released.iter().any(|line| *line >= now.line);
-        let may_fit = is_released || self.was_reset_since(now.line);
-        let is_right = may_fit || !fits(loaded) || !fits(&self.log);
-        ensure!(is_right, "denies {} although it fits", peek.cost);
+        if is_released || self.was_reset_since(now.line) {
+            return Ok(());
+        }
+        let is_right = !fits(loaded) || !fits(&self.list);
+        ensure!(is_right, "denies {} although it fits", asked.cost);
+        if self.saved_at < now.line {
+            let expected = loaded.seen(asked, false, now.clock);
+            ensure!(
+                *found == expected,
+                "denies with {found:?}, expected {expected:?}"
+            );
+        }
         Ok(())
     }
 
     /// Checks that a settlement was saved.
     pub(crate) fn settled(&self, id: EntryId, cost: u64) -> Result<()> {
-        let held = self.log.entries().find(|(entry, _)| entry.id == id);
-        let is_saved = held.is_none_or(|(_, held)| held == cost);
+        let held = self.list.entries.iter().find(|entry| entry.id == id);
+        let is_saved = held.is_none_or(|held| held.cost == cost);
         ensure!(is_saved, "returns a settlement that was not saved");
         Ok(())
     }
