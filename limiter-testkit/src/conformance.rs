@@ -6,7 +6,6 @@
 mod call;
 mod caller;
 mod cancel;
-mod case;
 mod cases;
 mod contention;
 mod forgetting;
@@ -15,11 +14,8 @@ mod handles;
 mod long_log;
 mod mismatch;
 mod model;
-pub(crate) mod policies;
 mod random;
 mod result;
-pub(crate) mod script;
-mod sentence;
 mod session;
 mod several;
 mod store_clock;
@@ -31,9 +27,9 @@ use std::sync::{Arc, OnceLock};
 
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
-pub use case::{Case, CaseId, CaseLimiter, Joint, Place, Step, Verb};
+pub use crate::case::{Case, CaseId, CaseLimiter, Joint, Place, Step, Verb};
+pub use crate::sentence::Sentence;
 pub use mismatch::Mismatch;
-pub use sentence::Sentence;
 pub use session::replay;
 pub use suite::Suite;
 pub use suite::failure::Failure;
@@ -43,9 +39,11 @@ pub use suite::sizes::Sizes;
 #[doc(hidden)]
 pub use suite::macros as __private;
 
-use sentence::Sentence::C2;
 use suite::run::Run;
 use watched::Watched;
+
+use crate::script;
+use crate::sentence::Sentence::C2;
 
 /// Checks a phase.
 type Check = for<'r, 'a> fn(&'r mut Run<'a>) -> BoxFuture<'r, ()>;

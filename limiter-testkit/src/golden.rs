@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use limiter_core::Policy;
 
-use crate::conformance::script::{self, Script};
-use crate::conformance::{CaseLimiter, Step};
+use crate::case::{CaseLimiter, Step};
+use crate::script::{self, Script};
 
 /// A sequence of operations on one new key, with the result of each.
 #[derive(Clone, Debug)]

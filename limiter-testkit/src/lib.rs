@@ -12,6 +12,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "conformance")]
+mod case;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -19,8 +21,14 @@ mod decision_values;
 #[cfg(feature = "conformance")]
 pub mod golden;
 #[cfg(feature = "conformance")]
+mod policies;
+#[cfg(feature = "conformance")]
 mod poll_times;
 mod reference;
+#[cfg(feature = "conformance")]
+mod script;
+#[cfg(feature = "conformance")]
+mod sentence;
 #[cfg(feature = "conformance")]
 pub mod strategy;
 mod worst_window;

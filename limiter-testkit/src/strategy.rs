@@ -1,7 +1,5 @@
 //! Strategies of [`proptest`]: policies, and cases that a store, a wrapper or a front end must decide as others do.
 //!
-//! A value that fails is shrunk: first its policies, then its steps.
-//!
 //! ```
 //! use std::sync::Arc;
 //! use limiter_testkit::conformance::replay;
@@ -16,66 +14,49 @@
 //! });
 //! ```
 
-mod generate;
-mod shrink;
+mod draft;
+mod policies;
 
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use limiter_core::Policy;
-use proptest::strategy::{NewTree, Strategy};
-use proptest::test_runner::{TestRng, TestRunner};
+use proptest::bool::weighted;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
-use crate::conformance::Case;
-use shrink::Shrunk;
-pub use shrink::Tree;
+use crate::case::{Case, Joint};
+use draft::{busy_step, case, step};
+use policies::{BUSY_WINDOWS, WINDOWS};
 
 /// Returns policies of one to three limits, rarely of eight. Most limits have 1 to 8 units within windows of 1 to 60 µs or 72 minutes.
 /// Many windows differ from the one before by a microsecond, some maxima by a unit. A few limits have up to 100 units, no reachable
 /// maximum, a resolution or a lease.
-pub fn policies() -> impl Strategy<Value = Policy> {
-    Generated::by(|random| generate::policies(random, 1, None).remove(0))
+pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
+    policies::drafts(&WINDOWS, 1).prop_map(|drafts| policies::of(&drafts, 1, false).remove(0))
 }
 
 /// Returns cases with this number of steps, with up to three [policies], on two keys, through four limiters with two names.
 ///
 /// They contain all operations, costs up to and above the maximum, repeated ids, and settlements of any earlier receipt. Time stands
-/// still, steps back, or moves to just before, exactly to, or just after the end of a window. Up to half of the cases are traffic on one
-/// key that keeps limits nearly full; long cases more often than short ones.
-pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree = Tree<Case>> {
-    Generated::by(move |random| generate::case(random, steps.clone(), 2))
+/// still, steps back, or moves to just before, exactly to, or just after the end of a window. A third of the cases is traffic on one key
+/// that keeps limits nearly full.
+pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
+    let mixed = case(vec(step(2), steps.clone()), &WINDOWS, &[1]);
+    let busy = case(vec(busy_step(), steps), &BUSY_WINDOWS, &[1, 10, 60_000_000]);
+    prop_oneof![2 => mixed, 1 => busy]
 }
 
 /// Returns [cases] on four keys in which most calls are several operations as one.
-pub fn joint_cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree = Tree<Case>> {
-    Generated::by(move |random| {
-        let mut case = generate::case(random, steps.clone(), 4);
-        generate::join(random, &mut case);
-        case
-    })
-}
-
-/// Values that shrink by [`Shrunk`].
-struct Generated<T>(Arc<dyn Fn(&mut TestRng) -> T + Send + Sync>);
-
-impl<T> Generated<T> {
-    fn by(make: impl Fn(&mut TestRng) -> T + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make))
-    }
-}
-
-impl<T> fmt::Debug for Generated<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generated").finish_non_exhaustive()
-    }
-}
-
-impl<T: Shrunk> Strategy for Generated<T> {
-    type Tree = Tree<T>;
-    type Value = T;
-
-    fn new_tree(&self, runner: &mut TestRunner) -> NewTree<Self> {
-        Ok(Tree::new((self.0)(runner.rng())))
-    }
+pub fn joint_cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
+    let joint = (weighted(0.75), weighted(0.25), weighted(0.2));
+    let step = (step(4), joint).prop_map(|((mut step, after, tag), joint)| {
+        let (with_previous, is_advisory, keeps_charge) = joint;
+        step.joint = Joint {
+            with_previous,
+            is_advisory,
+            keeps_charge,
+        };
+        (step, after, tag)
+    });
+    case(vec(step, steps), &WINDOWS, &[1])
 }

@@ -3,7 +3,7 @@
 use limiter_core::store::At;
 use limiter_core::{Name, Timestamp};
 
-use super::case::{Step, Verb};
+use crate::case::{Step, Verb};
 
 /// A log, as the numbers of its limiter's name and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,8 +9,8 @@ use limiter_core::store::{
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, Receipt, WindowStore};
 
 use super::call::{Call, LogId};
-use super::case::{Case, CaseId, Verb};
 use super::result::{CallResult, RawFacts};
+use crate::case::{Case, CaseId, Verb};
 
 /// The keys and names of a case's logs in a store.
 #[derive(Clone, Debug, Default)]

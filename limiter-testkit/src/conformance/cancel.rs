@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::caller::Route;
 use super::mismatch::Mismatch;
-use super::script::{self, Clock, Script};
-use super::sentence::Sentence::C2;
 use super::session::Session;
 use super::suite::run::Run;
 use super::tasks::{DropAfter, sleep, within};
+use crate::script::{self, Clock, Script};
+use crate::sentence::Sentence::C2;
 
 /// The maximum number of polls before a future is dropped.
 const MAX_POLLS: usize = 16;

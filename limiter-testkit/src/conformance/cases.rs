@@ -3,11 +3,11 @@
 use limiter_core::{Name, WindowStore as _};
 
 use super::caller::StoreKeys;
-use super::case::CaseLimiter;
 use super::mismatch::Mismatch;
-use super::script::{self, Script};
 use super::session::Session;
 use super::suite::run::{Run, log};
+use crate::case::CaseLimiter;
+use crate::script::{self, Script};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     for round in 0..run.suite.sizes.rounds_of_cases.min(3) {

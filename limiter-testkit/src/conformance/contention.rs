@@ -14,16 +14,16 @@ use limiter_core::{SharedStore, Timestamp};
 
 use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys, salt};
-use super::case::Verb;
 use super::mismatch::{Mismatch, describe};
 use super::model::Model;
-use super::policies::START;
 use super::result::CallResult;
-use super::script::{Clock, Script};
 use super::session::{Session, TogetherOrNot};
 use super::suite::run::Run;
 use super::tasks::{self, sleep, within};
+use crate::case::Verb;
+use crate::policies::START;
 use crate::poll_times::poll_times;
+use crate::script::{Clock, Script};
 use order::{Made, Order, Search};
 
 /// How often the first of two tasks is polled before the second begins.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use limiter_core::store::Mode;
 use limiter_core::{WindowStore as _, policy};
 
-use super::script;
-use super::sentence::Sentence::F2;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::run::{Run, log, op};
+use crate::script;
+use crate::sentence::Sentence::F2;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     swept(run).await;

@@ -2,11 +2,11 @@
 
 use super::contention;
 use super::mismatch::Mismatch;
-use super::script;
-use super::sentence::Sentence::L12;
 use super::session::Session;
 use super::session::run_script::{Pace, run_script};
 use super::suite::run::Run;
+use crate::script;
+use crate::sentence::Sentence::L12;
 
 /// The last calls go through a handle that is opened after the first calls.
 const LATE: &str = "a handle that is opened late | L12 | 9/1h

@@ -8,10 +8,10 @@ use limiter_core::{MAX_COST, Policy, Receipt, Settled, SharedStore, Timestamp, W
 
 use super::caller::{Route, decided};
 use super::mismatch::{Mismatch, columns};
-use super::policies::{START, limit, policy, resolved};
-use super::sentence::Sentence::L14;
 use super::suite::run::{Run, log, op, reset_all};
 use crate::DecisionValues;
+use crate::policies::{START, limit, policy, resolved};
+use crate::sentence::Sentence::L14;
 
 /// Nothing leaves this window.
 const WINDOW: u64 = 1 << 40;

@@ -5,11 +5,12 @@ use std::fmt::{self, Debug, Write};
 use limiter_core::{ErrorKind, MAX_COST};
 
 use super::call::Call;
-use super::case::{Step, Verb};
 use super::model::{Model, Wrong};
-use super::policies::with_counting;
 use super::result::CallResult;
-use super::sentence::Sentence::{
+use crate::case::{Step, Verb};
+use crate::policies::with_counting;
+use crate::script::Script;
+use crate::sentence::Sentence::{
     self, A4, A5, A6, E1, E2, E3, L2, L3, L4, L9, L11, L15, S4, S7, S8, S9, T3,
 };
 
@@ -137,6 +138,23 @@ impl Mismatch {
         self.title += circumstance;
         self.citations.splice(0..0, citations.iter().copied());
         self
+    }
+}
+
+impl Script {
+    /// Returns the mismatch with the script's name. It cites the sentences of the step first.
+    pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
+        let mut own = self
+            .citations
+            .get(mismatch.step)
+            .cloned()
+            .unwrap_or_default();
+        mismatch
+            .citations
+            .retain(|sentence| !own.contains(sentence));
+        own.append(&mut mismatch.citations);
+        mismatch.citations = own;
+        mismatch.titled(format!("script \"{}\"", self.name))
     }
 }
 

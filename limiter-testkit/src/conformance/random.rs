@@ -1,15 +1,15 @@
 //! Random sequences.
 
 use limiter_core::Name;
-use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, Reason, RngAlgorithm, TestRng, TestRunner};
 
-use super::case::Case;
 use super::mismatch::Mismatch;
 use super::session::Session;
 use super::suite::regressions;
 use super::suite::run::Run;
-use crate::strategy::{self, Tree};
+use crate::case::Case;
+use crate::strategy;
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
@@ -37,13 +37,13 @@ async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<u64, Mismatch> {
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     repeat(run, |case| !is_joint(case)).await;
-    let mut made = |number: u64, runner: &mut TestRunner| match number % 20 {
+    let made = |number: u64, runner: &mut TestRunner| match number % 20 {
         // A few sequences are long, because a store may encode large logs differently.
         19 => strategy::cases(60..=200).new_tree(runner),
         4 | 9 | 14 => strategy::cases(20..=60).new_tree(runner),
         _ => strategy::cases(1..=30).new_tree(runner),
     };
-    sequences(run, run.suite.sizes.sequences, &mut made).await;
+    sequences(run, run.suite.sizes.sequences, made).await;
 }
 
 /// Returns `true` if a call of the case is several operations as one.
@@ -66,11 +66,12 @@ pub(super) async fn repeat(run: &mut Run<'_>, is_of_interest: impl Fn(&Case) -> 
     }
 }
 
-/// Makes the sequence with a number.
-type Maker<'a> = dyn FnMut(u64, &mut TestRunner) -> Result<Tree<Case>, Reason> + Send + 'a;
-
 /// Runs random sequences. The suite's seed and its number determine each.
-pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_>) {
+pub(super) async fn sequences<T: ValueTree<Value = Case> + Send>(
+    run: &mut Run<'_>,
+    count: u64,
+    made: impl Fn(u64, &mut TestRunner) -> Result<T, Reason>,
+) {
     let mut failed = 0;
     for number in 0..count {
         let mut seed = [0; 32];
@@ -101,7 +102,11 @@ pub(super) async fn sequences(run: &mut Run<'_>, count: u64, made: &mut Maker<'_
 }
 
 /// Shrinks a failing case, and keeps it.
-async fn shrink(run: &mut Run<'_>, tree: &mut Tree<Case>, mismatch: &mut Mismatch) {
+async fn shrink(
+    run: &mut Run<'_>,
+    tree: &mut impl ValueTree<Value = Case>,
+    mismatch: &mut Mismatch,
+) {
     let mut smallest = tree.current();
     let mut runs = 0;
     let mut is_next = tree.simplify();

@@ -6,8 +6,8 @@ use limiter_core::store::{Change, Facts, Mode, Outcome, Settlement, SettlementFa
 use limiter_core::{Decision, Error, ErrorKind, LimitStatus, Receipt, Settled, Status, Timestamp};
 
 use super::call::LogId;
-use super::case::Verb;
 use crate::DecisionValues;
+use crate::case::Verb;
 
 /// The result of a call, expected or actual.
 #[derive(Clone, Debug, PartialEq, Eq)]

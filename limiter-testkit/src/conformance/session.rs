@@ -17,15 +17,15 @@ use limiter_core::{BoxFuture, SharedStore, Timestamp, WindowStore};
 
 use super::call::{Call, LogId};
 use super::caller::{Caller, Route, StoreKeys, salt};
-use super::case::{Case, Step, Verb};
 use super::mismatch::Mismatch;
 use super::model::Model;
 use super::result::CallResult;
-use super::script::Script;
-use super::sentence::Sentence::{A1, T4};
 use super::suite::Sweep;
 use super::suite::run::{Run, reset_all};
 use super::tasks::{DropAfter, sleep_on};
+use crate::case::{Case, Step, Verb};
+use crate::script::Script;
+use crate::sentence::Sentence::{A1, T4};
 use clock::{ClockCheck, Moment};
 
 /// Calls a store, and compares its results with the reference store's at the times that the store stated.
@@ -131,6 +131,14 @@ impl Session {
     /// Makes all steps of a case at its times, then peeks at each log with every policy and at all entries, and resets it. Returns
     /// the number of calls.
     pub(crate) async fn replay(&mut self, case: &Case) -> Result<u64, Mismatch> {
+        if let Some(step) = case.wrong_renewal() {
+            let text = format!("step {step} renews with an id that is not its entry's");
+            return Err(Mismatch::new(
+                "a case that the contract leaves open",
+                &[],
+                text,
+            ));
+        }
         let times = case.times();
         let last = At::Given(times.last().copied().unwrap_or_default());
         let mut result = self

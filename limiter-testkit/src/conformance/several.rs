@@ -8,12 +8,12 @@ use proptest::test_runner::TestRunner;
 use super::contention;
 use super::mismatch::Mismatch;
 use super::random::{is_joint, repeat, sequences};
-use super::script::{self, Script};
-use super::sentence::Sentence::A2;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::Damage;
 use super::suite::run::Run;
+use crate::script::{self, Script};
+use crate::sentence::Sentence::A2;
 use crate::strategy;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
@@ -39,8 +39,8 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     if !run.mismatches.is_empty() {
         return;
     }
-    let mut made = |_, runner: &mut TestRunner| strategy::joint_cases(2..=24).new_tree(runner);
-    sequences(run, run.suite.sizes.sequences.div_ceil(2), &mut made).await;
+    let made = |_, runner: &mut TestRunner| strategy::joint_cases(2..=24).new_tree(runner);
+    sequences(run, run.suite.sizes.sequences.div_ceil(2), made).await;
     if run.mismatches.is_empty() {
         contention::run(run, script::SEVERAL_TOGETHER).await;
     }

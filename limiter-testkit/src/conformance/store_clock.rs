@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use limiter_core::{MAX_COST, Policy};
 
-use super::policies::{limit, policy as of};
-use super::script;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::run::Run;
+use crate::policies::{limit, policy as of};
+use crate::script;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     let scripts = run.scripts(script::STORE_CLOCK);

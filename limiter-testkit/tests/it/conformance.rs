@@ -75,6 +75,27 @@ fn a_seed_repeats_the_random_sequences() {
     assert_ne!(calls(1), calls(2));
 }
 
+/// On one handle, without a sweep.
+#[test]
+fn the_readme_states_how_many_calls_a_suite_makes() {
+    let readme = include_str!("../../README.md");
+    for (preset, suite) in [("slow", Suite::slow()), ("shared", Suite::shared())] {
+        let row = format!("| `Suite::{preset}` |");
+        let row = readme.lines().find(|line| line.starts_with(&row)).unwrap();
+        let (_, stated) = row.split_once("about ").unwrap();
+        let (_, stated) = stated.rsplit_once("about ").unwrap_or(("", stated));
+        let stated: u64 = stated
+            .replace(',', "")
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let calls = suite.seed(1).run_blocking(reference()).unwrap().calls;
+        assert!(calls.abs_diff(stated) < stated / 10, "{preset}: {calls}");
+    }
+}
+
 #[test]
 fn a_run_removes_all_its_logs() {
     let store = Arc::new(ReferenceStore::new());

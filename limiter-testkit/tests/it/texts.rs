@@ -10,16 +10,16 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 
 const SCRIPTS: &str = concat!(
-    include_str!("../../src/conformance/scripts/damaged.txt"),
-    include_str!("../../src/conformance/scripts/dropped.txt"),
-    include_str!("../../src/conformance/scripts/forgetting.txt"),
-    include_str!("../../src/conformance/scripts/forgetting_a_minute.txt"),
-    include_str!("../../src/conformance/scripts/given_times.txt"),
-    include_str!("../../src/conformance/scripts/several.txt"),
-    include_str!("../../src/conformance/scripts/several_forgetting.txt"),
-    include_str!("../../src/conformance/scripts/several_together.txt"),
-    include_str!("../../src/conformance/scripts/store_clock.txt"),
-    include_str!("../../src/conformance/scripts/together.txt"),
+    include_str!("../../src/scripts/damaged.txt"),
+    include_str!("../../src/scripts/dropped.txt"),
+    include_str!("../../src/scripts/forgetting.txt"),
+    include_str!("../../src/scripts/forgetting_a_minute.txt"),
+    include_str!("../../src/scripts/given_times.txt"),
+    include_str!("../../src/scripts/several.txt"),
+    include_str!("../../src/scripts/several_forgetting.txt"),
+    include_str!("../../src/scripts/several_together.txt"),
+    include_str!("../../src/scripts/store_clock.txt"),
+    include_str!("../../src/scripts/together.txt"),
 );
 
 #[test]
@@ -66,6 +66,15 @@ fn every_script_is_complete_and_every_sentence_has_one() {
     for sentence in Sentence::ALL {
         let is_cited = cited.contains(sentence.label()) || is_elsewhere(sentence);
         assert!(is_cited, "{sentence}");
+    }
+}
+
+#[test]
+fn a_renewal_with_the_id_of_another_entry_is_no_case() {
+    let case = "a case | | 3/10us\n    acquire 1 id 1 called a, acquire 1 id 2, renew a id 1 called b, renew b id";
+    for (id, passes) in [(1, true), (2, false)] {
+        let case: Case = format!("{case} {id}").parse().unwrap();
+        assert_eq!(calls_of(&case).is_ok(), passes, "{id}");
     }
 }
 

@@ -9,9 +9,9 @@ use limiter_core::{Error, Policy, WindowStore as _, policy};
 
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::sentence::Sentence::T5;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 use crate::conformance::tasks::sleep;
+use crate::sentence::Sentence::T5;
 
 /// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
 const CALLS: usize = 10;

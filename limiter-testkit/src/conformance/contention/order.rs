@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use limiter_core::{LimitStatus, Receipt, Timestamp};
 
+use crate::case::Verb;
 use crate::conformance::call::{Call, LogId};
-use crate::conformance::case::Verb;
 use crate::conformance::model::Model;
 use crate::conformance::result::CallResult;
 

@@ -7,10 +7,10 @@ use limiter_core::{Error, WindowStore as _};
 
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::policies::{limit, policy};
-use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::suite::run::{Run, op, reset_all};
 use crate::conformance::tasks::sleep_on;
+use crate::policies::{limit, policy};
+use crate::sentence::Sentence::F1;
 
 /// The window, in microseconds.
 const WINDOW: u64 = 3_000;

@@ -7,10 +7,10 @@ use limiter_core::{Error, Policy, SharedStore, policy};
 
 use crate::conformance::caller::by_facts;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::suite::Sweep;
 use crate::conformance::suite::run::{Run, log, op, reset_all};
 use crate::conformance::tasks;
+use crate::sentence::Sentence::{F1, L12};
 
 /// The number of keys of each task.
 const KEYS: usize = 8;

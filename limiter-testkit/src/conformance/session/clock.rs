@@ -4,8 +4,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use limiter_core::{Clock, SharedStore, Timestamp, WindowStore as _};
 
-use crate::conformance::sentence::Sentence;
-use crate::conformance::sentence::Sentence::{T2, T3, T4};
+use crate::sentence::Sentence;
+use crate::sentence::Sentence::{T2, T3, T4};
 
 /// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]

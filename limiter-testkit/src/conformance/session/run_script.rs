@@ -5,11 +5,11 @@ use limiter_core::store::At;
 use limiter_core::{Counting, Policy, Window};
 
 use super::Session;
-use crate::conformance::case::Case;
+use crate::case::Case;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::policies::{leased, limit, policy, resolved};
-use crate::conformance::script::Script;
 use crate::conformance::suite::run::Run;
+use crate::policies::{leased, limit, policy, resolved};
+use crate::script::Script;
 
 /// How the times of a script become real times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::report::Phase;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::sentence::Sentence;
+use crate::sentence::Sentence;
 
 /// The number of failing cases that are printed.
 const MAX_SHOWN: usize = 10;

@@ -6,9 +6,10 @@ use super::Suite;
 use super::failure::Failure;
 use super::report::{Phase, Report};
 use crate::ReferenceStore;
+use crate::case::Case;
 use crate::conformance::caller::StoreKeys;
+use crate::conformance::mismatch::Mismatch;
 use crate::conformance::session::replay_in;
-use crate::conformance::{Case, Mismatch};
 
 /// The number of threads of the runtime. More than there are CPUs, so that the system interrupts tasks at any point.
 const THREADS: usize = 8;

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-use crate::conformance::script::{self, Script};
+use crate::script::{self, Script};
 
 const HEAD: &str = "# Sequences that once failed. The suite runs them first. Keep this file under version control.\n";
 

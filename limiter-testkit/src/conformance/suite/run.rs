@@ -10,7 +10,7 @@ use super::Suite;
 use super::report::{Phase, Report};
 use crate::conformance::caller::salt;
 use crate::conformance::mismatch::Mismatch;
-use crate::conformance::script::{self, Script};
+use crate::script::{self, Script};
 
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {

@@ -3,59 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use limiter_core::Error;
 use limiter_core::store::*;
 
-use super::{Flawed, Id, Kept, clock, time};
-
-/// Changes operations, so that a right store decides them as the flawed one does.
-fn changed<'a>(flaw: &str, ops: &[JointOp<'a>], alone: &[Facts]) -> Vec<JointOp<'a>> {
-    let numbers = 0..ops.len();
-    let denies = |i: &usize| ops[*i].denies(alone[*i].admitted);
-    let is_denied_record =
-        |i: usize| !alone[i].admitted && ops[i].op.mode == Mode::Record && !ops[i].is_advisory;
-    let first = numbers.clone().find(denies);
-    let last = numbers.clone().rfind(denies);
-    let latest = alone.iter().map(|facts| facts.log.now).max();
-    let changed = numbers.clone().map(|i| {
-        let mut joint = ops[i];
-        let repeats = matches!(alone[i].outcome, Outcome::Repeated { .. });
-        let is_held = match flaw {
-            "RecordsDeny" => numbers.clone().any(|j| j != i && is_denied_record(j)),
-            "HoldsRepetitions" => repeats && !denies(&i) && first.is_some(),
-            "ForgetsTheFifth" => i > 3,
-            _ => false,
-        };
-        if is_held {
-            (joint.op, joint.is_advisory) = (joint.op.to_peek(), true);
-        }
-        match flaw {
-            "AdvisoryOperationsDeny" => joint.is_advisory = false,
-            "KeptChargesDoNotDeny" => joint.is_advisory |= joint.keeps_charge,
-            "PeeksDoNotDeny" => joint.is_advisory |= joint.op.mode == Mode::Peek,
-            "AdvisoryRepetitionsDeny" => joint.is_advisory &= !repeats,
-            "RepetitionsDoNotDeny" => joint.is_advisory |= repeats,
-            "DeniesByTheFirstOfAll" => joint.keeps_charge |= first == Some(i),
-            "DeniesByTheLast" if last == Some(i) => joint.keeps_charge = true,
-            "DeniesByTheLast" if denies(&i) && !repeats => joint.op = joint.op.to_peek(),
-            "DeniesByAll" => joint.keeps_charge |= denies(&i),
-            "HoldsNoRecords" => joint.keeps_charge |= joint.op.mode == Mode::Record,
-            "HoldsWhatKeepsItsCharge" => joint.keeps_charge = false,
-            "HoldsAdvisoryOperationsOnly" => joint.keeps_charge |= !joint.is_advisory,
-            "HoldsTheFirstOnly" => joint.keeps_charge |= i > 0,
-            "LosesIdsOfJointAppends" => joint.op.id = None,
-            "OneClockForAllLogs" if joint.op.at != At::StoreClock => {
-                joint.op.at = latest.map_or(joint.op.at, At::Given);
-            }
-            _ => {}
-        }
-        joint
-    });
-    changed.collect()
-}
+use super::{Flawed, Kept, clock, time};
 
 impl Flawed {
     /// Applies operations as one.
-    pub(super) fn together(&self, ops: &[JointOp<'_>]) -> JointFacts {
+    fn together(&self, ops: &[JointOp<'_>]) -> Result<JointFacts, Error> {
         let id = |joint: &JointOp<'_>| {
             let name = match self.flaw {
                 "JoinsUnderTheFirstName" => ops[0].op.log.name,
@@ -63,40 +18,70 @@ impl Flawed {
             };
             self.id(LogKey::new(name, joint.op.log.key))
         };
-        let all = &mut *self.shared.logs.lock().unwrap();
+        let checked = |joint: &JointOp<'_>| self.check(joint.op.log);
+        let failed: Vec<Option<Error>> = ops.iter().map(|joint| checked(joint).err()).collect();
+        let mut all = self.shared.logs.lock().unwrap();
         let now = clock();
-        let ids: Vec<Id> = ops.iter().map(id).collect();
-        let taken = ids
-            .iter()
-            .map(|id| all.remove(id).filter(|kept| kept.until > now));
-        let logs: Vec<Kept> = taken.map(Option::unwrap_or_default).collect();
-        let alone = |ops: &[JointOp<'_>]| -> Vec<Facts> {
-            let each = logs.iter().zip(ops);
-            each.map(|(kept, joint)| kept.log.clone().apply(&joint.op, time(now)))
-                .collect()
-        };
-        let ops = changed(self.flaw, ops, &alone(ops));
-        let held: Vec<bool> = JointOp::held(&ops, &alone(&ops)).collect();
-        let each = ids.into_iter().zip(logs).zip(ops).zip(held);
-        let applied = each.map(|(((id, mut kept), joint), is_held)| {
-            let peek = joint.op.to_peek();
-            let before = kept.log.clone().apply(&peek, time(now)).log;
-            let op = if is_held { peek } else { joint.op };
-            let mut facts = kept.log.apply(&op, time(now));
-            match self.flaw {
-                "FactsBeforeJointAppends" => facts.log = before,
-                "JointWaitsFromNewest" => facts.log.clock = facts.log.now,
-                _ => {}
+        let mut logs: Vec<Kept> = Vec::new();
+        let mut sound: Vec<JointOp<'_>> = Vec::new();
+        for (joint, error) in ops.iter().zip(&failed) {
+            match error {
+                Some(error) if !joint.is_advisory => return Err(error.clone()),
+                Some(_) => {}
+                None => {
+                    let kept = all.get(&id(joint)).filter(|kept| kept.until > now);
+                    logs.push(kept.cloned().unwrap_or_default());
+                    sound.push(*joint);
+                }
             }
+        }
+        let each = logs.iter().zip(&sound);
+        let alone = each.map(|(kept, joint)| kept.log.clone().apply(&joint.op, time(now)));
+        let alone: Vec<Facts> = alone.collect();
+        let held = self.held(&sound, &alone);
+        let each = sound.iter().zip(logs).zip(held);
+        let applied = each.map(|((joint, mut kept), is_held)| {
+            let op = if is_held {
+                joint.op.to_peek()
+            } else {
+                joint.op
+            };
+            let facts = kept.log.apply(&op, time(now));
             if kept.until == 0 || !self.is("KeepsTheExpiryOfJointAppends") {
                 kept.until = kept.log.expires_at().unwrap_or_default().as_micros();
             }
             if !kept.log.is_empty() {
-                all.insert(id, kept);
+                all.insert(id(joint), kept);
             }
-            Ok(facts)
+            facts
         });
-        applied.collect()
+        let applied: Vec<Facts> = applied.collect();
+        let mut applied = applied.into_iter();
+        let result = |error: Option<Error>| {
+            error.map_or_else(|| applied.next().map(Ok), |error| Some(Err(error)))
+        };
+        Ok(failed.into_iter().filter_map(result).collect())
+    }
+
+    /// Returns which operations others deny.
+    fn held(&self, ops: &[JointOp<'_>], alone: &[Facts]) -> Vec<bool> {
+        let mut held: Vec<bool> = JointOp::held(ops, alone).collect();
+        let denies = |i: &usize| ops[*i].denies(alone[*i].admitted);
+        let repeats = |i: &usize| matches!(alone[*i].outcome, Outcome::Repeated { .. });
+        let (first, last) = ((0..ops.len()).find(denies), (0..ops.len()).rfind(denies));
+        match self.flaw {
+            "HoldsRepetitions" => {
+                for i in (0..ops.len()).filter(repeats).filter(|i| !denies(i)) {
+                    held[i] = first.is_some();
+                }
+            }
+            "DeniesByTheLast" => {
+                held[first.unwrap_or(0)] = first != last;
+                held[last.unwrap_or(0)] = false;
+            }
+            _ => {}
+        }
+        held
     }
 
     fn one_by_one(&self, ops: &[JointOp<'_>]) -> JointFacts {
@@ -108,12 +93,14 @@ impl Flawed {
         facts.collect()
     }
 
-    pub(super) async fn apply_joint(&self, ops: &[JointOp<'_>]) -> Option<JointFacts> {
+    pub(super) async fn apply_joint(
+        &self,
+        ops: &[JointOp<'_>],
+    ) -> Result<Option<JointFacts>, Error> {
         let is_plain = |joint: &JointOp<'_>| {
             let facts = self.apply_step(joint.op.to_peek());
             joint.op.id.is_none() && facts.is_ok_and(|facts| facts.admitted)
         };
-        let is_used = |joint: &JointOp<'_>| !self.copy(&self.id(joint.op.log)).log.is_empty();
         let is_short = |until: u64| (1..60_000).contains(&until.saturating_sub(super::clock()));
         if self.is("Pauses")
             && ops
@@ -122,29 +109,26 @@ impl Flawed {
         {
             std::thread::sleep(Duration::from_millis(60));
         }
-        match self.flaw {
+        Ok(match self.flaw {
             "ChangesALogAndCannot" => {
                 _ = self.apply_step(ops[0].op);
                 None
             }
             "CannotIfAdvisory" if ops.iter().any(|joint| joint.is_advisory) => None,
-            "CannotOnUsedLogs" if ops.iter().all(is_used) => None,
-            "CannotOnNewLogs" if !ops.iter().all(is_used) => None,
             "CannotWhileOthersDo" => {
                 let is_alone = self.shared.joint.fetch_add(1, Ordering::SeqCst) == 0;
                 std::thread::sleep(Duration::from_micros(50));
                 self.shared.joint.fetch_sub(1, Ordering::SeqCst);
-                is_alone.then(|| self.together(ops))
+                is_alone.then(|| self.together(ops)).transpose()?
             }
-            "ChargesWhatFits" => Some(self.one_by_one(ops)),
             "ChangesOneAfterTheOther" if ops.iter().all(is_plain) => Some(self.one_by_one(ops)),
             "LeavesHalfAJointCall" => {
                 let first = ops[0].op;
                 let half = |_: &Kept| drop(self.apply_step(first));
                 let whole = || self.together(ops);
-                Some(self.in_halves(self.id(first.log), half, whole).await)
+                Some(self.in_halves(self.id(first.log), half, whole).await?)
             }
-            _ => Some(self.together(ops)),
-        }
+            _ => Some(self.together(ops)?),
+        })
     }
 }

@@ -7,10 +7,9 @@ use std::str::FromStr;
 use limiter_core::store::{At, Mode};
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
-use super::case::{Case, CaseId, CaseLimiter, Step, Verb};
-use super::mismatch::Mismatch;
-use super::policies::{START, with_counting};
-use super::sentence::Sentence;
+use crate::case::{Case, CaseId, CaseLimiter, Step, Verb};
+use crate::policies::{START, with_counting};
+use crate::sentence::Sentence;
 
 pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
 pub(crate) const STORE_CLOCK: &str = include_str!("scripts/store_clock.txt");
@@ -88,21 +87,6 @@ impl Script {
         let times = self.case.times().into_iter().enumerate();
         let given = times.map(|(step, time)| (step, GivenTime::At(time.as_micros())));
         self.given = given.collect();
-    }
-
-    /// Returns the mismatch with the script's name. It cites the sentences of the step first.
-    pub(crate) fn cited(&self, mut mismatch: Mismatch) -> Mismatch {
-        let mut own = self
-            .citations
-            .get(mismatch.step)
-            .cloned()
-            .unwrap_or_default();
-        mismatch
-            .citations
-            .retain(|sentence| !own.contains(sentence));
-        own.append(&mut mismatch.citations);
-        mismatch.citations = own;
-        mismatch.titled(format!("script \"{}\"", self.name))
     }
 }
 
@@ -287,7 +271,7 @@ fn given_time(text: &str) -> Option<GivenTime> {
     Some(GivenTime::AfterFirst(sign * micros))
 }
 
-/// Prints the case as a script without a name, which [`FromStr`] and a file of [regressions](super::Suite::regressions) read.
+/// Prints the case as a script without a name, which [`FromStr`] and a file of [regressions](crate::conformance::Suite::regressions) read.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a case |")?;

@@ -151,40 +151,19 @@ impl Case {
         self.steps.iter().map(time).collect()
     }
 
-    /// Returns the case without some of its steps, and without the steps that refer to those. Times do not change.
-    pub(crate) fn without(&self, is_dropped: impl Fn(usize) -> bool) -> Self {
-        let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
-        let mut steps = Vec::new();
-        let mut after = 0_i64;
-        let mut is_joined = false;
-        for (number, mut step) in self.steps.iter().copied().enumerate() {
-            after = after.saturating_add(step.after);
-            let mut place = Some(steps.len());
-            if let Some(other) = step.refers_to() {
-                match numbers.get(*other).copied().flatten() {
-                    Some(new) => *other = new,
-                    None => place = None,
-                }
+    /// Returns a step that renews an entry with an id that is not the entry's. The contract leaves its result open.
+    pub(crate) fn wrong_renewal(&self) -> Option<usize> {
+        let id_of = |step: &Step| {
+            let mut step = *step;
+            while let Verb::Renew(issuer) = step.verb {
+                step = *self.steps.get(issuer)?;
             }
-            let stays = place.is_some() && !is_dropped(number);
-            numbers.push(match step.verb {
-                _ if stays => place,
-                // What it renewed takes its place.
-                Verb::Renew(issuer) => place.map(|_| issuer),
-                _ => None,
-            });
-            // The first step of a call may go, and the others stay.
-            is_joined = step.joint.with_previous && is_joined;
-            if stays {
-                step.joint.with_previous = is_joined;
-                is_joined = true;
-                step.after = std::mem::take(&mut after);
-                steps.push(step);
-            }
-        }
-        Self {
-            steps,
-            ..self.clone()
-        }
+            step.id
+        };
+        let is_wrong = |step: &Step| step.id.is_some() && id_of(step) != step.id;
+        let renews = |step: &Step| matches!(step.verb, Verb::Renew(_));
+        self.steps
+            .iter()
+            .position(|step| renews(step) && is_wrong(step))
     }
 }
