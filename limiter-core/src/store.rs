@@ -16,7 +16,6 @@
 //! | [`Retention`], [`Merging`] | a store with its own representation of a log: which entries an append drops, and which it merges |
 //! | [`WindowStore::node`] | a store whose parts fail alone, such as a cluster |
 //! | [`WindowStore::try_decide`] | a store that often decides without waiting, and wrappers that forward it |
-//! | [`WindowStore::poll_decide`] | a store that decides in nanoseconds |
 //! | [`WindowStore::inner`] | wrappers |
 //! | [`Hints`] | wrappers that count decisions |
 //! | [`LogInfo`], [`LiveKey`] | stores that operators can inspect |
@@ -33,7 +32,6 @@ pub(crate) mod with_clock;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::task::Poll;
 
 pub use async_trait::async_trait;
 
@@ -52,9 +50,6 @@ use crate::policy::time::Timestamp;
 
 /// The results of [`WindowStore::apply_all`], in the order of the operations.
 pub type JointFacts = Vec<Result<Facts, Error>>;
-
-/// What [`WindowStore::poll_decide`] returns if the store cannot decide without waiting.
-pub type Otherwise<'a> = &'a mut dyn FnMut() -> Poll<Result<Decision, Error>>;
 
 /// The store contract: one log for each limiter name and key, and atomic operations on it.
 ///
@@ -110,19 +105,6 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Decides like [`try_decide`](Self::try_decide), or returns the result of `otherwise`. The first poll of a future calls it.
-    ///
-    /// Default: calls [`try_decide`](Self::try_decide). Override it only in a store that decides so fast that moving a decision
-    /// counts. Wrappers need not forward it.
-    // A caller that looks at the option moves the decision, which takes half as long as making it in memory.
-    #[inline(always)]
-    fn poll_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        match self.try_decide(op) {
-            Some(decision) => Poll::Ready(decision),
-            None => otherwise(),
-        }
-    }
-
     /// Returns the store that this one wraps: [`clock`](Self::clock) and [`node`](Self::node) forward to it by default.
     ///
     /// Operations never do, because a wrapper that changes one way to apply an operation has to change all of them.
@@ -157,6 +139,12 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
         self.inner()?.identity()?;
         Some(std::ptr::from_ref(self).addr())
     }
+
+    /// Returns the store's address. That of an [`Arc`] is that of the store in it.
+    #[doc(hidden)]
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 #[async_trait]
@@ -182,11 +170,6 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
         (**self).try_decide(op)
     }
 
-    #[inline(always)]
-    fn poll_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        (**self).poll_decide(op, otherwise)
-    }
-
     fn inner(&self) -> Option<&dyn WindowStore> {
         (**self).inner()
     }
@@ -201,6 +184,10 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 
     fn identity(&self) -> Option<usize> {
         (**self).identity()
+    }
+
+    fn address(&self) -> usize {
+        (**self).address()
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::hint::select_unpredictable;
 use std::ops::DerefMut;
-use std::task::Poll;
 
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{
@@ -18,73 +17,36 @@ use crate::log::ring::Narrow;
 use crate::log::view::{Encoding, View};
 use crate::log::{LogForm, LogParts, Other, with_entries};
 
-/// A decision, written where the caller wants it. Moving it would cost more than making it.
-pub(crate) trait Decided {
-    /// Returns the decision for facts on `LIMITS` limits.
-    fn from_sized<const LIMITS: usize>(
-        op: &Op<'_>,
-        limits: &[Limit; LIMITS],
-        facts: SizedFacts<LIMITS>,
-    ) -> Self;
-
-    /// Returns the decision for any facts. The operation comes by value: letting a pointer to it escape would force it out of
-    /// registers.
-    fn from_facts(op: Op<'_>, facts: Facts) -> Self;
+/// What came of an evaluation. Unless it is facts, nothing has changed.
+enum Evaluated<const LIMITS: usize> {
+    Facts(SizedFacts<LIMITS>),
+    /// The log needs another form to take the entry. This many of the first entries have expired.
+    Convert(usize),
+    /// Usage exceeds a maximum, which only a general evaluation covers.
+    General,
 }
 
-impl Decided for Result<Decision, Error> {
-    #[inline(always)]
-    fn from_sized<const LIMITS: usize>(
-        op: &Op<'_>,
-        limits: &[Limit; LIMITS],
-        facts: SizedFacts<LIMITS>,
-    ) -> Self {
-        Ok(internal::decide_sized(op, limits, facts))
-    }
-
-    #[inline(never)]
-    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
-        Ok(decide(&op, facts))
-    }
-}
-
-impl<D: Decided> Decided for Poll<D> {
-    #[inline(always)]
-    fn from_sized<const LIMITS: usize>(
-        op: &Op<'_>,
-        limits: &[Limit; LIMITS],
-        facts: SizedFacts<LIMITS>,
-    ) -> Self {
-        Poll::Ready(D::from_sized(op, limits, facts))
-    }
-
-    #[inline(always)]
-    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-        Poll::Ready(D::from_facts(op, facts))
-    }
-}
-
-/// Applies an operation to a locked log, unlocks it, and returns the decision. `rest` is [`apply_rest`], inlined or not.
+/// Applies an operation to a locked log, unlocks it, and returns the decision. `rest` is [`apply_rest`] for this kind of lock.
 #[inline(always)]
-pub(crate) fn apply<'a, D: Decided, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply<'a, G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: &Op<'a>,
     now: Timestamp,
-    rest: impl FnOnce(G, Op<'a>, Timestamp) -> D,
-) -> D {
+    rest: impl FnOnce(G, Op<'a>, Timestamp) -> Result<Decision, Error>,
+) -> Result<Decision, Error> {
     // Each form returns separately: facts merged at one return would be written to memory.
     if let Some(limits) = common_limits::<1>(op) {
         let (form, oldest) = log.parts();
         match form {
             LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
                 let entries = ring.view::<Narrow>(oldest);
-                if let Ok(facts) = evaluate(limits, entries, op, now) {
+                if let Evaluated::Facts(facts) = evaluate::<1, false>(limits, entries, op, now) {
                     return unlock_and_decide(log, op, limits, facts);
                 }
             }
             LogForm::Other(Other::Inline(inline)) => {
-                if let Ok(facts) = evaluate(limits, inline.view(), op, now) {
+                let entries = inline.view();
+                if let Evaluated::Facts(facts) = evaluate::<1, false>(limits, entries, op, now) {
                     return unlock_and_decide(log, op, limits, facts);
                 }
             }
@@ -95,41 +57,44 @@ pub(crate) fn apply<'a, D: Decided, G: DerefMut<Target: LogParts>>(
 }
 
 /// Applies an operation that [`apply`] did not.
-#[inline(always)]
-pub(crate) fn apply_rest<D: Decided, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply_rest<G: DerefMut<Target: LogParts>>(
     mut log: G,
     op: Op<'_>,
     now: Timestamp,
-) -> D {
-    match op.policy.limits().len() {
-        1 => match log.parts().0 {
-            LogForm::Ring(ring) if ring.header.is::<Narrow>() => {}
-            LogForm::Other(Other::Inline(_)) => {}
-            _ => return apply_limits::<D, G, 1>(log, op, now),
+) -> Result<Decision, Error> {
+    let form = log.parts().0;
+    let decision = match op.policy.limits().len() {
+        1 => match form {
+            LogForm::Ring(ring) if ring.header.is::<Narrow>() => None,
+            LogForm::Other(Other::Inline(_)) => None,
+            _ => apply_limits::<1>(form, &op, now),
         },
-        2 => return apply_limits::<D, G, 2>(log, op, now),
-        3 => return apply_limits::<D, G, 3>(log, op, now),
-        4 => return apply_limits::<D, G, 4>(log, op, now),
-        _ => {}
-    }
-    D::from_facts(op, apply_any(log, op, now))
+        2 => apply_limits::<2>(form, &op, now),
+        3 => apply_limits::<3>(form, &op, now),
+        4 => apply_limits::<4>(form, &op, now),
+        _ => None,
+    };
+    Ok(decision.unwrap_or_else(|| {
+        let facts = apply_any(log, &op, now);
+        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
+        decide(&op, facts)
+    }))
 }
 
 /// Applies an operation with this number of limits to a compact log, if it is a common one.
 #[inline(never)]
-fn apply_limits<D: Decided, G: DerefMut<Target: LogParts>, const LIMITS: usize>(
-    mut log: G,
-    op: Op<'_>,
+fn apply_limits<const LIMITS: usize>(
+    log: &mut LogForm,
+    op: &Op<'_>,
     now: Timestamp,
-) -> D {
-    if let Some(limits) = common_limits::<LIMITS>(&op) {
-        with_entries!(log.parts().0, entries => {
-            if let Ok(facts) = evaluate(limits, entries, &op, now) {
-                return unlock_and_decide(log, &op, limits, facts);
-            }
-        }, _ => {});
-    }
-    D::from_facts(op, apply_any(log, op, now))
+) -> Option<Decision> {
+    let limits = common_limits::<LIMITS>(op)?;
+    with_entries!(log, entries => {
+        match evaluate::<LIMITS, false>(limits, entries, op, now) {
+            Evaluated::Facts(facts) => Some(internal::decide_sized(op, limits, facts)),
+            Evaluated::Convert(_) | Evaluated::General => None,
+        }
+    }, _ => None)
 }
 
 /// Returns the limits of a common operation: with the limiter's policy of `LIMITS` exact limits, and without an id.
@@ -141,50 +106,47 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
 
 /// Unlocks the log and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
 #[inline(always)]
-fn unlock_and_decide<D: Decided, G, const LIMITS: usize>(
+fn unlock_and_decide<G, const LIMITS: usize>(
     log: G,
     op: &Op<'_>,
     limits: &[Limit; LIMITS],
     mut facts: SizedFacts<LIMITS>,
-) -> D {
+) -> Result<Decision, Error> {
     drop(log);
     if let Outcome::Nothing = facts.outcome {
         facts.outcome = Outcome::Nothing;
-        return D::from_sized(op, limits, facts);
+        return Ok(internal::decide_sized(op, limits, facts));
     }
-    D::from_sized(op, limits, facts)
+    Ok(internal::decide_sized(op, limits, facts))
 }
 
 /// Applies any operation to any log, and unlocks it.
 #[inline(never)]
-pub(crate) fn apply_any<G: DerefMut<Target: LogParts>>(
-    mut log: G,
-    op: Op<'_>,
+pub(crate) fn apply_any(
+    mut log: impl DerefMut<Target: LogParts>,
+    op: &Op<'_>,
     now: Timestamp,
 ) -> Facts {
     let (form, oldest) = log.parts();
-    let facts = facts_of_any(form, &op, now);
+    // A log of another form holds no id to find.
+    if op.id.is_some() && op.mode != Mode::Peek {
+        form.make_sparse();
+    }
+    let limits = op.policy.limits();
+    let facts = loop {
+        let expired = with_entries!(form, entries => {
+            match evaluate::<MAX_LIMITS, true>(limits, entries, op, now) {
+                Evaluated::Facts(facts) => break facts.of_first(limits.len()),
+                Evaluated::Convert(expired) => expired,
+                Evaluated::General => 0,
+            }
+        }, sparse => break sparse.apply(op, now));
+        form.convert_for(op, expired);
+    };
     if let Some(oldest) = oldest {
         *oldest = form.no_oldest();
     }
     facts
-}
-
-#[inline(never)]
-fn facts_of_any(log: &mut LogForm, op: &Op<'_>, now: Timestamp) -> Facts {
-    if op.id.is_some() {
-        return log.make_sparse().apply(op, now);
-    }
-    let limits = op.policy.limits();
-    loop {
-        let expired = with_entries!(log, entries => {
-            match evaluate::<MAX_LIMITS>(limits, entries, op, now) {
-                Ok(facts) => return facts.of_first(limits.len()),
-                Err(expired) => expired,
-            }
-        }, sparse => return sparse.apply(op, now));
-        log.convert_for(op, expired);
-    }
 }
 
 /// Sets the cost of the entry that a receipt names, or removes the entry.
@@ -208,7 +170,10 @@ pub(crate) fn settle(
         // A receipt without an entry must not cost memory.
         match changed {
             Some(changed) if settlement.change != Change::Cost(changed.cost_before) => None,
-            _ => evaluate::<MAX_LIMITS>(limits, entries, &peek, now).ok().map(|facts| (changed, facts)),
+            _ => match evaluate::<MAX_LIMITS, true>(limits, entries, &peek, now) {
+                Evaluated::Facts(facts) => Some((changed, facts)),
+                Evaluated::Convert(_) | Evaluated::General => None,
+            },
         }
     }, _ => None);
     match unchanged {
@@ -222,20 +187,17 @@ pub(crate) fn settle(
 
 /// Applies an operation to a compact log: counts, appends if it should, and returns the facts.
 ///
-/// The operation has no id. It is a [common](common_limits) one, or `LIMITS` is [`MAX_LIMITS`], and it has these limits or fewer.
-///
-/// # Errors
-/// Nothing has changed if it returns how many of the first entries have expired: the log needs another form to take the entry, or
-/// usage exceeds a maximum, for which `LIMITS` must be [`MAX_LIMITS`].
+/// The operation does not append an id. It is a [common](common_limits) one, or the evaluation is `GENERAL`, and it has these limits
+/// or fewer.
 #[inline(always)]
-fn evaluate<const LIMITS: usize>(
+fn evaluate<const LIMITS: usize, const GENERAL: bool>(
     limits: &[Limit],
     mut entries: View<'_, impl Encoding>,
     op: &Op<'_>,
     clock: Timestamp,
-) -> Result<SizedFacts<LIMITS>, usize> {
+) -> Evaluated<LIMITS> {
     if entries.has_no_capacity() {
-        return Err(0);
+        return Evaluated::Convert(0);
     }
     let now = entries.clamp(clock);
     // Count: the first entry in each window, and the total cost from it on.
@@ -255,7 +217,7 @@ fn evaluate<const LIMITS: usize>(
     entries.remember_starts(starts.iter().copied().zip(oldest).take(limits.len()));
 
     // Common operations have none, which the compiler would not see otherwise.
-    let limiter_policy = op.limiter_policy.filter(|_| LIMITS == MAX_LIMITS);
+    let limiter_policy = op.limiter_policy.filter(|_| GENERAL);
     let mut facts = SizedFacts {
         admitted,
         refundable: match limiter_policy {
@@ -269,8 +231,8 @@ fn evaluate<const LIMITS: usize>(
         usage,
     };
     if op.appends(admitted) {
-        if LIMITS < MAX_LIMITS && !admitted {
-            return Err(0);
+        if !GENERAL && !admitted {
+            return Evaluated::General;
         }
         let all = starts[..limits.len()].iter();
         let mut expired = all.fold(usize::MAX, |first, start| first.min(*start));
@@ -278,9 +240,9 @@ fn evaluate<const LIMITS: usize>(
             expired = aged(&entries, op, expired, now);
         }
         // An entry alone does not merge.
-        let may_merge = LIMITS == MAX_LIMITS && entries.len() > expired && op.merges();
+        let may_merge = GENERAL && entries.len() > expired && op.merges();
         if may_merge || !entries.can_push(op, expired) {
-            return Err(expired);
+            return Evaluated::Convert(expired);
         }
         let number = entries.push(expired, op, now);
         facts.outcome = Outcome::Appended(Entry {
@@ -300,17 +262,17 @@ fn evaluate<const LIMITS: usize>(
             if limiter_policy.is_some() {
                 entries.drop_beyond(op.retention().max);
             }
-            return Ok(facts);
+            return Evaluated::Facts(facts);
         }
     }
     for (i, limit) in limits.iter().enumerate() {
         let usage = &mut facts.usage[i];
         let max = limit.max();
         if usage.used > max {
-            if LIMITS < MAX_LIMITS {
-                return Err(0);
+            if !GENERAL {
+                return Evaluated::General;
             }
-            return Ok(exceeding(limits, entries, op, starts, facts));
+            return Evaluated::Facts(exceeding(limits, entries, op, starts, facts));
         }
         // No entry costs less than 1, so the first one releases a unit.
         let missing = (usage.used + op.cost).saturating_sub(max);
@@ -321,7 +283,7 @@ fn evaluate<const LIMITS: usize>(
             entries.at(entries.reaching(starts[i], missing))
         };
     }
-    Ok(facts)
+    Evaluated::Facts(facts)
 }
 
 /// Returns the facts if usage exceeds a maximum: a record, or an attempt that counts, was appended now or earlier.
@@ -381,7 +343,7 @@ mod tests {
         let mut log = LogForm::new(u32::MAX - 150);
         let mut receipts = Vec::new();
         for i in 0..len {
-            let facts = apply_any(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
+            let facts = apply_any(&mut log, &Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
             let Outcome::Appended(entry) = facts.outcome else {
                 panic!("not appended")
@@ -391,7 +353,7 @@ mod tests {
             let is_ring = matches!(log, LogForm::Ring(_));
             assert_eq!(is_ring, (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
-        let full = apply_any(&mut log, Op::acquire("", &policy).at(at(len)), at(len));
+        let full = apply_any(&mut log, &Op::acquire("", &policy).at(at(len)), at(len));
         assert!(!full.admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);

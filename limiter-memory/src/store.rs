@@ -2,16 +2,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    self, At, Facts, JointOp, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide,
+    self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
-use crate::evaluate::{self, Decided, apply_any, apply_rest};
+use crate::evaluate::{self, apply_any, apply_rest};
 use crate::log::LogForm;
 use crate::log::inline::NUMBERS;
 use crate::placement::lock::{Guard, LogGuard};
@@ -203,56 +202,15 @@ impl MemoryStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
-    /// Decides an operation. `rest_in_slot` and `in_shard` are not inlined, and not generic: otherwise each crate that calls a store
-    /// would compile them again.
-    #[inline(always)]
-    fn decide<'a, D: Decided>(
-        &'a self,
-        op: &Op<'a>,
-        rest_in_slot: impl FnOnce(LogGuard<'a>, Op<'a>, Timestamp) -> D,
-        in_shard: impl FnOnce(&'a Self, Option<Guard<'a, DirectSlot>>, u64, Op<'a>) -> D,
-    ) -> D {
-        let name = op.log.name.id();
-        let key = op.log.key;
-        let hash = self.placement.hash(name, key);
-        if !self.placement.has_direct_slots() {
-            return in_shard(self, None, hash, *op);
-        }
-        // Reading the clock behind a lock stalls on Intel; read it first.
-        let now = self.time(op.at);
-        match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now, rest_in_slot),
-            Err(slot) => in_shard(self, Some(slot), hash, *op),
-        }
-    }
-
+    /// Decides an operation on a log that is in no direct slot.
+    // Like `apply_rest_in_slot`, not generic: each crate that calls a store would compile it again.
     #[inline(never)]
-    fn result_in_shard(
+    fn decide_in_shard(
         &self,
         slot: Option<Guard<'_, DirectSlot>>,
         hash: u64,
         op: Op<'_>,
     ) -> Result<Decision, Error> {
-        self.decide_in_shard(slot, hash, op)
-    }
-
-    #[inline(never)]
-    fn poll_in_shard(
-        &self,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Poll<Result<Decision, Error>> {
-        self.decide_in_shard(slot, hash, op)
-    }
-
-    #[inline(always)]
-    fn decide_in_shard<'a, D: Decided>(
-        &'a self,
-        slot: Option<Guard<'a, DirectSlot>>,
-        hash: u64,
-        op: Op<'a>,
-    ) -> D {
         let found = self
             .placement
             .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
@@ -271,11 +229,11 @@ impl MemoryStore {
     /// Applies an operation without haste. `clock` returns its time.
     fn facts(&self, op: Op<'_>, clock: impl Fn(At) -> Timestamp) -> Facts {
         match self.placement.locate(op.log.name.id(), op.log.key) {
-            Located::InSlot(log) => apply_any(log, op, clock(op.at)),
-            Located::InShard(log) => apply_any(log, op, clock(op.at)),
+            Located::InSlot(log) => apply_any(log, &op, clock(op.at)),
+            Located::InShard(log) => apply_any(log, &op, clock(op.at)),
             Located::Nowhere(vacancy) => {
                 let now = clock(op.at);
-                self.insert(vacancy, op.log, |log| apply_any(log, op, now))
+                self.insert(vacancy, op.log, |log| apply_any(log, &op, now))
             }
         }
     }
@@ -314,12 +272,7 @@ impl MemoryStore {
 }
 
 #[inline(never)]
-fn result_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Result<Decision, Error> {
-    apply_rest(log, op, now)
-}
-
-#[inline(never)]
-fn poll_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Poll<Result<Decision, Error>> {
+fn apply_rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Result<Decision, Error> {
     apply_rest(log, op, now)
 }
 
@@ -330,10 +283,20 @@ impl SyncStore for MemoryStore {
 
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        if op.is_checked() {
-            self.decide(&op, result_in_slot, Self::result_in_shard)
-        } else {
-            self.check_and_decide(op)
+        if !op.is_checked() {
+            return self.check_and_decide(op);
+        }
+        let name = op.log.name.id();
+        let key = op.log.key;
+        let hash = self.placement.hash(name, key);
+        if !self.placement.has_direct_slots() {
+            return self.decide_in_shard(None, hash, op);
+        }
+        // Reading the clock behind a lock stalls on Intel; read it first.
+        let now = self.time(op.at);
+        match self.placement.find_direct(hash, name, key) {
+            Ok(log) => evaluate::apply(log, &op, now, apply_rest_in_slot),
+            Err(slot) => self.decide_in_shard(Some(slot), hash, op),
         }
     }
 
@@ -387,15 +350,6 @@ impl WindowStore for MemoryStore {
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         Some(self.decide_now(op))
-    }
-
-    #[inline(always)]
-    fn poll_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if op.is_checked() {
-            self.decide(&op, poll_in_slot, Self::poll_in_shard)
-        } else {
-            Poll::Ready(self.check_and_decide(op))
-        }
     }
 }
 

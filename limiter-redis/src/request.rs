@@ -21,7 +21,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     };
     let default = default_limits(op);
     let own = op.policy.limits();
-    let merging = op.merging().filter(|_| op.mode != Mode::Peek);
+    let merging = op.merging().filter(|_| depends_on_limiter(op));
     let pairs = default.len() + own.len() + usize::from(merging.is_some());
     let mut request = Vec::with_capacity(OP_HEAD_LEN - 2 + id.len() + LIMIT_LEN * pairs);
     let form = |is_set, form| if is_set { form } else { 0 };
@@ -52,12 +52,17 @@ pub(crate) fn repetition(elapsed: Duration, first: Option<u64>, deadline: u64) -
 }
 
 /// Returns the limits of the limiter's default policy, on which retention and receipts depend. None if they are the operation's own,
-/// or if it does not append.
+/// or if nothing depends on them.
 fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
     let default = op
         .limiter_policy
-        .filter(|default| op.mode != Mode::Peek && default.limits() != op.policy.limits());
+        .filter(|default| depends_on_limiter(op) && default.limits() != op.policy.limits());
     default.map_or(&[], Policy::limits)
+}
+
+/// Returns `true` if the operation may append, or has an id, whose validity depends on the limiter's policy.
+fn depends_on_limiter(op: &Op<'_>) -> bool {
+    op.mode != Mode::Peek || op.id.is_some()
 }
 
 /// Returns a settlement to a cost, as `lua/README.md` describes it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::request::Part;
+use limiter_core::request::PartDecision;
 use limiter_core::{
     Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs,
 };
@@ -18,7 +18,7 @@ use self::list::List;
 pub use self::names::FieldNames;
 pub(crate) use self::names::Policies;
 use crate::rule::Rule;
-use crate::rulings::Rulings;
+use crate::rulings::Decided;
 
 /// Which header fields report limits to clients. Default: [`HeaderFormat::Structured`], not on redirects.
 ///
@@ -157,7 +157,13 @@ impl RateLimitHeaders {
     /// and `Retry-After` if a wait is given: for servers that decide like the layer, with an [`AllOf`](limiter_core::AllOf). Each field is a name and a value.
     pub fn visit_all<'a, 'l: 'a>(
         &self,
-        calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
+        calls: impl Iterator<
+            Item = (
+                &'a FieldNames,
+                &'a PartDecision<'l, SharedStore>,
+                &'a Status,
+            ),
+        > + Clone,
         retry_after: Option<Duration>,
         mut visit: impl FnMut(&'static str, &str),
     ) {
@@ -188,7 +194,7 @@ impl RateLimitHeaders {
 
     pub(crate) fn of_calls<'a, 'l: 'a, S: WindowStore>(
         &self,
-        calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, S>)> + Clone,
+        calls: impl Iterator<Item = (&'a FieldNames, &'a PartDecision<'l, S>)> + Clone,
     ) -> Values {
         self.make(
             &calls.filter_map(|(names, part)| Seen::of(names, part)),
@@ -201,7 +207,7 @@ impl RateLimitHeaders {
         &self,
         policies: &Policies,
         rules: &[Rule],
-        rulings: &Rulings<'_>,
+        rulings: &Decided<'_>,
     ) -> Values {
         let enforced = rules
             .iter()
@@ -211,7 +217,7 @@ impl RateLimitHeaders {
         let seen = enforced
             .clone()
             .filter_map(|((_, names), (_, part))| Seen::of(names, part?));
-        let as_made = |(_, (_, part)): (_, (_, Option<&Part<'_, _>>))| {
+        let as_made = |(_, (_, part)): (_, (_, Option<&PartDecision<'_, _>>))| {
             part.is_some_and(|part| part.own_policy().is_none() && part.status().is_some())
         };
         let policy = if enforced.clone().all(as_made) {
@@ -340,7 +346,7 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// `names` are the names for the limiter's own policy.
-    fn of<S>(names: &'a FieldNames, part: &'a Part<'_, S>) -> Option<Self> {
+    fn of<S>(names: &'a FieldNames, part: &'a PartDecision<'_, S>) -> Option<Self> {
         Some(Self {
             names: names.for_call(part),
             status: part.status()?,

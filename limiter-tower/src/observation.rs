@@ -1,6 +1,6 @@
 //! A layer's report on each request.
 
-use limiter_core::request::{Part, PartOutcome};
+use limiter_core::request::{PartDecision, PartOutcome};
 use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status};
 
 use crate::rule::Rule;
@@ -67,15 +67,15 @@ impl<'a> Observation<'a> {
     pub(crate) fn new(
         rule: &'a Rule,
         applied: &'a Applied,
-        part: Option<&'a Part<'_, SharedStore>>,
+        part: Option<&'a PartDecision<'_, SharedStore>>,
     ) -> Option<Self> {
         let outcome = match applied {
             Applied::Skipped => RuleOutcome::Skipped,
             Applied::Rejected(_) => RuleOutcome::MissingKey,
-            Applied::Called => part.and_then(of_part)?,
+            Applied::Called => of_part(part?),
         };
         let policy = part
-            .and_then(Part::own_policy)
+            .and_then(PartDecision::own_policy)
             .unwrap_or(rule.limiter.policy());
         Some(Self {
             limiter: rule.limiter.name(),
@@ -86,8 +86,8 @@ impl<'a> Observation<'a> {
     }
 }
 
-fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
-    Some(match part.outcome()? {
+fn of_part<'a>(part: &'a PartDecision<'_, SharedStore>) -> RuleOutcome<'a> {
+    match part.outcome() {
         PartOutcome::Charged(decision) => RuleOutcome::Admitted(decision),
         PartOutcome::Denied(decision) => RuleOutcome::Denied(decision),
         PartOutcome::Uncharged(status) => RuleOutcome::Uncharged(status),
@@ -96,5 +96,5 @@ fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
         }
         PartOutcome::Failed(error) if part.denies() => RuleOutcome::FailedClosed(error),
         PartOutcome::Failed(error) => RuleOutcome::FailedOpen(error),
-    })
+    }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::request::{AllOf, Part};
-use limiter_core::{Denied, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
+use limiter_core::request::PartDecision;
+use limiter_core::{Denied, Error, ErrorKind, JointDecision, Limiter, WindowStore, ceil_secs};
 
 use crate::headers::{FieldNames, RateLimitHeaders, Values};
 
@@ -68,11 +68,11 @@ impl Rejection {
     /// Returns the rejection of calls if one denies or failed. `pause` is the wait after a store's error.
     pub(crate) fn of_calls<S: WindowStore>(
         violated: Vec<String>,
-        calls: &AllOf<'_, S>,
+        calls: &JointDecision<'_, S>,
         pause: Duration,
     ) -> Self {
         let denying = calls.parts().iter().filter(|part| part.denies());
-        let errors = denying.filter_map(Part::error);
+        let errors = denying.filter_map(PartDecision::error);
         // Nothing else matters to a request that can never fit.
         let never_fits = |error: &&Error| error.kind() == ErrorKind::CostExceedsLimit;
         match errors.clone().find(never_fits).or(errors.clone().next()) {
@@ -120,7 +120,6 @@ impl Rejection {
     }
 
     /// Returns the rejection of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
-    /// A [`JointDecision`](limiter_core::JointDecision) dereferences to its calls.
     ///
     /// ```
     /// # use exact_limiter::{AllOf, Limiter};
@@ -133,7 +132,7 @@ impl Rejection {
     /// # let _ = handler;
     /// ```
     #[must_use]
-    pub fn of<S: WindowStore>(all: &AllOf<'_, S>) -> Self {
+    pub fn of<S: WindowStore>(all: &JointDecision<'_, S>) -> Self {
         let calls: Vec<_> = all
             .parts()
             .iter()

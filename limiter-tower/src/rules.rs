@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use limiter_core::request::{AllOf, PartOutcome, joint};
+use limiter_core::request::joint::{self, Undecided};
+use limiter_core::request::{AllOf, PartOutcome};
 use limiter_core::{BoxFuture, WindowStore as _};
 
 use crate::charges::{Charges, run};
@@ -11,7 +12,7 @@ use crate::headers::Policies;
 use crate::observation::Observation;
 use crate::rejection::{Cause, PAUSE, Rejection, StoreFailure};
 use crate::rule::{ActualCost, Rule};
-use crate::rulings::{Applied, Rulings};
+use crate::rulings::{Applied, Decided, Rulings};
 
 /// Rules, the choice when their store fails, and the observer.
 pub(crate) struct Rules {
@@ -42,7 +43,7 @@ impl Rules {
     }
 
     /// Finds a request's keys and charges.
-    pub(crate) fn calls(&self, head: &RequestHead<'_>) -> Rulings<'_> {
+    pub(crate) fn calls(&self, head: &RequestHead<'_>) -> Rulings<Undecided<'_>> {
         let mut calls = AllOf::new().timeout(self.timeout);
         if self.is_refundable {
             calls = calls.refundable();
@@ -54,9 +55,9 @@ impl Rules {
     /// Decides and reports. After a denial, waits and tries again if the wait is within `left`.
     pub(crate) async fn decide(
         &self,
-        mut calls: Rulings<'static>,
+        mut calls: Rulings<Undecided<'static>>,
         mut left: Duration,
-    ) -> Rulings<'static> {
+    ) -> Decided<'static> {
         loop {
             let rulings = calls.decide().await;
             self.report(&rulings);
@@ -87,7 +88,7 @@ impl Rules {
         Some(clock?.sleep(wait))
     }
 
-    pub(crate) fn report(&self, rulings: &Rulings<'_>) {
+    pub(crate) fn report(&self, rulings: &Decided<'_>) {
         if let Some(observer) = &self.observer {
             let seen = self.list.iter().zip(rulings.iter());
             seen.filter_map(|(rule, (applied, part))| Observation::new(rule, applied, part))
@@ -96,7 +97,7 @@ impl Rules {
     }
 
     /// Returns why a request is refused.
-    pub(crate) fn rejection(&self, rulings: &Rulings<'_>) -> Rejection {
+    pub(crate) fn rejection(&self, rulings: &Decided<'_>) -> Rejection {
         let rejected = |(rule, (applied, _)): (&Rule, (&Applied, _))| match applied {
             Applied::Rejected(status) if !rule.shadow => Some(*status),
             _ => None,
@@ -113,7 +114,7 @@ impl Rules {
     }
 
     /// Returns the charges that the handler settles.
-    pub(crate) fn charges(&self, rulings: &Rulings<'_>) -> Option<Charges> {
+    pub(crate) fn charges(&self, rulings: &Decided<'_>) -> Option<Charges> {
         let settles = |rule: &Rule| rule.handler_settles;
         let permits = || rulings.permits(&self.list, settles);
         self.list
@@ -128,7 +129,7 @@ impl Rules {
     }
 
     /// Refunds the charges of an abandoned request if its rules have [`Rule::refund_abandoned`](crate::Rule::refund_abandoned).
-    pub(crate) fn abandon(&self, rulings: &Rulings<'_>) {
+    pub(crate) fn abandon(&self, rulings: &Decided<'_>) {
         for permit in rulings.permits(&self.list, |rule| rule.refund_abandoned) {
             drop(run(async move { permit.refund().await }));
         }
@@ -137,13 +138,13 @@ impl Rules {
     /// Returns the actual cost of each of a request's calls. `None` if all charges stay, as they do without a response.
     pub(crate) fn actual_costs(
         &self,
-        rulings: &Rulings<'_>,
+        rulings: &Decided<'_>,
         head: Option<&ResponseHead<'_>>,
     ) -> Option<Vec<ActualCost>> {
         let costs: Vec<_> = rulings
             .parts(&self.list)
             .map(|(rule, part)| match (&rule.settle, part.outcome(), head) {
-                (Some(settle), Some(PartOutcome::Charged(_)), Some(head)) => match settle(head) {
+                (Some(settle), PartOutcome::Charged(_), Some(head)) => match settle(head) {
                     ActualCost::Units(cost) if cost == part.cost() => ActualCost::AsCharged,
                     cost => cost,
                 },
@@ -155,9 +156,11 @@ impl Rules {
     }
 
     /// Settles a request's charges. If the store fails, the charge stays.
-    pub(crate) async fn settle(rulings: &mut Rulings<'static>, costs: Vec<ActualCost>) {
-        let parts = joint::parts_mut(&mut rulings.calls);
-        for (part, cost) in parts.iter_mut().zip(costs) {
+    pub(crate) async fn settle(rulings: &mut Decided<'static>, costs: Vec<ActualCost>) {
+        for (call, cost) in costs.into_iter().enumerate() {
+            let Some(part) = joint::part_mut(&mut rulings.calls, call) else {
+                continue;
+            };
             let _ = match cost {
                 ActualCost::AsCharged => continue,
                 ActualCost::Nothing => part.settle(0).await,

@@ -1,8 +1,9 @@
 //! A request's calls on the limiters of a layer's rules, and their outcomes.
 
 use http::StatusCode;
-use limiter_core::request::{AllOf, Part, joint};
-use limiter_core::{Permit, SharedStore};
+use limiter_core::request::joint::{self, Undecided};
+use limiter_core::request::{AllOf, Part, PartDecision};
+use limiter_core::{JointDecision, Permit, SharedStore};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
@@ -18,17 +19,30 @@ pub(crate) enum Applied {
     Called,
 }
 
-/// How the rules apply to a request, and its calls.
-pub(crate) struct Rulings<'a> {
+/// How the rules apply to a request, and its calls: undecided, or their decision.
+pub(crate) struct Rulings<C> {
     /// In the order of the rules. Up to two are stored inline.
     applied: SmallVec<[Applied; 2]>,
     /// Whether the request is refused without asking a limiter.
     refused: bool,
     /// One for each rule that applies, none if the request is refused without asking a limiter.
-    pub(crate) calls: AllOf<'a>,
+    pub(crate) calls: C,
 }
 
-impl<'a> Rulings<'a> {
+/// The decision on a request.
+pub(crate) type Decided<'a> = Rulings<JointDecision<'a>>;
+
+impl<C> Rulings<C> {
+    fn with<D>(self, calls: impl FnOnce(C) -> D) -> Rulings<D> {
+        Rulings {
+            applied: self.applied,
+            refused: self.refused,
+            calls: calls(self.calls),
+        }
+    }
+}
+
+impl<'a> Rulings<Undecided<'a>> {
     /// Finds a request's keys and charges, and adds them to `calls`.
     pub(crate) fn new(
         mut calls: AllOf<'a>,
@@ -50,7 +64,7 @@ impl<'a> Rulings<'a> {
         Self {
             applied,
             refused,
-            calls: if refused { AllOf::new() } else { calls },
+            calls: if refused { AllOf::new() } else { calls }.into(),
         }
     }
 
@@ -59,39 +73,57 @@ impl<'a> Rulings<'a> {
         clippy::result_large_err,
         reason = "both are what the caller continues with"
     )]
-    pub(crate) fn try_decide(self) -> Result<Self, Self> {
-        match joint::try_decide(self.calls) {
-            Ok(calls) => Ok(Self { calls, ..self }),
-            Err(calls) => Err(Self { calls, ..self }),
+    pub(crate) fn try_decide(self) -> Result<Decided<'a>, Self> {
+        let Self {
+            applied,
+            refused,
+            calls,
+        } = self;
+        match calls.try_decide() {
+            Ok(calls) => Ok(Rulings {
+                applied,
+                refused,
+                calls,
+            }),
+            Err(calls) => Err(Self {
+                applied,
+                refused,
+                calls,
+            }),
         }
     }
 
-    pub(crate) async fn decide(self) -> Self {
-        let calls = joint::decide(self.calls).await;
-        Self { calls, ..self }
-    }
-
-    pub(crate) fn into_owned(self) -> Rulings<'static> {
+    pub(crate) async fn decide(self) -> Decided<'a> {
         Rulings {
+            calls: self.calls.decide().await,
             applied: self.applied,
             refused: self.refused,
-            calls: joint::into_owned(self.calls),
         }
     }
 
+    pub(crate) fn into_owned(self) -> Rulings<Undecided<'static>> {
+        self.with(Undecided::into_owned)
+    }
+}
+
+impl<'a> Decided<'a> {
     /// Returns the calls to make after a denial.
-    pub(crate) fn again(self) -> Self {
-        let calls = joint::again(self.calls);
-        Self { calls, ..self }
+    pub(crate) fn again(self) -> Rulings<Undecided<'a>> {
+        self.with(joint::again)
+    }
+
+    /// Returns the same without its borrows.
+    pub(crate) fn into_owned(self) -> Decided<'static> {
+        self.with(JointDecision::into_owned)
     }
 
     /// Returns how each rule applies, and its call.
     pub(crate) fn iter(
         &self,
-    ) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
-        let mut parts = self.calls.parts().iter();
+    ) -> impl Iterator<Item = (&Applied, Option<&PartDecision<'a, SharedStore>>)> + Clone {
+        let mut calls = 0..;
         self.applied.iter().map(move |applied| match applied {
-            Applied::Called => (applied, parts.next()),
+            Applied::Called => (applied, calls.next().and_then(|call| self.calls.part(call))),
             Applied::Skipped | Applied::Rejected(_) => (applied, None),
         })
     }
@@ -100,7 +132,7 @@ impl<'a> Rulings<'a> {
     pub(crate) fn parts<'r>(
         &'r self,
         rules: &'r [Rule],
-    ) -> impl Iterator<Item = (&'r Rule, &'r Part<'a, SharedStore>)> {
+    ) -> impl Iterator<Item = (&'r Rule, &'r PartDecision<'a, SharedStore>)> {
         let pairs = rules.iter().zip(self.iter());
         pairs.filter_map(|(rule, (_, part))| Some((rule, part?)))
     }
@@ -153,6 +185,10 @@ fn call<'a>(
     }
     if rule.shadow {
         part = part.advisory();
+    }
+    // Its charge changes without those of other rules.
+    if rule.settles() || rule.handler_settles {
+        part = part.own_entry();
     }
     if fails_open {
         part = part.fail_open();

@@ -19,7 +19,7 @@ use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Values;
 use crate::respond::{Problem, Respond};
 use crate::rules::Rules;
-use crate::rulings::Rulings;
+use crate::rulings::Decided;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
 pub struct LimitService<S, R = Problem> {
@@ -31,7 +31,7 @@ pub struct LimitService<S, R = Problem> {
 type Config<R> = LayerBuilder<R>;
 
 impl<R> Config<R> {
-    fn values(&self, rulings: &Rulings<'_>) -> Values {
+    fn values(&self, rulings: &Decided<'_>) -> Values {
         self.fields
             .values(&self.rules.policies, &self.rules.list, rulings)
     }
@@ -39,7 +39,7 @@ impl<R> Config<R> {
     /// Passes the request on, or responds to it if it is refused.
     fn serve<S, B, T>(
         self: &Arc<Self>,
-        rulings: Rulings<'_>,
+        rulings: Decided<'_>,
         mut request: Request<B>,
         service: &mut S,
     ) -> State<S, B, R, S::Future, S::Response>
@@ -159,7 +159,7 @@ pin_project! {
     #[project = Projected]
     enum State<S, B, R, F, T> {
         // Boxed, so that the future stays small if the store decides immediately.
-        Deciding { deciding: BoxFuture<'static, Rulings<'static>>, asked: Option<Box<Asked<S, B, R>>> },
+        Deciding { deciding: BoxFuture<'static, Decided<'static>>, asked: Option<Box<Asked<S, B, R>>> },
         Serving { #[pin] serving: F, values: Values, unsettled: Option<Unsettled<R>> },
         Settling { settling: BoxFuture<'static, Values>, response: Option<T> },
         Refused { response: Option<T> },
@@ -243,7 +243,7 @@ struct Asked<S, B, R> {
 struct Unsettled<R> {
     config: Arc<Config<R>>,
     /// `None` once there is a response.
-    rulings: Option<Box<Rulings<'static>>>,
+    rulings: Option<Box<Decided<'static>>>,
 }
 
 impl<R: Send + Sync + 'static> Unsettled<R> {

@@ -131,18 +131,15 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         S: WindowStore,
         B: AsRef<[u8]> + Send + Sync + 'a,
     {
-        let is_running = running.is_some();
-        let mut poll_boxed = || {
-            let start = || -> BoxFuture<'a, _> {
-                let call = self.clone();
-                Box::pin(async move { call.apply(call.op()).await })
-            };
-            running.get_or_insert_with(start).as_mut().poll(context)
-        };
-        if is_running {
-            poll_boxed()
-        } else {
-            self.limiter.store.poll_decide(self.op(), &mut poll_boxed)
+        if running.is_none()
+            && let Some(decision) = self.limiter.store.try_decide(self.op())
+        {
+            return Poll::Ready(decision);
         }
+        let start = || -> BoxFuture<'a, _> {
+            let call = self.clone();
+            Box::pin(async move { call.apply(call.op()).await })
+        };
+        running.get_or_insert_with(start).as_mut().poll(context)
     }
 }

@@ -58,6 +58,28 @@ pub struct AcquirePermit<'a, S, B> {
     pub(super) sent: Option<Moment>,
 }
 
+impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
+    /// Returns a [`PermitDecision`] instead of a decision: an acquire that can be settled or refunded if it is admitted.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
+    /// // Reserve four units, and charge one.
+    /// if let Ok(permit) = limiter.acquire("customer 7").cost(4).permit().now()?.into_result() {
+    ///     assert!(permit.settle(1).now()?.applied());
+    /// }
+    /// assert_eq!(limiter.status("customer 7").now()?.used(), 1);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
+    pub fn permit(mut self) -> AcquirePermit<'a, S, B> {
+        self.call.hints.wants_receipt = true;
+        AcquirePermit {
+            acquire: self,
+            sent: None,
+        }
+    }
+}
+
 impl<'a, S, B: AsRef<[u8]>> AcquirePermit<'a, S, B> {
     /// Makes the call on a synchronous store, without a future. Returns the errors of the [type](Self), apart from the store's.
     pub fn now(self) -> Result<PermitDecision<'a, S>, Error>

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::call::{Call, Running};
-use super::permit::AcquirePermit;
 use super::wait;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -18,9 +17,7 @@ use crate::status::Status;
 use crate::store::op::{At, EntryId, Mode};
 use crate::store::{SyncStore, WindowStore};
 
-/// Defines a builder that is also a future: its options, `now`, and the first poll, which decides in place if the store can.
-///
-/// A macro, because a function that passes a decision on copies it, which costs a third of the time of a decision in memory.
+/// Defines a builder that is also a future. A macro for its options' documentation; [`Call::poll`] makes the call.
 macro_rules! builder {
     ($(#[$doc:meta])* $name:ident, $output:ty $(, $convert:expr)?) => {
         $(#[$doc])*
@@ -119,7 +116,7 @@ macro_rules! costs {
             /// current usage, and [`cost`](crate::Decision::cost) is the cost that counts, even if the repetition has another one:
             /// let no client that pays for units choose its keys. A denied acquire that did not count leaves no id behind, so
             /// repeating it is a new attempt. One that counted stays denied until its key is free; a new attempt takes a new key.
-            /// A peek ignores the key.
+            /// A peek with a key finds the entry, and returns the verdict that the repetition would.
             #[inline(always)]
             pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
                 self.call.id = Some(key.into());
@@ -164,26 +161,6 @@ impl<'a, S, B: AsRef<[u8]>> Acquire<'a, S, B> {
         S: WindowStore,
     {
         wait::until_it_fits(&self.call, wait, || ()).await
-    }
-
-    /// Returns a [`PermitDecision`](super::PermitDecision) instead of a decision: an acquire that can be settled or refunded if it is admitted.
-    ///
-    /// ```
-    /// # use limiter_core::{Limiter, policy};
-    /// # let limiter = Limiter::new("search", policy!("5/10s"), limiter_testkit::ReferenceStore::new());
-    /// // Reserve four units, and charge one.
-    /// if let Ok(permit) = limiter.acquire("customer 7").cost(4).permit().now()?.into_result() {
-    ///     assert!(permit.settle(1).now()?.applied());
-    /// }
-    /// assert_eq!(limiter.status("customer 7").now()?.used(), 1);
-    /// # Ok::<(), limiter_core::Error>(())
-    /// ```
-    pub fn permit(mut self) -> AcquirePermit<'a, S, B> {
-        self.call.hints.wants_receipt = true;
-        AcquirePermit {
-            acquire: self,
-            sent: None,
-        }
     }
 }
 

@@ -126,7 +126,7 @@ pub struct Op<'a> {
     pub mode: Mode,
     /// The source of the operation's time. Default: the store's clock.
     pub at: At,
-    /// The idempotency key, which a peek ignores. Default: `None`.
+    /// The idempotency key. A peek only looks for its entry. Default: `None`.
     pub id: Option<EntryId>,
     /// What stores may ignore. Default: nothing.
     pub hints: Hints,
@@ -233,7 +233,7 @@ impl<'a> Op<'a> {
     /// Validates the operation and returns it in the form that stores rely on.
     ///
     /// The cost of an acquire or a peek is then 1 to the policy's smallest maximum. The cost of a record is 1 to
-    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id.
+    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id if no limit is exact.
     ///
     /// # Errors
     /// - [`ErrorKind::InvalidCost`] if the cost is 0.
@@ -258,11 +258,11 @@ impl<'a> Op<'a> {
             );
             return Err(Error::new(ErrorKind::CostExceedsLimit, text).with_log(log));
         }
-        if self.mode == Mode::Peek {
-            self.id = None;
-        }
-        if self.id.is_some() {
-            self.check_receipts()?;
+        if self.id.is_some() && self.receipt_window().is_none() {
+            match self.mode {
+                Mode::Peek => self.id = None,
+                Mode::Acquire | Mode::Record => self.check_receipts()?,
+            }
         }
         Ok(self)
     }
@@ -282,11 +282,7 @@ impl<'a> Op<'a> {
     #[inline(always)]
     pub fn is_checked(&self) -> bool {
         match self.mode {
-            _ if self.id.is_some()
-                && (self.mode == Mode::Peek || self.receipt_window().is_none()) =>
-            {
-                false
-            }
+            _ if self.id.is_some() && self.receipt_window().is_none() => false,
             Mode::Record => 0 < self.cost && self.cost <= MAX_COST,
             // Every maximum is at least 1.
             _ => self.cost == 1 || (0 < self.cost && self.cost <= self.policy.smallest_max()),

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use futures::executor::block_on;
-use limiter_core::request::{AllOf, JointDecision, Part, PartOutcome, joint};
+use limiter_core::request::joint::{self, Undecided};
+use limiter_core::request::{AllOf, JointDecision, Part, PartDecision, PartOutcome};
 use limiter_core::{Counting, Error, ErrorKind, Limiter, Permit, SharedStore, Timestamp, policy};
 use limiter_testkit::ReferenceStore;
 
@@ -58,6 +59,11 @@ fn take(limiter: &Limiter, cost: u64) -> Part<'_, SharedStore> {
     limiter.acquire("k").cost(cost).into()
 }
 
+/// Makes the calls as middleware does, which leaves errors where they are.
+fn made<'a>(calls: AllOf<'a>) -> JointDecision<'a> {
+    block_on(Undecided::from(calls).decide())
+}
+
 fn decided<'a>(calls: AllOf<'a>) -> Result<JointDecision<'a>, Error> {
     block_on(calls.into_future())
 }
@@ -87,7 +93,7 @@ broken & five/j keep => denies unavailable charged; - 1; 1
 
 two => admits charged; 1; 1
 coarse advisory & two 2 & five keep => denies used-0 denied charged; 0 1 1; 1
-coarse advisory & two/j 2 & five keep & broken advisory => admits charged charged charged unavailable; 1 2 2 -; 3
+coarse advisory & two/j 2 & five keep & broken advisory => admits charged charged charged unavailable; 1 2 2 -; 2
 coarse advisory 2 & two/i 2 => admits denied charged; 1 2; 1
 
 five record 4 & two & two status => admits charged charged used-1; 4 1 1; 2
@@ -102,6 +108,11 @@ coarse & five => denies denied used-1; 2 1; 1
 
 five id & two 2 => admits charged charged; 1 2; 1
 five id & two => denies charged denied; 1 2; 1
+two & five id 5 => denies denied charged; 2 1; 1
+two & five id 2 record => denies denied used-1; 2 1; 1
+
+attempts 2 & two id => admits charged charged; 2 1; 1
+attempts & two id => denies denied charged; 2 1; 1
 
 two & far & five => admits charged charged charged; 1 1 1; 1
 two 2 & far & five => denies denied used-1 used-1; 1 1 1; 1
@@ -112,10 +123,29 @@ attempts 2 & five => denies denied used-1; 2 1; 1
 two 2 & attempts/z => admits charged charged; 2 1; 1
 two & attempts/z => denies denied used-1; 2 1; 1
 five & attempts & two => denies used-1 denied denied; 1 2 2; 1
-five/a & five/a => admits charged charged; 2 2; 2
 five/b early & two/b => admits charged charged; 0 1; 2
 five/c early & two/c early => admits charged charged; 0 0; 1
 five & attempts keep & two 2 => denies used-1 denied denied; 1 2 2; 1
+
+five & two & five 2 => admits charged charged charged; 3 1 3; 1
+five 2 & two & five => denies denied used-1 denied; 3 1 3; 1
+five 3 & two & five 3 => denies cost_exceeds_limit used-1 cost_exceeds_limit; 3 1 3; 1
+five & five keep => admits charged charged; 5 5; 2
+five & five => denies denied denied; 5 5; 1
+five/b id & five/b id => admits charged charged; 2 2; 1
+five/b id & five/b id => admits charged charged; 2 2; 1
+five/c id & five/c & two/c => admits charged charged charged; 2 2 1; 2
+five/d own & five/d own 2 & two/d => admits charged charged charged; 3 3 1; 2
+five/d own 2 & five/d own & two/d => denies used-3 denied used-1; 3 3 1; 4
+five/e record 4 & five/e record 4 & two/e => admits charged charged charged; 5 5 1; 1
+two/f peek & two/f peek 2 => admits used-0 used-0; 0 0; 1
+two/f peek & two/f => admits used-0 charged; 1 1; 2
+two/f & two/f peek => denies used-1 denied; 1 1; 3
+coarse/g & coarse/g => admits charged charged; 2 2; 1
+five/h advisory 2 & five/h advisory & five/h 2 => admits charged charged charged; 5 5 5; 2
+attempts/i & attempts/i => admits charged charged; 2 2; 1
+attempts/j 2 & attempts/j => denies cost_exceeds_limit cost_exceeds_limit; 0 0; 0
+five/m & five/m & broken open => admits charged charged unavailable; 2 2 -; 1
 ";
 
 fn limiter(name: &str, store: &SharedStore, far: &SharedStore) -> Limiter {
@@ -153,14 +183,17 @@ fn part<'a>(limiter: &'a Limiter, words: &'a str) -> (&'a str, Part<'a, SharedSt
     if has("keep") {
         part = part.keep_charge();
     }
+    if has("own") {
+        part = part.own_entry();
+    }
     if has("open") {
         part = part.fail_open();
     }
     (key, part)
 }
 
-fn outcome(part: &Part<'_, SharedStore>) -> String {
-    match part.outcome().unwrap() {
+fn outcome(part: &PartDecision<'_, SharedStore>) -> String {
+    match part.outcome() {
         PartOutcome::Charged(_) => "charged".to_owned(),
         PartOutcome::Denied(_) => "denied".to_owned(),
         PartOutcome::Uncharged(status) => format!("used-{}", status.used()),
@@ -186,16 +219,16 @@ fn all_are_charged_or_none_in_as_few_round_trips_as_the_store_allows() {
                 let parts = parts.map(|(limiter, call)| part(limiter, call));
                 let (keys, parts): (Vec<_>, Vec<_>) = parts.unzip();
                 let all = parts.into_iter().fold(AllOf::new(), AllOf::with);
-                assert!(all.is_denied(), "no call has been made");
                 joining.calls.store(0, Ordering::Relaxed);
-                let decided = block_on(joint::decide(all));
+                let decided = made(all);
                 let trips = joining.calls.load(Ordering::Relaxed);
                 let verdict = if decided.is_denied() {
                     "denies"
                 } else {
                     "admits"
                 };
-                let outcomes: Vec<_> = decided.parts().iter().map(outcome).collect();
+                let outcomes = (0..keys.len()).map(|call| outcome(decided.part(call).unwrap()));
+                let outcomes: Vec<_> = outcomes.collect();
                 let used = limiters.iter().zip(keys).map(|(limiter, key)| {
                     let status = block_on(limiter.status(key).into_future());
                     status.map_or("-".to_owned(), |status| status.used().to_string())
@@ -234,8 +267,7 @@ fn the_denial_has_the_longest_wait_and_the_first_error_is_returned() {
         let error = decided(calls()).unwrap_err();
         let found = (error.kind(), error.limiter_name());
         assert_eq!(found, (ErrorKind::Unavailable, Some("failing")));
-        // Middleware leaves the error where it is.
-        assert_eq!(block_on(joint::decide(calls())).retry_after(), None);
+        assert_eq!(made(calls()).retry_after(), None);
     }
 }
 
@@ -290,26 +322,31 @@ fn charges_are_settled_refunded_and_moved_into_a_task() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let gold = policy!("50/1h");
-        let gold = |cost| take(&two, cost).policy(&gold);
+        let gold = |cost| take(&two, cost).policy(&gold).own_entry();
         let calls = all([take(&five, 3), gold(2), gold(20), five.peek("k").into()]);
-        let mut all_of = block_on(joint::decide(joint::into_owned(calls.refundable())));
+        let calls = Undecided::from(calls.refundable()).into_owned();
+        let mut all_of = block_on(calls.decide()).into_owned();
         let permit = all_of.parts()[1].permit().unwrap();
         assert_eq!(permit.key(), b"k");
         assert_eq!(permit.decision().remaining(), 48);
         // The limiter's policy does not admit 20 units, so their charge stays.
         for (place, cost, settles) in [(1, 1, true), (2, 7, false), (0, 0, true)] {
-            let part = &mut joint::parts_mut(&mut all_of)[place];
+            let part = joint::part_mut(&mut all_of, place).unwrap();
             assert_eq!(block_on(part.settle(cost)).unwrap(), settles);
         }
         assert_eq!(all_of.parts()[1].status().unwrap().remaining(), 29);
-        let has_permit = |part: &Part<'_, _>| part.permit().is_some();
+        let has_permit = |part: &PartDecision<'_, _>| part.permit().is_some();
         let permits: Vec<bool> = all_of.parts().iter().map(has_permit).collect();
         assert_eq!(permits, [false, false, true, false]);
         assert_eq!(used([&five, &two]), [0, 2]);
         let kept = Part::from(five.acquire("j")).keep_charge();
-        let mut both = block_on(joint::decide(all([take(&five, 1), kept])));
+        let mut both = made(all([take(&five, 1), kept]));
         block_on(joint::refund(&mut both));
-        let rest: Vec<_> = both.parts().iter().filter_map(Part::permit).collect();
+        let rest: Vec<_> = both
+            .parts()
+            .iter()
+            .filter_map(PartDecision::permit)
+            .collect();
         let keys: Vec<&[u8]> = rest.iter().map(Permit::key).collect();
         assert_eq!((keys, used([&five])), (vec![&b"j"[..]], [0]));
     }
@@ -334,20 +371,30 @@ fn synchronous_stores_decide_without_a_future() {
     assert_eq!(used, [0, 1]);
 }
 
-/// One call after the other, together, or the first alone and the rest together.
+/// One call after the other, together, on two logs of which each is one operation, or with two separate calls on each log.
 #[test]
 fn a_thousand_calls_take_as_many_round_trips_as_few() {
-    for (joins, alone, round_trips) in [(false, 0, 1_000), (true, 0, 1), (true, 1, 2)] {
+    for (joins, logs, is_separate, round_trips) in [
+        (false, 1_000, false, 1_000),
+        (true, 1_000, false, 1),
+        (false, 2, false, 2),
+        (true, 2, false, 1),
+        (true, 500, true, 2),
+    ] {
         let slow = Arc::new(SlowStore {
             joins,
             waits: Some([0, 0]),
             ..SlowStore::default()
         });
-        let (five, _) = limiters(&(slow.clone() as SharedStore));
-        let key = |n: u64| if n < alone { 999 } else { n };
-        let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(five.acquire(key(n))));
+        let many = Limiter::new("many", policy!("500/1h"), slow.clone() as SharedStore);
+        let call = |n: u64| match Part::from(many.acquire(n % logs)) {
+            call if is_separate => call.own_entry(),
+            call => call,
+        };
+        let calls = (0..1_000).fold(AllOf::new(), |calls, n| calls.with(call(n)));
         assert!(admits(calls));
-        assert_eq!(slow.calls.load(Ordering::Relaxed), round_trips, "{joins}");
+        let calls = slow.calls.load(Ordering::Relaxed);
+        assert_eq!(calls, round_trips, "{joins}, {logs} logs");
     }
 }
 

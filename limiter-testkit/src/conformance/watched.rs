@@ -2,13 +2,10 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, Op, Otherwise, Settlement, SettlementFacts,
-};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore};
 
 use super::tasks::within;
@@ -64,10 +61,6 @@ impl WindowStore for Watched {
 
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         self.store.try_decide(op)
-    }
-
-    fn poll_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.store.poll_decide(op, otherwise)
     }
 
     fn inner(&self) -> Option<&dyn WindowStore> {

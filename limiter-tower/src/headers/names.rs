@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use limiter_core::internal::percent_encode;
-use limiter_core::request::{Part, PartOutcome};
+use limiter_core::request::{PartDecision, PartOutcome};
 use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, ceil_secs};
 
 use super::list::List;
 use crate::rule::Rule;
-use crate::rulings::Rulings;
+use crate::rulings::Decided;
 
 /// The names of a policy's limits in header fields, made once for many responses.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl FieldNames {
     }
 
     /// Returns the names for a call with its policy.
-    pub(crate) fn of_call<S>(part: &Part<'_, S>) -> Self {
+    pub(crate) fn of_call<S>(part: &PartDecision<'_, S>) -> Self {
         Self::new(
             part.limiter().name().as_str(),
             part.own_policy().unwrap_or(part.limiter().policy()),
@@ -82,7 +82,7 @@ impl FieldNames {
     }
 
     /// Returns these names, unless the call has a policy of another name.
-    pub(super) fn for_call<S>(&self, part: &Part<'_, S>) -> Cow<'_, Self> {
+    pub(super) fn for_call<S>(&self, part: &PartDecision<'_, S>) -> Cow<'_, Self> {
         let other = part
             .own_policy()
             .map(|policy| Self::new(&self.limiter, policy));
@@ -100,10 +100,10 @@ impl FieldNames {
         denying.map(|(name, _)| name.clone()).collect()
     }
 
-    pub(crate) fn violated_by<S>(&self, part: &Part<'_, S>) -> Vec<String> {
+    pub(crate) fn violated_by<S>(&self, part: &PartDecision<'_, S>) -> Vec<String> {
         match part.outcome() {
-            Some(PartOutcome::Denied(decision)) => self.denying(decision),
-            Some(PartOutcome::Failed(_)) => {
+            PartOutcome::Denied(decision) => self.denying(decision),
+            PartOutcome::Failed(_) => {
                 let limits = part
                     .own_policy()
                     .unwrap_or(part.limiter().policy())
@@ -146,7 +146,7 @@ impl Policies {
     }
 
     /// Returns the names of the limits that deny a request, as clients see them.
-    pub(crate) fn violated(&self, rules: &[Rule], rulings: &Rulings<'_>) -> Vec<String> {
+    pub(crate) fn violated(&self, rules: &[Rule], rulings: &Decided<'_>) -> Vec<String> {
         let asked = rules.iter().zip(&self.names).zip(rulings.iter());
         let denying = asked.filter_map(|((_, names), (_, part))| {
             Some((names, part.filter(|part| part.denies())?))

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get as on_get;
-use limiter_core::request::joint;
+use limiter_core::request::joint::Undecided;
 use limiter_core::{AllOf, Error, ErrorKind, Limiter, Policy, Window, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::Constant;
@@ -168,7 +168,7 @@ async fn both(
     let all = AllOf::new()
         .with(one.acquire("k").cost(cost))
         .with(two.acquire("k").cost(cost));
-    let all = joint::decide(all).await;
+    let all = Undecided::from(all).decide().await;
     if all.is_denied() {
         Err(Rejection::of(&all))
     } else {

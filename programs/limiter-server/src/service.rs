@@ -3,15 +3,15 @@
 mod claim;
 mod reply;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use limiter_core::request::{AllOf, Part, joint};
-use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, Status};
+use limiter_core::request::joint::{self, Undecided};
+use limiter_core::request::{AllOf, PartDecision};
+use limiter_core::{Error, ErrorKind, JointDecision, KeyBuf, Receipt, Status};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
 use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
@@ -79,7 +79,7 @@ impl From<Error> for Failure {
 /// The decision on a request.
 #[derive(Debug)]
 struct Verdict<'r> {
-    calls: AllOf<'r>,
+    calls: JointDecision<'r>,
     admitted: bool,
     /// Whether it has quotas and all are exceeded.
     spent: bool,
@@ -291,17 +291,10 @@ impl Service {
     ) -> Result<(bool, Vec<Acquired>), Failure> {
         check(domain, calls.len(), "calls")?;
         let rules = self.rules.load();
-        let mut on_log = HashMap::new();
-        let claims = calls.iter().map(|(entries, cost)| {
-            let found = rules.find(domain, entries);
-            let log = found.as_ref();
-            let log = log.map(|found| (found.rule.path.clone(), found.key.as_ref().to_vec()));
-            // Two calls on one log are no repetitions.
-            let earlier: &mut u128 = on_log.entry(log).or_default();
-            let id = id.map(|id| id.wrapping_add(*earlier));
-            *earlier += 1;
-            Ok(Claim::acquire(found, *cost, id))
-        });
+        // Calls on one log are one entry, so they share the id.
+        let claims = calls
+            .iter()
+            .map(|(entries, cost)| Ok(Claim::acquire(rules.find(domain, entries), *cost, id)));
         let mut claims = self.claims(&rules, domain, "calls", claims)?;
         let calls = claim::calls(&mut claims).refundable();
         let verdict = self.decide_on(&mut claims, calls, None).await?;
@@ -315,21 +308,23 @@ impl Service {
         mut calls: AllOf<'r>,
         timeout: Option<Duration>,
     ) -> Result<Verdict<'r>, Failure> {
-        if let Some(timeout) = timeout.or(self.caller_timeout) {
-            calls = calls.timeout(timeout - timeout / 4);
-        }
-        let mut calls = match joint::try_decide(calls) {
+        let timeout = timeout.or(self.caller_timeout);
+        let timeout = timeout.map(|timeout| timeout - timeout / 4);
+        calls = timeout.into_iter().fold(calls, AllOf::timeout);
+        let start = Instant::now();
+        let mut calls = match Undecided::from(calls).try_decide() {
             Ok(calls) => calls,
             // It takes kilobytes.
-            Err(calls) => Box::pin(joint::decide(calls)).await,
+            Err(calls) => Box::pin(calls.decide()).await,
         };
-        let spent = claim::rule(claims, calls.parts());
-        let mut errors = claims.iter().filter_map(|claim| claim.error(calls.parts()));
+        let spent = claim::rule(claims, &calls);
+        let mut errors = claims.iter().filter_map(|claim| claim.error(&calls));
         let error = errors.next().cloned();
         let admitted = error.is_none() && !calls.is_denied() && !claim::refuse(claims) && !spent;
         if !admitted {
             joint::refund(&mut calls).await;
-            claim::look_again(claims).await;
+            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            claim::look_again(claims, left).await;
         }
         if let Some(error) = error {
             return Err(error.into());
@@ -388,8 +383,8 @@ impl Service {
                 continue;
             };
             let allowed = !denies && !claim.over;
-            let part = claim.part(verdict.calls.parts());
-            if let Some(status) = part.and_then(Part::status).filter(|_| allowed) {
+            let part = claim.part(&verdict.calls);
+            if let Some(status) = part.and_then(PartDecision::status).filter(|_| allowed) {
                 rule.counts.note_usage(status.used(), status.limit().max());
             }
             self.count(

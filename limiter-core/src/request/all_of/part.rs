@@ -1,13 +1,14 @@
 //! The calls of a decision over several limiters.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::request::call::Call;
-use crate::request::permit::Permit;
 use crate::request::target::{BorrowedOrShared, Target};
 use crate::request::verbs::{Acquire, Peek, ReadStatus, Record};
 use crate::status::Status;
@@ -15,7 +16,7 @@ use crate::store::WindowStore;
 use crate::store::log_key::LogKey;
 use crate::store::op::Mode;
 
-/// One call of an [`AllOf`](super::AllOf): a request with options, and its outcome.
+/// One call of an [`AllOf`](super::AllOf): a request with options.
 ///
 /// It is made from an acquire, a record, a peek, which denies but is never charged, or a status, which never denies.
 #[derive(Debug)]
@@ -23,11 +24,13 @@ pub struct Part<'a, S> {
     pub(super) target: Target<'a, S>,
     mode: Mode,
     is_status: bool,
-    cost: u64,
+    pub(super) cost: u64,
     pub(super) keeps_charge: bool,
     pub(super) is_advisory: bool,
     fails_open: bool,
-    pub(super) outcome: Option<PartOutcome>,
+    has_own_entry: bool,
+    /// How many other parts on its log come before it.
+    pub(super) wave: usize,
 }
 
 /// What came of one call.
@@ -66,7 +69,8 @@ impl<'a, S> Part<'a, S> {
             keeps_charge: false,
             is_advisory: is_status,
             fails_open: false,
-            outcome: None,
+            has_own_entry: false,
+            wave: 0,
         }
     }
 
@@ -99,91 +103,20 @@ impl<'a, S> Part<'a, S> {
         self
     }
 
-    /// Returns the limiter.
+    /// Keeps the call separate from [others on its log](super::AllOf#several-calls-on-one-log), so that its charge is settled and
+    /// refunded alone.
     #[must_use]
-    pub fn limiter(&self) -> &Limiter<S> {
-        &self.target.limiter
+    pub fn own_entry(mut self) -> Self {
+        self.has_own_entry = true;
+        self
     }
 
-    /// Returns the policy of this call, `None` if it is the limiter's.
-    #[must_use]
-    pub fn own_policy(&self) -> Option<&Policy> {
-        self.target.policy.as_deref()
+    pub(super) fn log(&self) -> LogKey<'_> {
+        self.target.limiter.log(&self.target.key)
     }
 
-    /// Returns the cost of the call.
-    #[must_use]
-    pub const fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    /// Returns what came of the call. `None` before it was made.
-    #[must_use]
-    pub const fn outcome(&self) -> Option<&PartOutcome> {
-        self.outcome.as_ref()
-    }
-
-    /// Returns the usage that the store reported last.
-    #[must_use]
-    pub fn status(&self) -> Option<&Status> {
-        match self.outcome.as_ref()? {
-            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => {
-                Some(decision.status())
-            }
-            PartOutcome::Uncharged(status) => Some(status),
-            PartOutcome::Failed(_) => None,
-        }
-    }
-
-    /// Returns the error of a call that failed.
-    #[must_use]
-    pub const fn error(&self) -> Option<&Error> {
-        match &self.outcome {
-            Some(PartOutcome::Failed(error)) => Some(error),
-            _ => None,
-        }
-    }
-
-    const fn charge(&self) -> Option<&Decision> {
-        match &self.outcome {
-            Some(PartOutcome::Charged(decision)) => Some(decision),
-            _ => None,
-        }
-    }
-
-    /// Returns the charge's permit.
-    #[must_use]
-    pub fn permit(&self) -> Option<Permit<'a, S>>
-    where
-        S: Clone,
-    {
-        Permit::of_entry(self.target.clone(), self.charge()?.clone())
-    }
-
-    pub(super) fn into_permit(self) -> Option<Permit<'a, S>> {
-        match self.outcome {
-            Some(PartOutcome::Charged(charge)) => Permit::of_entry(self.target, charge),
-            _ => None,
-        }
-    }
-
-    /// Returns `true` if the outcome denies the whole, as does a call that was not made.
-    #[must_use]
-    pub fn denies(&self) -> bool {
-        use ErrorKind::{CostExceedsLimit, InvalidCost, NeedsExactLimit};
-        let denies = match &self.outcome {
-            None | Some(PartOutcome::Denied(_)) => true,
-            // The call is wrong, whatever its store does.
-            Some(PartOutcome::Failed(error)) => {
-                let is_invalid = [CostExceedsLimit, InvalidCost, NeedsExactLimit];
-                !self.fails_open || is_invalid.contains(&error.kind())
-            }
-            Some(PartOutcome::Charged(_) | PartOutcome::Uncharged(_)) => false,
-        };
-        denies && !self.is_advisory
-    }
-
-    /// Returns the call to make. If another call denied, it only looks. A record never denies, so it then reads the usage.
+    /// Returns the call to make. If another call denied, it only looks, which finds the entry that it repeats. A record never denies, so
+    /// it then reads the usage.
     pub(super) fn call(&self, looks: bool, wants_receipt: bool) -> Call<'_, S, &[u8]> {
         let looks = looks && !self.keeps_charge;
         let is_status = self.is_status || (looks && self.mode == Mode::Record);
@@ -202,29 +135,41 @@ impl<'a, S> Part<'a, S> {
         self.call(false, false).op().checked().map(drop)
     }
 
-    pub(super) fn log(&self) -> LogKey<'_> {
-        self.limiter().log(&self.target.key)
-    }
-
-    /// Notes what the store returned.
-    pub(super) fn note(&mut self, decision: Result<Decision, Error>) {
+    /// Returns what came of the call.
+    pub(super) fn outcome(&self, decision: Result<Decision, Error>) -> PartOutcome {
         // A record is only looked up, or never denied.
         let denies = !self.is_status && self.mode != Mode::Record;
-        self.outcome = Some(match decision {
+        let charges = self.mode != Mode::Peek;
+        match decision {
             Ok(decision) if decision.is_denied() && denies => PartOutcome::Denied(decision),
-            Ok(decision) if decision.appended() || decision.is_uncounted() => {
+            Ok(decision) if charges && (decision.appended() || decision.is_uncounted()) => {
                 PartOutcome::Charged(decision)
             }
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
             Err(error) => PartOutcome::Failed(error.with_log(self.log())),
-        });
+        }
+    }
+
+    /// Returns `true` if the outcome denies the whole.
+    pub(super) fn denies(&self, outcome: &PartOutcome) -> bool {
+        use ErrorKind::{CostExceedsLimit, InvalidCost, NeedsExactLimit};
+        let denies = match outcome {
+            PartOutcome::Denied(_) => true,
+            // The call is wrong, whatever its store does.
+            PartOutcome::Failed(error) => {
+                let is_invalid = [CostExceedsLimit, InvalidCost, NeedsExactLimit];
+                !self.fails_open || is_invalid.contains(&error.kind())
+            }
+            PartOutcome::Charged(_) | PartOutcome::Uncharged(_) => false,
+        };
+        denies && !self.is_advisory
     }
 
     /// Returns `true` if a denial by another call refunds the charge. A repetition's charge stays.
-    pub(super) fn is_undone(&self) -> bool {
+    pub(super) fn is_undone(&self, outcome: &PartOutcome) -> bool {
         let is_new = |charge: &Decision| self.target.id.is_none() || !charge.is_repeated();
         let has_receipt = |charge: &Decision| charge.receipt().is_some() && is_new(charge);
-        !self.keeps_charge && self.charge().is_some_and(has_receipt)
+        !self.keeps_charge && matches!(outcome, PartOutcome::Charged(charge) if has_receipt(charge))
     }
 
     pub(super) fn into_owned(self) -> Part<'static, S>
@@ -238,9 +183,9 @@ impl<'a, S> Part<'a, S> {
     }
 }
 
-impl<S: WindowStore> Part<'_, S> {
+impl<'a, S: WindowStore> Part<'a, S> {
     pub(super) fn store(&self) -> &S {
-        self.limiter().store()
+        self.target.limiter.store()
     }
 
     /// Returns when the call is made. A record never denies; it can only fail. One above the maximum cannot be undone.
@@ -249,7 +194,7 @@ impl<S: WindowStore> Part<'_, S> {
         let call = self.call(false, false);
         let is_final = self.mode == Mode::Acquire && call.op().receipt_window().is_none();
         let identity = self.store().identity();
-        (self.is_advisory, is_record, is_final, identity)
+        (self.is_advisory, is_record, is_final, identity, self.wave)
     }
 
     /// Returns `true` if a store may make both calls as one.
@@ -258,32 +203,93 @@ impl<S: WindowStore> Part<'_, S> {
         identity.is_some()
             && identity == other.store().identity()
             && self.target.at == other.target.at
+            && self.wave == other.wave
     }
 
-    /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
-    /// receipt.
-    ///
-    /// # Errors
-    /// If the store fails. The charge then stays.
-    pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
-        let Some(receipt) = self.charge().and_then(Decision::receipt) else {
-            return Ok(false);
-        };
-        let settled = self.target.settle(receipt, cost).await?;
-        self.outcome = Some(PartOutcome::Uncharged(settled.status().clone()));
-        Ok(settled.applied())
+    fn is_on_store_of(&self, other: &Self) -> bool {
+        let [one, two] = [self.store(), other.store()];
+        one.address() == two.address()
+            || one.identity().is_some() && one.identity() == two.identity()
     }
 
-    /// Removes the whole log of the key, and reads the usage again. Returns `false` if there was no log.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn reset(&mut self) -> Result<bool, Error> {
-        let limiter = self.limiter();
-        let key = self.target.key.as_ref();
-        let removed = limiter.reset(key).await?;
-        let status = limiter.status(key).await?;
-        self.outcome = Some(PartOutcome::Uncharged(status));
-        Ok(removed)
+    /// Returns `true` if both calls, on logs with the same name and key, are one operation.
+    fn is_one_with(&self, other: &Self) -> bool {
+        let kind = |part: &Self| (part.mode, part.is_status, part.target.at, part.target.id);
+        let options = |part: &Self| (part.keeps_charge, part.is_advisory, part.fails_open);
+        let [one, two] = [self, other].map(|part| part.call(false, false));
+        let [one, two] = [one.op(), two.op()];
+        kind(self) == kind(other)
+            && options(self) == options(other)
+            && (one.policy, one.limiter_policy) == (two.policy, two.limiter_policy)
+            && ![self, other]
+                .iter()
+                .any(|part| part.has_own_entry || part.cost == 0)
+            && self.is_on_store_of(other)
     }
+
+    /// Merges calls that are one operation. Returns the parts, and the place of each call's.
+    pub(super) fn merged(
+        calls: SmallVec<[Self; 2]>,
+    ) -> (SmallVec<[Self; 2]>, SmallVec<[usize; 4]>) {
+        let firsts = firsts(
+            calls.len(),
+            |i, j| order(calls[i].log(), calls[j].log()),
+            |i, j| calls[i].is_one_with(&calls[j]),
+        );
+        let mut parts = SmallVec::<[Self; 2]>::with_capacity(calls.len());
+        let mut places = SmallVec::<[usize; 4]>::new();
+        for (i, (mut part, first)) in calls.into_iter().zip(firsts).enumerate() {
+            if first.call == i {
+                part.wave = first.wave;
+                places.push(parts.len());
+                parts.push(part);
+                continue;
+            }
+            let place = places[first.call];
+            let cost = &mut parts[place].cost;
+            *cost = match part.mode {
+                Mode::Peek => part.cost.max(*cost),
+                Mode::Acquire | Mode::Record => part.cost.saturating_add(*cost),
+            };
+            places.push(place);
+        }
+        (parts, places)
+    }
+}
+
+/// The first of the calls that are one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct First {
+    /// Its place.
+    pub call: usize,
+    /// How many other operations on its log begin before it.
+    pub wave: usize,
+}
+
+/// Finds for each of `len` calls the first with which it is one operation. `order` orders their logs, and `is_one` compares two calls on
+/// one log.
+pub fn firsts(
+    len: usize,
+    order: impl Fn(usize, usize) -> Ordering,
+    is_one: impl Fn(usize, usize) -> bool,
+) -> SmallVec<[First; 4]> {
+    let mut firsts: SmallVec<[First; 4]> = (0..len).map(|call| First { call, wave: 0 }).collect();
+    let mut by_log: SmallVec<[usize; 4]> = (0..len).collect();
+    by_log.sort_by(|&i, &j| order(i, j));
+    for on_one_log in by_log.chunk_by(|&i, &j| order(i, j).is_eq()) {
+        let mut operations = SmallVec::<[First; 4]>::new();
+        for &call in on_one_log {
+            let earlier = operations.iter().find(|first| is_one(first.call, call));
+            let wave = operations.len();
+            firsts[call] = *earlier.unwrap_or(&First { call, wave });
+            if earlier.is_none() {
+                operations.push(First { call, wave });
+            }
+        }
+    }
+    firsts
+}
+
+fn order(a: LogKey<'_>, b: LogKey<'_>) -> Ordering {
+    (a.name.id(), a.key).cmp(&(b.name.id(), b.key))
 }

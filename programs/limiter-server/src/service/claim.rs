@@ -2,10 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use limiter_core::request::{AllOf, Part, PartOutcome};
+use limiter_core::internal::firsts;
+use limiter_core::request::joint::Undecided;
+use limiter_core::request::{AllOf, Part, PartDecision, PartOutcome};
 use limiter_core::store::LogKey;
-use limiter_core::{Counting, Error, KeyBuf, Limit, Limiter, Policy, SharedStore, Status};
+use limiter_core::{
+    Counting, Error, JointDecision, KeyBuf, Limit, Limiter, Policy, SharedStore, Status,
+};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
@@ -42,6 +47,8 @@ pub(super) struct Claim<'r> {
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit.
     policy: Option<Policy>,
+    /// The claim that includes this one's cost: an earlier one on the same log.
+    pub(super) within: Option<usize>,
     /// The call's position among the request's calls.
     part: Option<usize>,
     /// The usage after the refunds of a denied request, if it has several calls on the log.
@@ -163,6 +170,7 @@ impl<'r> Claim<'r> {
             demand,
             limiter,
             policy: None,
+            within: None,
             part: None,
             left: None,
         }
@@ -174,13 +182,33 @@ impl<'r> Claim<'r> {
     }
 
     fn set_cost(&mut self, cost: u64) {
-        if let (Demand::Units(_), Some(policy)) = (self.demand, self.policy()) {
+        let is_limited = self.units().is_some();
+        if let (true, Some(policy)) = (is_limited, self.policy()) {
             self.demand = match cost {
                 0 => Demand::Check,
                 cost if cost > policy.smallest_max() => Demand::AboveMaximum(cost),
                 cost => Demand::Units(cost),
             };
         }
+    }
+
+    /// Returns the cost of a call that asks for units.
+    const fn units(&self) -> Option<u64> {
+        match self.demand {
+            Demand::Units(cost) | Demand::AboveMaximum(cost) => Some(cost),
+            Demand::Unlimited | Demand::Refused | Demand::Check => None,
+        }
+    }
+
+    /// Returns `true` if both claims, on one log, are one operation of the summed cost.
+    fn is_one_with(&self, other: &Self) -> bool {
+        let kind = |claim: &Self| (claim.class, claim.keeps_charge, claim.id);
+        let limiters = self.limiter.zip(other.limiter);
+        self.units().is_some()
+            && other.units().is_some()
+            && kind(self) == kind(other)
+            && self.policy == other.policy
+            && limiters.is_some_and(|(one, two)| std::ptr::eq(one, two))
     }
 
     /// Returns the policy that applies: the descriptor's own, or the rule's.
@@ -232,36 +260,40 @@ impl<'r> Claim<'r> {
         Some(part)
     }
 
-    /// Returns the call, if there is one.
-    pub(super) fn part<'t>(
+    /// Returns the outcome of the call, if there is one.
+    pub(super) fn part<'t, 'c>(
         &self,
-        parts: &'t [Part<'r, SharedStore>],
-    ) -> Option<&'t Part<'r, SharedStore>> {
-        parts.get(self.part?)
+        calls: &'t JointDecision<'c>,
+    ) -> Option<&'t PartDecision<'c, SharedStore>> {
+        calls.part(self.part?)
     }
 
     /// Returns the error of the call, if the decision depends on it.
-    pub(super) fn error<'t>(&self, parts: &'t [Part<'r, SharedStore>]) -> Option<&'t Error> {
-        let part = self.part(parts)?;
+    pub(super) fn error<'t>(&self, calls: &'t JointDecision<'_>) -> Option<&'t Error> {
+        let part = self.part(calls)?;
         // A quota's call alone denies nothing, but nobody knows whether all quotas are exceeded.
         let matters = part.denies() || self.class == Class::Quota && !self.is_hopeless();
         part.error().filter(|_| matters)
     }
 
-    /// Returns the log, if there is a call.
+    /// Returns the log that limits the descriptor.
     fn log(&self) -> Option<LogKey<'_>> {
-        self.part?;
         Some(LogKey::new(self.limiter?.name(), &self.key))
     }
 
-    async fn read(&self) -> Option<Status> {
-        let status = self.limiter?.status(&self.key).policy(self.policy()?);
-        status.await.ok()
+    /// Returns a reading of the log. The counting mode is the same for all, so that readings of one log are one call.
+    fn look(&self) -> Option<Part<'r, SharedStore>> {
+        let Some(policy) = &self.policy else {
+            return Some(self.rule?.limiter()?.status(&self.key).into());
+        };
+        let status = Part::from(self.limiter?.status(&self.key));
+        let policy = policy.clone().with_counting(Counting::Admitted);
+        Some(status.policy(&policy))
     }
 
     /// Notes whether the rule is over its limit.
-    pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
-        let outcome = self.part(parts).and_then(Part::outcome);
+    pub(super) fn rule_on(&mut self, calls: &JointDecision<'_>) {
+        let outcome = self.part(calls).map(PartDecision::outcome);
         self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 
@@ -293,8 +325,37 @@ pub(super) fn refuse(claims: &[Claim<'_>]) -> bool {
     enforced.any(Claim::is_hopeless)
 }
 
+/// Makes claims on one log one operation of the summed cost, that of the first.
+fn merge(claims: &mut [Claim<'_>]) {
+    if claims.len() < 2 {
+        return;
+    }
+    let log = |i: usize| {
+        let log = claims[i].log();
+        log.map(|log| (log.name.id(), log.key))
+    };
+    let firsts = firsts(
+        claims.len(),
+        |i, j| log(i).cmp(&log(j)),
+        |i, j| claims[i].is_one_with(&claims[j]),
+    );
+    for (i, first) in firsts.into_iter().map(|first| first.call).enumerate() {
+        let [one, more] = [first, i].map(|i| claims[i].units().unwrap_or(0));
+        if first != i {
+            claims[i].within = Some(first);
+            claims[first].set_cost(one.saturating_add(more));
+        }
+    }
+    for i in 0..claims.len() {
+        if let Some(first) = claims[i].within {
+            claims[i].demand = claims[first].demand;
+        }
+    }
+}
+
 /// Returns the calls of a request.
 pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
+    merge(claims);
     let refused = refuse(claims);
     let has = |quota| {
         let mut classes = claims.iter().map(|claim| claim.class);
@@ -306,9 +367,11 @@ pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
         all = all.refundable();
     }
     let mut parts = 0..;
-    for claim in claims {
-        if let Some(part) = claim.call(refused) {
-            claim.part = parts.next();
+    for i in 0..claims.len() {
+        if let Some(first) = claims[i].within {
+            claims[i].part = claims[first].part;
+        } else if let Some(part) = claims[i].call(refused) {
+            claims[i].part = parts.next();
             all = all.with(part);
         }
     }
@@ -316,21 +379,44 @@ pub(super) fn calls<'r>(claims: &mut [Claim<'r>]) -> AllOf<'r> {
 }
 
 /// Notes which rules are over their limits. Returns `true` if there are quotas and all are.
-pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]) -> bool {
-    claims.iter_mut().for_each(|claim| claim.rule_on(parts));
+pub(super) fn rule(claims: &mut [Claim<'_>], calls: &JointDecision<'_>) -> bool {
+    claims.iter_mut().for_each(|claim| claim.rule_on(calls));
     let mut quotas = claims.iter().filter(|claim| claim.is_quota()).peekable();
     quotas.peek().is_some() && quotas.all(Claim::is_over)
 }
 
-/// Reads the logs again on which a denied request has several calls: each of them saw the log between the others.
-pub(super) async fn look_again(claims: &mut [Claim<'_>]) {
-    let mut calls = HashMap::<_, usize>::new();
-    let logs = claims.iter().filter_map(Claim::log);
-    logs.for_each(|log| *calls.entry(log).or_default() += 1);
-    let is_shared = |claim: &Claim<'_>| claim.log().is_some_and(|log| calls[&log] > 1);
-    let shared: Vec<bool> = claims.iter().map(is_shared).collect();
-    for (claim, _) in claims.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
-        claim.left = claim.read().await.map(Box::new);
+/// Reads the logs again, together, on which a denied request has several calls: each of them saw the log between the others.
+pub(super) async fn look_again(claims: &mut [Claim<'_>], timeout: Option<Duration>) {
+    let mut calls = HashMap::<_, HashSet<usize>>::new();
+    for claim in claims.iter() {
+        if let (Some(log), Some(part)) = (claim.log(), claim.part) {
+            calls.entry(log).or_default().insert(part);
+        }
+    }
+    let is_shared = |claim: &Claim<'_>| {
+        let log = claim.part.and_then(|_| claim.log());
+        log.is_some_and(|log| calls[&log].len() > 1)
+    };
+    let looks: Vec<_> = claims
+        .iter()
+        .map(|claim| is_shared(claim).then(|| claim.look()).flatten())
+        .collect();
+    drop(calls);
+    if looks.iter().all(Option::is_none) || timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return;
+    }
+    let all = AllOf::new();
+    let all = timeout.into_iter().fold(all, AllOf::timeout);
+    let (looking, looks): (Vec<_>, Vec<_>) = claims
+        .iter_mut()
+        .zip(looks)
+        .filter_map(|(claim, look)| Some((claim, look?)))
+        .unzip();
+    let seen = Undecided::from(looks.into_iter().fold(all, AllOf::with));
+    let seen = Box::pin(seen.decide()).await;
+    for (call, claim) in looking.into_iter().enumerate() {
+        let status = seen.part(call).and_then(PartDecision::status);
+        claim.left = status.cloned().map(Box::new);
     }
 }
 

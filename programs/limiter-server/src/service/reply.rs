@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use limiter_core::request::{Part, PartOutcome};
+use limiter_core::request::{PartDecision, PartOutcome};
 use limiter_core::{Decision, Limit, LimitStatus, SharedStore, Status, Window};
 use limiter_tower::{FieldNames, RateLimitHeaders};
 use pbjson_types::Struct;
@@ -28,9 +28,10 @@ pub(super) fn new(
             .map(|(claim, usage)| status(claim, usage.as_ref()))
             .collect(),
         response_headers_to_add: fields.map_or_else(Vec::new, |fields| {
-            let calls = seen().filter(|(claim, _)| claim.class != Class::Shadow);
+            let calls =
+                seen().filter(|(claim, _)| claim.class != Class::Shadow && claim.within.is_none());
             let calls = calls.filter_map(|(claim, usage)| {
-                let part = claim.part(verdict.calls.parts());
+                let part = claim.part(&verdict.calls);
                 Some((claim.rule?.names()?, part?, usage.as_ref()?))
             });
             headers(calls, retry_after(seen(), verdict.spent), fields)
@@ -42,16 +43,21 @@ pub(super) fn new(
 /// Returns the results of acquires, one for each.
 pub(super) fn acquired(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Vec<Acquired> {
     let one = |(claim, status): (&Claim<'_>, Option<Status>)| {
-        let outcome = claim.part(verdict.calls.parts()).and_then(Part::outcome);
+        let outcome = claim.part(&verdict.calls).map(PartDecision::outcome);
         let charge = match outcome {
             Some(PartOutcome::Charged(decision)) => Some(decision),
             _ => None,
+        };
+        // The first call on a log holds the charge of all.
+        let (charge, cost) = match (charge, claim.within) {
+            (Some(_), Some(_)) => (None, 0),
+            _ => (charge, claim.hits),
         };
         let never_fits = matches!(claim.demand(), Demand::AboveMaximum(_));
         Acquired {
             rule: claim.rule.cloned(),
             key: claim.key.clone(),
-            cost: charge.and_then(Decision::cost).unwrap_or(claim.hits),
+            cost: charge.and_then(Decision::cost).unwrap_or(cost),
             allowed: !claim.denies(verdict.spent),
             never_fits,
             receipt: charge.and_then(Decision::receipt),
@@ -75,8 +81,8 @@ type Usages = SmallVec<[Option<Status>; 4]>;
 /// Returns the usages once the charges of a denied request are refunded.
 fn usages(claims: &[Claim<'_>], verdict: &Verdict<'_>) -> Usages {
     let usage = |claim: &Claim<'_>| {
-        let part = claim.part(verdict.calls.parts())?;
-        match (&claim.left, part.outcome()?) {
+        let part = claim.part(&verdict.calls)?;
+        match (&claim.left, part.outcome()) {
             (None, _) => part.status().cloned(),
             // It waits for the whole request.
             (Some(left), PartOutcome::Denied(denial)) => {
@@ -168,7 +174,13 @@ fn saturated(number: u64) -> u32 {
 
 /// Returns the header fields of these calls.
 fn headers<'a, 'l: 'a>(
-    calls: impl Iterator<Item = (&'a FieldNames, &'a Part<'l, SharedStore>, &'a Status)> + Clone,
+    calls: impl Iterator<
+        Item = (
+            &'a FieldNames,
+            &'a PartDecision<'l, SharedStore>,
+            &'a Status,
+        ),
+    > + Clone,
     retry_after: Option<Duration>,
     fields: &RateLimitHeaders,
 ) -> Vec<HeaderValue> {

@@ -332,9 +332,14 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
         tried=x & site=x => OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000
         // One rule twice, with other keys and with the same.
         user=cy & user=di => OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000
-        user=cy & user=cy => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
-        user=di & user=di & user=di => OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000
-        user=di & user=di => OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000
+        user=cy & user=cy => OK | OK user 3/MINUTE 0 60000000 | OK user 3/MINUTE 0 60000000
+        user=di & user=di & user=di => OVER | OVER user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000
+        user=di & user=di => OK | OK user 3/MINUTE 0 60000000 | OK user 3/MINUTE 0 60000000
+        // Together above the maximum, and looks, which take nothing.
+        user=ed & user=ed +2 & user=ed +2 => OVER | OK user 3/MINUTE 0 60000000 | OVER user 3/MINUTE 0 | OVER user 3/MINUTE 0
+        user=fi & user=fi & user=fi & user=fi => OVER | OVER user 3/MINUTE 3 | OVER user 3/MINUTE 3 | OVER user 3/MINUTE 3 | OVER user 3/MINUTE 3
+        user=fi +0 & user=fi +0 & user=fi +0 & user=fi +0 => OK | OK user 3/MINUTE 3 0 | OK user 3/MINUTE 3 0 | OK user 3/MINUTE 3 0 | OK user 3/MINUTE 3 0
+        tried=fi & tried=fi & user=fi => OK | OK tried 1/WEEK 1 | OK tried 1/WEEK 1 | OK user 3/MINUTE 2 60000000
         // A charge that stays beside one that is refunded, and limits of one log.
         site=k & site=k +1 & user=ann => OVER | OK whole site 5/SECOND 4 1000000 | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000
         user=eve @5/HOUR +4 => OK | OK user 5/HOUR 1 3600000000

@@ -472,8 +472,31 @@ fn five_descriptors_take_one_call_of_redis() {
     let before = scripts();
     assert!((0..100).all(|_| server.post("/json", &body).0 == 200));
     // The server also asks once a second whether the store is down.
-    let scripts = scripts() - before;
-    assert!(scripts < 300, "{scripts} scripts for 100 requests");
+    let made = scripts() - before;
+    assert!(made < 300, "{made} scripts for 100 requests");
+
+    // Descriptors of one key are one operation.
+    let of_key = |key: &str, count| {
+        let entry = json!({ "entries": [{ "key": "b", "value": key }] });
+        json!({ "domain": "d", "descriptors": vec![entry; count] }).to_string()
+    };
+    let before = scripts();
+    let statuses = [1_000, 1, 1_000].map(|count| server.post("/json", &of_key("v2", count)).0);
+    assert_eq!(statuses, [200, 429, 429]);
+    let made = scripts() - before;
+    assert!(made < 100, "{made} scripts for 3 requests");
+    // Of callers that want all units of a key, one gets them.
+    let admitted = |key: &String| {
+        let ask = || server.post("/json", &of_key(key, 1_000)).0 == 200;
+        let all = thread::scope(|scope| {
+            [(); 3]
+                .map(|()| scope.spawn(ask))
+                .map(thread::ScopedJoinHandle::join)
+        });
+        all.into_iter().filter(|ask| *ask.as_ref().unwrap()).count()
+    };
+    let keys: Vec<_> = (0..50).map(|key| format!("key {key}")).collect();
+    assert!(keys.iter().all(|key| admitted(key) == 1));
 }
 
 #[tokio::test]

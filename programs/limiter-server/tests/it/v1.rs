@@ -304,6 +304,7 @@ descriptors:
         b 2, a 0 => true: + 3 receipt, + 3
         b 0, a 1 => false: - 3, + 3
         a 6, b 0 => false: - error, - 3
+        a 3, b 0, a 3 => false: - error, - 3, - error
         a 1, never 1, free 1 => false: + 3, - null, + null
         a 1, free 1, nobody 1 => true: + 4 receipt, + null, + null
         merged 2, a 1 => true: + 2, + 5 receipt
@@ -342,7 +343,7 @@ descriptors:
         );
         assert_eq!(answer["op"], "acquire_all");
     }
-    // A repetition counts once, also two calls on one log, and has the same receipts.
+    // A repetition counts once. Two calls on one log are one charge, whose receipt the first has.
     let body = |op: &str, receipt: &Value| {
         let body = json!({ "domain": "d", "descriptor": [["a", "x"]], "receipt": receipt });
         server.post(&format!("/v1/{op}"), &body.to_string()).1
@@ -352,7 +353,13 @@ descriptors:
     let [first, second] = [(); 2].map(|()| ask("a 2, a 2", json!("once")).1["calls"].take());
     let receipts = |calls: &Value| [0, 1].map(|i| calls[i]["receipt"].clone());
     assert_eq!(receipts(&first), receipts(&second));
-    assert_eq!(body("refund", &first[1]["receipt"])["used"], 2);
+    assert_eq!([&first[0]["cost"], &first[1]["cost"]], [4, 0]);
+    assert_eq!(first[1]["receipt"], Value::Null);
+    // Beside a denial, it still has its receipt.
+    let beside = ask("b 1, a 2, a 2", json!("once")).1;
+    assert_eq!(beside["allowed"], false, "{beside}");
+    assert_eq!(beside["calls"][1]["receipt"], first[0]["receipt"]);
+    assert_eq!(body("refund", &first[0]["receipt"])["used"], 0);
     let nothing =
         json!({ "domain": "d", "calls": [{ "descriptor": [["a", "x"]] }, { "descriptor": [] }] });
     let (status, answer) = server.post("/v1/acquire_all", &nothing.to_string());
