@@ -203,7 +203,7 @@ impl List {
             // A renewal may find the entry where an earlier attempt moved it.
             let may_have_moved = matches!(change, Change::Renew { id } if id == Some(named));
             let is_there = entry.at == at || may_have_moved && entry.at > at;
-            is_named && is_there && t - entry.at < receipt.window().as_micros()
+            is_named && is_there && t.saturating_sub(at) < receipt.window().as_micros()
         };
         let i = self.entries.iter().position(is_it)?;
         let entry = self.entries[i];
