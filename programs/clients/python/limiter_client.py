@@ -162,17 +162,25 @@ class Slot:
         return self._gone or max(passed) >= self._window * 63 / 64 or min(passed) < 0
 
     def _keep(self) -> None:
-        pause = self._window / 3
+        pause = self._until_due()
         while not self._ended.wait(pause) and not self.lost:
             try:
                 self._renew()
-                pause = max(0.0, self._sent[0] + self._window / 3 - time.monotonic())
+                pause = self._until_due()
             except LimiterError:
                 pause = self._window / 24
 
-    def _renew(self) -> None:
+    def _until_due(self) -> float:
+        return max(0.0, self._sent[0] + self._window / 3 - time.monotonic())
+
+    def _renew_first(self, receipt: str) -> None:
+        """Renews an entry of unknown age, unless it has left the shortest window: then others may hold its units."""
+        entry, at, _ = receipt.split("-")
+        self._renew(f"{entry}-{at}-{round(self._window * 1e6):014x}")
+
+    def _renew(self, receipt: Optional[str] = None) -> None:
         sent = _clocks()
-        renewed = self._limiter._call("renew", self.decision.descriptor, receipt=self._receipt, id=self._id)
+        renewed = self._limiter._call("renew", self.decision.descriptor, receipt=receipt or self._receipt, id=self._id)
         self._gone = not renewed.applied
         if renewed.applied:
             self._sent, self._receipt = sent, renewed.receipt
@@ -337,9 +345,9 @@ class Limiter:
         try:
             if wait:
                 # The server decided at an unknown time during the wait.
-                slot._renew()
-                if slot.lost:
-                    raise SlotLost(f"the slot of {descriptor!r} was lost before its block began")
+                slot._renew_first(decision.receipt)
+            if slot.lost:
+                raise SlotLost(f"the slot of {descriptor!r} was lost before its block began")
             held.append(slot)
             slot._thread.start()
             yield slot

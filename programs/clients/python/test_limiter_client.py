@@ -284,6 +284,19 @@ class ClientTest(unittest.TestCase):
                 self.assertFalse(self.limiter.acquire(narrow).allowed)
         self.assertTrue(self.limiter.acquire(narrow).allowed)
 
+    def test_a_slot_that_others_took_before_the_response_is_lost(self) -> None:
+        for wait in 5, 0:
+            narrow, taken = {"narrow": uuid.uuid4().hex}, []
+
+            def take() -> None:
+                time.sleep(0.9)
+                taken.append(Limiter(f"http://{self.server.host}", "d").acquire(narrow, wait=5).allowed)
+
+            self.proxy.lose, self.proxy.on_loss = 1, take
+            with self.assertRaises(SlotLost), Limiter(self.proxy.url(), "d", timeout=9, patience=9).slot(narrow, wait=wait):
+                self.fail("begun")
+            self.assertEqual((taken, self.limiter.status(narrow).limits[0].used), ([True], 1))
+
     def test_a_slot_follows_a_reload(self) -> None:
         job = {"reloaded": self.user["user"]}
         with self.limiter.slot(job) as slot:
