@@ -181,9 +181,12 @@ class Slot:
     def _renew(self, receipt: Optional[str] = None) -> None:
         sent = _clocks()
         renewed = self._limiter._call("renew", self.decision.descriptor, receipt=receipt or self._receipt, id=self._id)
-        self._gone = not renewed.applied
+        # One that took too long has renewed what others may hold by now.
+        self._gone = not renewed.applied or (receipt is None and self.lost)
         if renewed.applied:
-            self._sent, self._receipt = sent, renewed.receipt
+            self._receipt = renewed.receipt
+        if not self._gone:
+            self._sent = sent
             # The server may have reloaded its rules.
             self._window = min(_exact_windows(renewed), default=self._window)
 
@@ -197,8 +200,7 @@ class Slot:
             if not gave.applied and not self._gone:
                 # A renewal whose response was lost has moved it.
                 self._renew()
-                if not self._gone:
-                    self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
+                self._limiter._call("refund", self.decision.descriptor, receipt=self._receipt)
 
 
 class Limiter:

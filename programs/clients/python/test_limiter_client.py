@@ -297,6 +297,20 @@ class ClientTest(unittest.TestCase):
                 self.fail("begun")
             self.assertEqual((taken, self.limiter.status(narrow).limits[0].used), ([True], 1))
 
+    def test_a_slot_whose_renewal_was_late_stays_lost(self) -> None:
+        narrow, taken, post = {"narrow": self.user["user"]}, [], self.limiter._post
+
+        def late(op: str, *args):
+            if op == "renew" and not taken:
+                taken.append(Limiter(f"http://{self.server.host}", "d").acquire(narrow, wait=5).allowed)
+            return post(op, *args)
+
+        self.limiter._post = late
+        with self.assertRaises(SlotLost), self.limiter.slot(narrow) as slot:
+            slot._thread.join(5)
+            self.assertTrue(slot.lost)
+        self.assertEqual((taken, self.limiter.status(narrow).limits[0].used), ([True], 1))
+
     def test_a_slot_follows_a_reload(self) -> None:
         job = {"reloaded": self.user["user"]}
         with self.limiter.slot(job) as slot:
