@@ -301,6 +301,11 @@ async fn row((name, fault, expected): (&str, Fault, &str)) -> Row {
     }
 }
 
+const HEAD: &str = "\
+| fault | plain | timeout | breaker | fail open | fail closed | fallback | recommended | afterwards |
+|---|---|---|---|---|---|---|---|---|
+";
+
 /// The rows of all faults. Every `THREADS`th runs on one thread.
 fn rows() -> Vec<Row> {
     // They wait more than they compute.
@@ -338,13 +343,14 @@ fn every_fault_against_every_stack() {
     assert!(wrong.is_empty(), "{wrong}");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
     let (redis, postgres) = rows.split_at(OF_REDIS.len() + OF_CLUSTER.len());
-    let text = include_str!("faults.md").replace("{rows}\n", &redis.concat());
-    let text = text.replace("{postgres}\n", &postgres.concat());
     let document = fs::read_to_string(path).unwrap();
-    // The tests of `sim` check its table.
-    let sim = document.split_once("\n| | |\n").unwrap().1;
-    let sim = sim.split_once("\n\n").unwrap().0;
-    let text = text.replace("{sim}", &format!("| | |\n{sim}"));
+    let mut parts = document.split(HEAD);
+    let mut text = parts.next().unwrap().to_owned();
+    for rows in [redis, postgres] {
+        let (_, after) = parts.next().unwrap().split_once("\n\n").unwrap();
+        text += &format!("{HEAD}{}\n{after}", rows.concat());
+    }
+    assert!(parts.next().is_none(), "docs/faults.md has two such tables");
     if std::env::var_os("LIMITER_RENDER").is_some() {
         fs::write(path, text).unwrap();
     } else {
