@@ -518,6 +518,12 @@ async fn a_call_that_waits_follows_a_reload() {
             30,
             "user",
         ),
+        (
+            "policy: 2/59s",
+            "shadow_mode: true, rate_limit: { policy: 2/59s }",
+            30,
+            "user",
+        ),
         ("policy: 2/50s", "value: bob", 30, ""),
     ] {
         let (service, routes) = serve(&format!("rate_limit: {{ {before} }}"));
