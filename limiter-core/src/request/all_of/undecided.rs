@@ -22,6 +22,8 @@ pub struct Undecided<'a, S: WindowStore = SharedStore> {
     pub(super) parts: SmallVec<[Part<'a, S>; 2]>,
     /// What came of each part that was made.
     pub(super) outcomes: SmallVec<[Option<PartOutcome>; 2]>,
+    /// Whether a part that was made denies.
+    has_denial: bool,
     /// The place of each call's part.
     pub(super) places: SmallVec<[usize; 4]>,
     pub(super) options: Options,
@@ -32,6 +34,7 @@ impl<'a, S: WindowStore> From<AllOf<'a, S>> for Undecided<'a, S> {
         let (parts, places) = Part::merged(all.parts);
         Self {
             outcomes: parts.iter().map(|_| None).collect(),
+            has_denial: false,
             parts,
             places,
             options: all.options,
@@ -89,7 +92,7 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
                 .as_ref()
                 .is_some_and(|outcome| part.is_undone(outcome))
         };
-        match self.has_denial() && made.any(is_undone) {
+        match self.has_denial && made.any(is_undone) {
             true => Err(self),
             false => Ok(self.finish()),
         }
@@ -103,6 +106,7 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
         Undecided {
             parts: self.parts.into_iter().map(Part::into_owned).collect(),
             outcomes: self.outcomes,
+            has_denial: self.has_denial,
             places: self.places,
             options: self.options,
         }
@@ -126,7 +130,9 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
     }
 
     fn note(&mut self, place: usize, decision: Result<Decision, Error>) {
-        self.outcomes[place] = Some(self.parts[place].outcome(decision));
+        let outcome = self.parts[place].outcome(decision);
+        self.has_denial |= self.parts[place].denies(&outcome);
+        self.outcomes[place] = Some(outcome);
     }
 
     /// Returns how long this many of the calls may take.
@@ -155,12 +161,6 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
         1 + left.windows(2).take_while(goes_on).count()
     }
 
-    /// Returns `true` if a call that was made denies.
-    fn has_denial(&self) -> bool {
-        let mut made = self.parts.iter().zip(&self.outcomes);
-        made.any(|(part, outcome)| outcome.as_ref().is_some_and(|outcome| part.denies(outcome)))
-    }
-
     /// Returns a call that is made together with others, `group` in all, and before the `later` ones. Its charge needs a receipt if it may
     /// be settled, or refunded because of a later call.
     fn call(&self, place: usize, group: usize, later: &[usize]) -> Call<'_, S, &[u8]> {
@@ -169,7 +169,7 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
             .first()
             .is_some_and(|place| !self.parts[*place].is_advisory);
         let wants_receipt = self.options.is_refundable || may_deny;
-        let mut call = self.parts[place].call(self.has_denial(), wants_receipt);
+        let mut call = self.parts[place].call(self.has_denial, wants_receipt);
         call.hints.timeout = self.share(group).map(|share| share / 10 * 9);
         call
     }
@@ -193,7 +193,7 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
             ops.push(JointOp {
                 // `order` has noted what fails this.
                 op: call.op().checked().ok()?,
-                is_advisory: part.is_advisory || self.has_denial(),
+                is_advisory: part.is_advisory || self.has_denial,
                 keeps_charge: part.keeps_charge,
             });
         }
@@ -226,6 +226,8 @@ pub fn again<'a, S: WindowStore>(decision: JointDecision<'a, S>) -> Undecided<'a
     Undecided {
         parts,
         outcomes,
+        // A charge denies nothing.
+        has_denial: false,
         places: decision.places,
         options: decision.options,
     }
