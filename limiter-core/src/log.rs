@@ -382,7 +382,7 @@ impl Log {
         Some((position(&self.entries, original.number)?, original))
     }
 
-    /// Forgets the ids of removed or merged entries. Runs once half of the map is stale.
+    /// Forgets the ids of removed or merged entries. Does so only if more than half of the ids are stale.
     fn forget_ids(&mut self) {
         if self.ids.len() > 2 * self.entries.len() {
             let is_held = |original: &Original| position(&self.entries, original.number).is_some();

@@ -97,7 +97,7 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
-    /// Sets a caller-supplied time for the settlement. Default: the time of the permit's acquire; otherwise the store's clock.
+    /// Sets a caller-supplied time for the settlement. Default: the time that the acquire was given, or else the store's clock.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
         self

@@ -22,7 +22,7 @@ local function evaluate(key, request, newest)
     end
   end
 
-  -- The entry that it repeats. A repetition that may have overtaken an earlier attempt stores its id like a caller's.
+  -- The entry that it repeats. A repetition that may have overtaken an earlier attempt stores its own id as a caller's id.
   local known_as, entry = is_own and string.rep('\0', CALLER_ID_LEN - OWN_ID_LEN) .. id or id, nil
   if newest and has(flags_of(newest), HOLDS_IDS) then
     local score = call('ZSCORE', key, 'i' .. known_as)

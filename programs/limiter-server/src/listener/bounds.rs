@@ -25,8 +25,9 @@ const BRIEF: Duration = Duration::from_secs(1);
 const MAX_BRIEF: usize = 1_000;
 /// How long a response may stay unread at least, and half of the longest time.
 const UNREAD: Duration = Duration::from_secs(15);
-/// On shutdown: how long an idle connection stays; polling interval.
+/// How long an idle connection stays open on shutdown.
 const QUIET: Duration = Duration::from_millis(200);
+/// How often a shutdown looks for idle connections.
 const STEP: Duration = Duration::from_millis(50);
 /// The memory of all requests in progress of a listener, in bytes, and the share of an address. The largest message fits into it.
 const MEMORY: usize = 64 << 20;

@@ -37,7 +37,7 @@ pub(super) struct Claim<'r> {
     pub(super) detailed: Option<String>,
     /// The cost.
     pub(super) hits: u64,
-    /// Whether the cost is charged even above the maximum or after another denial.
+    /// Whether the cost counts even if it does not fit, or if another claim denies the request.
     pub(super) keeps_charge: bool,
     /// Whether the rule is over its limit, even in shadow mode.
     pub(super) over: bool,
