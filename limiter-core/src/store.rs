@@ -108,6 +108,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Returns the store that this one wraps: [`clock`](Self::clock) and [`node`](Self::node) forward to it by default.
     ///
     /// Operations never do, because a wrapper that changes one way to apply an operation has to change all of them.
+    /// With `#[deny(clippy::missing_trait_methods)]` on a wrapper's implementation, clippy names each method that it lacks.
     /// Default: `None`.
     fn inner(&self) -> Option<&dyn WindowStore> {
         None
@@ -147,6 +148,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -239,6 +241,7 @@ pub trait SyncStore: WindowStore {
     fn read_clock(&self) -> Timestamp;
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<S: SyncStore + ?Sized> SyncStore for Arc<S> {
     #[inline(always)]
     fn apply_now(&self, op: &Op<'_>) -> Facts {

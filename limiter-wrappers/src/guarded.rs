@@ -19,7 +19,7 @@ use limiter_core::internal::within;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, Name, WindowStore};
+use limiter_core::{Clock, Decision, Error, ErrorKind, Name, WindowStore};
 use tokio::time::{Instant, sleep_until};
 
 pub use self::blocks::can_lease;
@@ -323,6 +323,7 @@ fn left_to_wait(mut op: Op<'_>, sent: Instant) -> Op<'_> {
     op
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -393,9 +394,21 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
         Some(self.store())
     }
 
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.store().clock()
+    }
+
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        self.store().node(log)
+    }
+
     fn identity(&self) -> Option<usize> {
         self.store().identity()?;
         Some(Arc::as_ptr(&self.0).addr())
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 

@@ -34,7 +34,7 @@
 //! `docs/grafana/dashboard.json` in the repository is a Grafana dashboard for these metrics.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -42,7 +42,7 @@ use foldhash::fast::RandomState;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Mode, Op, Settlement, SettlementFacts, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy, WindowStore};
+use limiter_core::{Clock, Decision, Error, ErrorKind, Limit, Name, Policy, WindowStore};
 use metrics::{
     Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     gauge, histogram,
@@ -243,6 +243,7 @@ const fn verb(op: &Op<'_>) -> &'static str {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl<S: WindowStore> WindowStore for ObservedStore<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -293,6 +294,23 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
 
     fn inner(&self) -> Option<&dyn WindowStore> {
         Some(&self.store)
+    }
+
+    fn clock(&self) -> Option<&dyn Clock> {
+        self.store.clock()
+    }
+
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        self.store.node(log)
+    }
+
+    fn identity(&self) -> Option<usize> {
+        self.store.identity()?;
+        Some(self.address())
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 

@@ -1,5 +1,7 @@
 //! A wrapper that replaces a store's clock.
 
+use std::sync::Arc;
+
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::policy::time::Timestamp;
@@ -56,6 +58,7 @@ fn wait_from(clock: Option<Timestamp>, log: &mut LogFacts) {
     log.clock = clock.unwrap_or(log.clock);
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait::async_trait]
 impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
@@ -98,8 +101,22 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     fn clock(&self) -> Option<&dyn Clock> {
         Some(&self.clock)
     }
+
+    fn node(&self, log: LogKey<'_>) -> Option<Arc<str>> {
+        self.store.node(log)
+    }
+
+    fn identity(&self) -> Option<usize> {
+        self.store.identity()?;
+        Some(self.address())
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let mut op = *op;

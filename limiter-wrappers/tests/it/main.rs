@@ -4,7 +4,6 @@ mod conformance;
 mod dashboard;
 mod denial_cache;
 mod fallback;
-mod forwarding;
 mod leases;
 mod metrics;
 mod outages;
