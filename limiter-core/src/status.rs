@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn each_limit_resets_when_the_newest_entry_leaves_its_window() {
-        let policy = policy!("3/1s, 5/10s, 4/10s");
+        let policy = policy!("3/1s, 5/10s, 4/9s+1s");
         let at = |millis: u64| Timestamp::from_micros_saturating(millis * 1_000);
         let mut log = Log::new();
         let mut status = |mode, millis| {
