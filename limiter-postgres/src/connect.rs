@@ -175,7 +175,8 @@ impl Connector {
             Some(Host::Tcp(name)) => name,
             _ => "",
         };
-        let mut tls = self.tls.clone();
+        // Without TLS it is `Copy`, which a method's call would be warned of.
+        let mut tls = Clone::clone(&self.tls);
         let tls = MakeTlsConnect::<Stream>::make_tls_connect(&mut tls, name);
         let tls = tls.map_err(|error| Failed::Refused(error.to_string()));
         tls.map(UntilClosed)
