@@ -1,6 +1,6 @@
 //! The numbers that Rust and the scripts share.
 //!
-//! `lua/README.md` describes the formats. [`NUMBERS`] are the names by which the scripts use these numbers.
+//! `lua/README.md` describes the formats. `NUMBERS` are the names by which the scripts use these numbers.
 
 use limiter_core::{Timestamp, Window};
 

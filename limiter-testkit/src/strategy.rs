@@ -1,4 +1,4 @@
-//! Strategies of [`proptest`]: policies, and cases that a store, a wrapper or a front end must decide as others do.
+//! Strategies of `proptest`: policies, and cases that a store, a wrapper or a front end must decide as others do.
 //!
 //! ```
 //! use std::sync::Arc;
