@@ -250,7 +250,7 @@ fn a_running_fleet_moves_and_moves_back() {
 
 #[test]
 fn a_budget_of_tokens_is_charged_after_the_response() {
-    let section = README.split("## From Envoy's service").nth(1).unwrap();
+    let section = README.split("### Charge for tokens after").nth(1).unwrap();
     let [limits, filter, route] = blocks(section, "yaml")[..] else {
         panic!("{section}")
     };
