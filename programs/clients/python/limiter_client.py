@@ -134,16 +134,33 @@ class Reservation:
     """
 
     def __init__(self, decision: Response, cost: int) -> None:
-        self.decision = decision
-        self._cost, self.is_set = cost, False
+        self.decision, self.cost = decision, cost
 
-    @property
-    def cost(self) -> int:
-        return self._cost
 
-    @cost.setter
-    def cost(self, cost: int) -> None:
-        self._cost, self.is_set = cost, True
+class Instalments:
+    """Units that a ``with`` block takes in instalments. ``spent`` is what the block has used so far."""
+
+    def __init__(self, limiter: Limiter, descriptor: Descriptor, size: int) -> None:
+        self._limiter, self._descriptor, self._size = limiter, descriptor, size
+        self.spent, self._taken, self._last_cost = 0, 0, 0
+
+    def spend(self, cost: int = 1) -> None:
+        """Counts units before they are used. Takes an instalment if they need one, and raises ``Denied`` if it does not fit."""
+        lacking = self.spent + cost - self._taken
+        if lacking > 0:
+            self._take(max(lacking, self._size))
+        self.spent += cost
+
+    def _take(self, cost: int) -> None:
+        decision = self._limiter.acquire(self._descriptor, cost)
+        if not decision.allowed:
+            raise Denied(decision)
+        self._last, self._last_cost, self._taken = decision, cost, self._taken + cost
+
+    def _give_back(self) -> None:
+        unspent = self._taken - self.spent
+        if unspent > 0:
+            self._limiter.settle(self._last, self._last_cost - unspent)
 
 
 class Slot:
@@ -292,10 +309,10 @@ class Limiter:
     def reserve(self, descriptor: Descriptor, cost: int, *, wait: float = 0.0) -> Iterator[Reservation]:
         """Reserves units for a ``with`` block, which sets the actual cost: ``reservation.cost = 13``.
 
-        If the block raises, what it has set is charged; if it has set nothing, the units are refunded. If the server no longer knows
-        the entry, the block is charged anew at its end. After the exact windows, the entry cannot change; what the block has used
-        above it is charged as long as a limit with a resolution counts it. A forked child that leaves the block charges nothing.
-        Raises ``Denied`` if the units do not fit.
+        If the block raises, the same is charged: what it has set, or else what was reserved. So set what is charged in any case first,
+        such as a prompt's tokens, or 0. If the server no longer knows the entry, the block is charged anew at its end. After the exact
+        windows, the entry cannot change; what the block has used above it is charged as long as a limit with a resolution counts it. A
+        forked child that leaves the block charges nothing. Raises ``Denied`` if the units do not fit.
         """
         began, process = time.monotonic(), os.getpid()
         decision = self.acquire(descriptor, cost, wait=wait)
@@ -305,13 +322,31 @@ class Limiter:
         try:
             yield reservation
         except BaseException:
-            # The block's exception matters more. What is not settled expires.
+            # The block's exception matters more. What is not settled costs what was reserved.
             with contextlib.suppress(LimiterError, SlotLost):
                 if process == os.getpid():
-                    self._settle_or_record(decision, reservation.cost if reservation.is_set else 0, began)
+                    self._settle_or_record(decision, reservation.cost, began)
             raise
         if process == os.getpid():
             self._settle_or_record(decision, reservation.cost, began)
+
+    @contextlib.contextmanager
+    def instalments(self, descriptor: Descriptor, size: int) -> Iterator[Instalments]:
+        """Takes units as a ``with`` block spends them, ``size`` at a time, where a reservation would deny others the worst case.
+
+        The block calls ``spend`` before it uses units. That raises ``Denied`` at the cap, and the stream is cut there. The first
+        instalment is taken before the block, and what is left of the last one is given back at the end, however the block ends. A forked
+        child gives nothing back.
+        """
+        paid, process = Instalments(self, descriptor, size), os.getpid()
+        paid._take(size)
+        try:
+            yield paid
+        finally:
+            # The block's result matters more. What is not given back expires.
+            with contextlib.suppress(LimiterError, SlotLost):
+                if process == os.getpid():
+                    paid._give_back()
 
     def _settle_or_record(self, decision: Response, cost: int, began: float) -> None:
         if decision.receipt is None:
