@@ -138,15 +138,17 @@ fn standard_input_is_the_default() {
 }
 
 /// Returns the commands of the README that read other formats.
-fn commands() -> Vec<&'static str> {
+fn commands() -> Vec<String> {
     let readme = include_str!("../../README.md");
     let (_, section) = readme.split_once("### Other formats").unwrap();
-    let commands: Vec<_> = section
+    let mut commands: Vec<_> = section
         .split("```sh\n")
         .skip(1)
         .map(|rest| rest.split_once("\n```").unwrap().0)
         .filter(|command| command.contains("| limiter replay"))
+        .flat_map(|command| [command.to_owned(), command.replace("cloudfront", "iis")])
         .collect();
+    commands.dedup();
     assert_eq!(commands.len(), 5, "{commands:?}");
     commands
 }
@@ -196,7 +198,7 @@ fn commands_read(folder: &Path) {
         8 => "2001:db8::c",
         _ => "203.0.113.7",
     };
-    for command in commands() {
+    for command in &commands() {
         let rows = |options: &str| {
             let printed = run(&format!("{command} --output jsonl {options}"));
             let row = |line: &str| {
@@ -233,7 +235,7 @@ fn a_field_that_is_not_logged_is_an_error() {
             .any(|file| command.contains(file))
     });
     for command in without {
-        let output = run(command, folder.path());
+        let output = run(&command, folder.path());
         let errors = text(&output.stderr);
         let expected = "line 2: column key: expected a key of one line, found \"\"";
         assert!(
