@@ -1,8 +1,12 @@
 //! The page in a real browser. Run by `scripts/test --all`, which installs Chromium.
 
-#[path = "../../limiter-server/tests/it/server.rs"]
+#[path = "../../limiter-server/tests/it/client.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]
-mod server;
+mod client;
+
+#[path = "../../limiter-server/tests/it/program.rs"]
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod program;
 
 #[path = "page/browser.rs"]
 mod browser;
@@ -12,7 +16,7 @@ use testbed::server::Server as Redis;
 use thirtyfour::prelude::*;
 
 use browser::{Browser, browse, until};
-use server::Server;
+use program::Program;
 
 const CONFIG: &str = r#"
 domain: edge
@@ -31,7 +35,7 @@ descriptors:
 "#;
 
 /// Sends `times` requests of a key, and returns the code of the last one.
-fn send(server: &Server, (key, value): (&str, &str), times: usize) -> Value {
+fn send(server: &Program, (key, value): (&str, &str), times: usize) -> Value {
     let body =
         json!({ "domain": "edge", "descriptors": [{ "entries": [{ "key": key, "value": value }] }] }).to_string();
     let mut last = Value::Null;
@@ -43,7 +47,7 @@ fn send(server: &Server, (key, value): (&str, &str), times: usize) -> Value {
 
 impl Browser {
     /// Opens the page, and waits until it shows something.
-    async fn open(&self, server: &Server) -> WebDriverResult<()> {
+    async fn open(&self, server: &Program) -> WebDriverResult<()> {
         self.goto(format!("http://{}/", server.admin)).await?;
         self.shows("#live", "Live").await
     }
@@ -51,7 +55,7 @@ impl Browser {
 
 #[tokio::test]
 async fn counts_appear_and_a_denied_key_is_unblocked() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let key = "<img src=x onerror=\"document.title='run'\">,\\";
     send(&server, ("user", key), 5);
     send(&server, ("tenant", "acme"), 4);
@@ -116,7 +120,7 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
 
 #[tokio::test]
 async fn a_key_is_found_with_the_keyboard_alone() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     send(&server, ("user", "203.0.113.7"), 1);
     browse(async |page| {
         page.open(&server).await?;
@@ -174,7 +178,7 @@ async fn a_key_is_found_with_the_keyboard_alone() {
 
 #[tokio::test]
 async fn the_page_says_when_it_cannot_update() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let admin = server.admin.to_string();
     browse(async |page| {
         page.open(&server).await?;
@@ -185,7 +189,7 @@ async fn the_page_says_when_it_cannot_update() {
             "Cannot update: the server cannot be reached.\nThese numbers are from",
         )
         .await?;
-        let server = Server::start(CONFIG, &["--admin", &admin]);
+        let server = Program::start(CONFIG, &["--admin", &admin]);
         page.shows("#live", "Live").await?;
         page.hides("#cannot-update").await?;
         send(&server, ("user", "a"), 1);
@@ -197,7 +201,7 @@ async fn the_page_says_when_it_cannot_update() {
 #[tokio::test]
 async fn the_page_says_when_the_store_is_away() {
     let mut redis = Redis::start().unwrap();
-    let server = Server::start(CONFIG, &["--store", &redis.url()]);
+    let server = Program::start(CONFIG, &["--store", &redis.url()]);
     browse(async |page| {
         page.open(&server).await?;
         page.shows("#store-pill", "Redis").await?;
@@ -217,7 +221,7 @@ async fn the_page_says_when_the_store_is_away() {
 
 #[tokio::test]
 async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let write = |text: &str| std::fs::write(server.config(), text).unwrap();
     browse(async |page| {
         page.open(&server).await?;
@@ -250,7 +254,7 @@ async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
 
 #[tokio::test]
 async fn a_key_of_requests_that_bring_their_limit_is_unblocked() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let entries = json!([{ "key": "none", "value": "a" }]);
     let descriptor =
         json!({ "entries": entries, "limit": { "requestsPerUnit": 1, "unit": "HOUR" } });
@@ -276,8 +280,8 @@ async fn unblocking_needs_the_token_and_no_foreign_page_can() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "secret\n").unwrap();
-    let guarded = Server::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
-    let open = Server::start(CONFIG, &[]);
+    let guarded = Program::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
+    let open = Program::start(CONFIG, &[]);
     send(&guarded, ("user", "a"), 3);
     send(&open, ("user", "a"), 3);
     browse(async |page| {
@@ -317,7 +321,7 @@ async fn the_page_fits_a_phone_and_many_rules() {
     let rules: String = (0..1_000)
         .map(|i| format!("  - key: rule_{i}\n    rate_limit: {{ policy: 5/1s }}\n"))
         .collect();
-    let server = Server::start(&format!("domain: edge\ndescriptors:\n{rules}"), &[]);
+    let server = Program::start(&format!("domain: edge\ndescriptors:\n{rules}"), &[]);
     browse(async |page| {
         page.set_window_rect(0, 0, 500, 900).await?;
         page.open(&server).await?;

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use limiter_server::check::check;
 
-use crate::server::{Server, program, until};
+use crate::client::until;
+use crate::program::program;
+use crate::server::Server;
 
 /// Whether the configuration is valid, the output, and the errors.
 fn run(path: &Path) -> (bool, String, String) {
@@ -105,13 +107,13 @@ fn a_lease_that_has_only_its_price_is_a_warning() {
         server.logged("the lease is never used: the store is in memory"),
         1
     );
-    fs::write(server.config(), config.replace("+1s", "")).unwrap();
+    server.configure(&config.replace("+1s", ""));
     server.until_logged("from 1000/1m+1s to 1000/1m: a window may exceed its maximum");
-    fs::write(server.config(), config.replace("1m+1s", "61s")).unwrap();
+    server.configure(&config.replace("1m+1s", "61s"));
     until("the change is seen", || {
         server.logged("reloaded").checked_sub(2)
     });
-    fs::write(server.config(), config).unwrap();
+    server.configure(config);
     until("the change is seen", || {
         server.logged("reloaded").checked_sub(3)
     });

@@ -9,8 +9,8 @@ use limiter_core::{Counting, Limiter, Policy};
 use limiter_server::config::Errors;
 use limiter_server::rules::RuleSet;
 
+use crate::ask::rows;
 use crate::rules::{parse, read, store};
-use crate::table::rows;
 
 /// One line for each rule, in the order of the files.
 fn lines(rules: &RuleSet) -> Vec<String> {

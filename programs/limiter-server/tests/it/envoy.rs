@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use testbed::server;
 use testbed::{Network, Proxy};
 
-use crate::server::{Server, exchange, http, until};
+use crate::client::{exchange, get, until};
+use crate::server::Server;
 use crate::tools;
 use crate::windows::{Admission, assert_windows};
 
@@ -195,13 +196,6 @@ impl Envoy {
                 .collect()
         })
     }
-}
-
-pub(crate) fn get(to: SocketAddr, path: &str) -> (u16, String) {
-    http(
-        to,
-        &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
-    )
 }
 
 impl Drop for Envoy {

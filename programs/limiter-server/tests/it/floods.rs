@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use clap::Parser;
 use futures_util::future::join_all;
 use h2::RecvStream;
 use http::{Request, Response};
@@ -21,8 +20,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::answers::request;
-use crate::server::{PATIENCE, Server, until};
+use crate::ask::decided;
+use crate::client::{Client, PATIENCE, folder, until};
+use crate::program::Program;
+use crate::server::{Server, options};
 
 const CONFIG: &str =
     "{domain: d, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}";
@@ -30,7 +31,7 @@ const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
 
 #[tokio::test]
 async fn unfinished_bodies_share_a_budget() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let size = 1 << 20;
     let part = vec![b' '; (1 << 20) - 99];
     let mut held: Vec<TcpStream> = (0..100)
@@ -185,7 +186,7 @@ async fn requests_in_progress_share_a_budget() {
         (("/healthz", json, ""), 7_268),
         ((REFLECTION, "application/grpc", "\0"), 1_194),
     ] {
-        let server = Server::start(CONFIG, &[]);
+        let server = Program::start(CONFIG, &[]);
         let all = wait.replace("60000", "0, \"cost\": 1000");
         assert_eq!(server.post("/v1/acquire", &all).1["allowed"], true);
         let to = if request.0 == REFLECTION {
@@ -265,7 +266,7 @@ const DECIDE: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// Requests of one client that occupy its share of a listener for seconds.
-async fn occupy(load: &str, server: &Server) -> (Vec<TcpStream>, Vec<JoinHandle<()>>) {
+async fn occupy(load: &str, server: &Client) -> (Vec<TcpStream>, Vec<JoinHandle<()>>) {
     let mut streams = Vec::new();
     let mut tasks = Vec::new();
     let part = vec![b' '; 606_000];
@@ -385,7 +386,7 @@ async fn health_checks_and_other_clients_pass_whatever_a_client_occupies() {
 
 #[test]
 fn the_log_has_no_line_for_each_frame() {
-    let server = Server::start(CONFIG, &[]);
+    let server = Program::start(CONFIG, &[]);
     let mut stream = TcpStream::connect(server.grpc).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     // Responses to pings that the server has not sent, and a ping.
@@ -423,7 +424,7 @@ fn connections_beyond_the_limits_are_brief() {
     }
 }
 
-fn beyond_are_brief(server: &Server) {
+fn beyond_are_brief(server: &Client) {
     let mut held = [(); 2].map(|()| TcpStream::connect(server.http).unwrap());
     let mut third = TcpStream::connect(server.http).unwrap();
     assert_eq!(server.health().0, 200);
@@ -439,15 +440,9 @@ fn beyond_are_brief(server: &Server) {
 
 /// Starts a server on the threads of the test.
 async fn here(config: &str) -> (run::Server, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("limits.yaml");
-    std::fs::write(&path, config).unwrap();
-    let any = "127.0.0.1:0";
-    let listeners = ["--grpc", any, "--http", any, "--admin", any];
-    let args = ["limiter-server", "--config", path.to_str().unwrap()];
-    let options = Options::parse_from([&args[..], &listeners].concat());
-    let server = run::Server::start(&options.serve.unwrap()).await.unwrap();
-    (server, folder)
+    let (folder, path) = folder(config);
+    let server = run::Server::start(&options(&path, &[])).await;
+    (server.unwrap(), folder)
 }
 
 #[tokio::test]
@@ -463,7 +458,8 @@ async fn a_scrape_of_many_rules_delays_no_decision_and_shows_what_happened() {
     let (server, _folder) = here(&format!("{{domain: many, descriptors: [{rules}]}}")).await;
     let decide = async |rules: Range<usize>| {
         let rules: Vec<_> = rules.map(|rule| format!("k=v{rule}")).collect();
-        let request = request("many", &rules.join(" & "), 0);
+        let mut request = decided(&rules.join(" & "));
+        request.domain = "many".to_owned();
         server.service().decide(&request, None).await.unwrap();
     };
     for start in (0..RULES).step_by(1_000) {

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use http::uri::PathAndQuery;
-use limiter_server::proto::{
-    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT,
-};
+use limiter_server::proto::{Code, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use prost::Message;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +21,10 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_prost::ProstCodec;
 
-use crate::server::{PATIENCE, Server, http, until};
+use crate::ask::decided;
+use crate::client::{PATIENCE, get, until};
+use crate::program::Program;
+use crate::server::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const CONFIG: &str = "
@@ -58,20 +59,10 @@ async fn call<M: Message + Send + 'static>(
         .into_inner())
 }
 
-fn request(value: impl AsRef<[u8]>) -> RateLimitRequest {
-    let entry = Entry {
-        key: "user".into(),
-        value: value.as_ref().into(),
-    };
-    let descriptor = RateLimitDescriptor {
-        entries: vec![entry],
-        ..Default::default()
-    };
-    RateLimitRequest {
-        domain: "d".to_owned(),
-        descriptors: vec![descriptor],
-        hits_addend: 0,
-    }
+fn request(value: &[u8]) -> RateLimitRequest {
+    let mut request = decided("user");
+    request.descriptors[0].entries[0].value = value.into();
+    request
 }
 
 /// A request whose domain and descriptors are any bytes.
@@ -122,38 +113,18 @@ async fn requests_are_answered_and_bad_ones_refused() {
             "domain is empty, expected the name of a domain"
         )
     );
-    for answer in [
-        call(
-            &channel,
-            Bytes {
-                domain: b"\xff\xfe".to_vec(),
-                descriptor: Vec::new(),
-            },
-        )
-        .await,
-        call(
-            &channel,
-            Bytes {
-                domain: vec![b'x'; 5 << 20],
-                descriptor: Vec::new(),
-            },
-        )
-        .await,
-    ] {
+    for domain in [b"\xff\xfe".to_vec(), vec![b'x'; 5 << 20]] {
+        let descriptor = Vec::new();
+        let answer = call(&channel, Bytes { domain, descriptor }).await;
         let code = answer.unwrap_err().code();
-        assert!(
-            matches!(code, Grpc::Internal | Grpc::OutOfRange),
-            "{code:?}"
-        );
+        let is_undecodable = matches!(code, Grpc::Internal | Grpc::OutOfRange);
+        assert!(is_undecodable, "{code:?}");
     }
-    assert_eq!(
-        server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#),
-        Some(1.0)
-    );
-    assert_eq!(
-        server.metric(r#"limiter_server_errors_total{interface="grpc",kind="undecodable"}"#),
-        Some(2.0)
-    );
+    for (kind, count) in [("invalid", 1.0), ("undecodable", 2.0)] {
+        let series = r#"limiter_server_errors_total{interface="grpc",kind="KIND"}"#;
+        let found = server.metric(&series.replace("KIND", kind));
+        assert_eq!(found, Some(count), "{kind}");
+    }
     // A megabyte of each, as a value and in place of a descriptor. They would take minutes if one pass were not enough.
     for byte in b"\0\x01\x08\n\x0a\x12\x1a\"0\\*,=%\x7f\x80\xc3\xff" {
         let many = vec![*byte; (1 << 20) - 99];
@@ -192,7 +163,7 @@ async fn a_message_that_does_not_arrive_ends_its_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_is_told_and_waits_for_requests_in_progress() {
-    let mut server = Server::start(CONFIG, &[]);
+    let mut server = Program::start(CONFIG, &[]);
     let mut health = HealthClient::new(channel(server.grpc).await);
     for service in ["", SERVICE, "ratelimit"] {
         let asked = HealthCheckRequest {
@@ -259,7 +230,7 @@ async fn the_end_is_told_and_waits_for_requests_in_progress() {
             "{answer}"
         );
     }
-    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(server.end().code(), Some(0));
     drop(never_ends);
 }
 
@@ -278,9 +249,8 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
     let mutual = Server::start(CONFIG, &ask);
     // As Envoy's own service: TLS for gRPC alone, so that plain probes reach HTTP.
     let as_envoy = Server::start(CONFIG, &[&ask[..], &["--http-plain"]].concat());
-    for path in ["healthcheck", "healthz"] {
-        let get = format!("GET /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        assert_eq!(http(as_envoy.http, &get), (200, "OK\n".into()));
+    for path in ["/healthcheck", "/healthz"] {
+        assert_eq!(get(as_envoy.http, path), (200, "OK\n".into()));
     }
     let [named, other] = ["other.example,localhost", "other.example"].map(|names| {
         Server::start(
@@ -312,7 +282,7 @@ async fn tls_protects_all_interfaces_and_may_ask_for_certificates() {
             endpoint.tls_config(tls.clone()).unwrap()
         });
         let answered = match endpoint.connect().await {
-            Ok(channel) => call(&channel, request("ann")).await.is_ok(),
+            Ok(channel) => call(&channel, decided("user=ann")).await.is_ok(),
             Err(_) => false,
         };
         assert_eq!(answered, expected);

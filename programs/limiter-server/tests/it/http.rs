@@ -1,11 +1,17 @@
 //! HTTP: Envoy's messages as JSON, bad input, and resets.
 
+use std::sync::Arc;
 use std::thread;
 
-use serde_json::{Value, json};
+use limiter_memory::MemoryStore;
+use limiter_server::service::Headers;
+use serde_json::json;
 
-use crate::server::{Server, http, post};
-use crate::table::rows;
+use crate::answers::Fixture;
+use crate::ask::{Answers, parsed};
+use crate::client::{http, post};
+use crate::program::Program;
+use crate::server::Server;
 
 const CONFIG: &str = "
 domain: d
@@ -14,181 +20,134 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 3 }
 ";
 
-#[test]
-fn envoys_messages_have_the_json_form_of_proto3() {
-    let server = Server::start(CONFIG, &[]);
-    let ask = |entry: &str, more: &str| {
-        let (key, value) = entry.split_once('=').unwrap();
-        let body = format!(
-            r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "{key}", "value": "{value}"}}]{more}}}]}}"#
-        );
-        server.post("/json", &body)
-    };
-    let (status, answer) = ask("user=ann", "");
-    let limit = json!({ "name": "user", "requestsPerUnit": 3, "unit": "MINUTE" });
-    let seen = json!({ "code": "OK", "currentLimit": limit, "limitRemaining": 2, "durationUntilReset": "60s" });
-    let fields = json!([
-        { "key": "ratelimit-policy", "value": "\"user\";q=3;w=60" },
-        { "key": "ratelimit", "value": "\"user\";r=2;t=60" },
-    ]);
-    let expected =
-        json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
-    assert_eq!((status, answer), (200, expected));
-    // Names of fields in either form, numbers as text, units by name or number. Unknown fields are refused by name, and numbers with
-    // fractions.
-    for (more, code, remaining) in [
-        (r#", "hits_addend": "2""#, 200, Value::Null),
-        (r#", "hitsAddend": 0"#, 429, Value::Null),
-        (
-            r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#,
-            200,
-            json!(8),
-        ),
-        (r#", "unknown": [1]"#, 400, Value::Null),
-        (
-            r#", "hitsAddend": 2, "limit": {"requestsPerUnit": 9, "unit": 4}"#,
-            200,
-            json!(7),
-        ),
-        (r#", "hitsAddend": 2.0"#, 400, Value::Null),
-        (r#", "hitsAddend": 2.5"#, 400, Value::Null),
-        (r#", "limit": {"unit": 4.0}"#, 400, Value::Null),
-        (
-            r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null, "isNegativeHits": null"#,
-            200,
-            json!(7),
-        ),
-    ] {
-        let (status, answer) = ask("user=ann", more);
-        assert_eq!(
-            (status, &answer["statuses"][0]["limitRemaining"]),
-            (code, &remaining),
-            "{more}: {answer}"
-        );
-    }
-    // A null is a default, also among entries.
-    let empty =
-        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": VALUE}]}]}"#;
-    for (value, remaining) in [("\"\"", 2), ("null", 1)] {
-        let answer = server.post("/json", &empty.replace("VALUE", value)).1;
-        assert_eq!(answer["statuses"][0]["limitRemaining"], json!(remaining));
-    }
-    // Text keeps its fractions, so these are two keys.
-    for value in [r#"user=\"2.0"#, r#"user=\"2"#] {
-        assert_eq!(
-            ask(value, "").1["statuses"][0]["limitRemaining"],
-            json!(2),
-            "{value}"
-        );
-    }
-    let over = ask("user=ann", "").1;
-    assert_eq!(
-        (&over["overallCode"], &over["statuses"][0]["code"]),
-        (&json!("OVER_LIMIT"), &json!("OVER_LIMIT"))
-    );
+fn fixture() -> Fixture {
+    Fixture::new(CONFIG, Arc::new(MemoryStore::new()), Headers::default())
 }
 
-#[test]
-fn what_makes_no_sense_is_refused() {
-    let server = Server::start(CONFIG, &[]);
-    let long = "x".repeat((1 << 20) - 999);
-    let large = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
-    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+#[tokio::test]
+async fn envoys_messages_have_the_json_form_of_proto3() {
+    let first = json!({
+        "overallCode": "OK",
+        "statuses": [{
+            "code": "OK", "currentLimit": { "name": "user", "requestsPerUnit": 3, "unit": "MINUTE" }, "limitRemaining": 2,
+            "durationUntilReset": "60s",
+        }],
+        "responseHeadersToAdd": [
+            { "key": "ratelimit-policy", "value": "\"user\";q=3;w=60" },
+            { "key": "ratelimit", "value": "\"user\";r=2;t=60" },
+        ],
+    });
+    let body = |entry: &str, more: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        format!(
+            r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "{key}", "value": {value}}}]{more}}}]}}"#
+        )
+    };
+    let fixture = fixture();
+    let answer = fixture.answer("/json", &body("user=\"ann\"", "")).await;
+    assert_eq!(answer, (200, first));
+    // Names of fields in either form, numbers as text, units by name or number. Unknown fields are refused by name, and numbers with
+    // fractions. A null is a default, also among entries. Text keeps its fractions.
     let lines = r#"
-        json  => EOF while parsing
-        json { => EOF while parsing
-        json [] => expected an object
-        json {"domain": 5} => expected a string
-        json {"domain": null} => domain is empty
-        json {"domain": "d"} => descriptors is empty
-        json {"domain": "d", "descriptors": [{"entries": [["user", "x"]]}]} => expected an object
-        json {"domain": "d", "descriptors": [{"limit": [1, "HOUR"]}]} => expected an object
-        json {"domain": "d", "hitsAddend": 1.0} => expected a whole number
-        json {"domain": "d", "hitsAddend": -1} => expected a whole number
-        json {"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]} => expected SECOND, MINUTE
-        json {"domain": "d", "descriptors": [{"limit": {"unit": 77}}]} => limit.unit is 77, expected SECOND, MINUTE
-        // The fields of a request stand for USER.
-        v1/acquire  => EOF while parsing
-        v1/acquire {USER, "cost": 1.0} => expected u64
-        v1/reset {} => unknown variant `reset`
-        v1/acquire {"domain": "d"} => missing field `descriptor`
-        v1/acquire {"domain": "", "descriptor": [["a", "b"]]} => domain and descriptor: expected
-        v1/acquire {"domain": "d", "descriptor": []} => domain and descriptor: expected
-        v1/acquire {"domain": "d", "descriptor": [["a"]]} => invalid length 1
-        v1/acquire ["d", [["user", "x"]], 1, null, null, null] => expected an object
-        v1/acquire {USER, "costs": 1} => unknown field `costs`
-        v1/acquire {USER, "cost": 0} => cost: expected at least 1
-        v1/peek {"domain": "d", "descriptor": [["nobody", "x"]], "cost": 0} => cost: expected at least 1
-        v1/acquire {USER, "cost": -1} => invalid value
-        v1/record {USER, "cost": 18446744073709551616} => expected u64
-        v1/acquire {USER, "wait_ms": 60001} => wait_ms: expected at most 60000
-        v1/peek {USER, "id": "7"} => id: this operation has no such field
-        v1/status {USER, "cost": 1} => cost: this operation has no such field
-        v1/settle {USER, "cost": 1} => receipt: expected the receipt
-        v1/settle {USER, "receipt": "x"} => cost: expected the actual cost
+        user="ann", "hits_addend": "2" => OK | OK user 3/MINUTE 0 60s
+        user="ann", "hitsAddend": 0 => OVER | OVER user 3/MINUTE 0 60s
+        user="ann", "limit": {"requestsPerUnit": 9, "unit": "HOUR"} => OK | OK user 9/HOUR 8 3600s
+        user="ann", "unknown": [1] => 400 unknown field `unknown`
+        user="ann", "hitsAddend": 2, "limit": {"requestsPerUnit": 9, "unit": 4} => OK | OK user 9/DAY 7 86400s
+        user="ann", "hitsAddend": 2.0 => 400 expected a whole number
+        user="ann", "hitsAddend": 2.5 => 400 expected a whole number
+        user="ann", "limit": {"unit": 4.0} => 400 expected SECOND, MINUTE
+        user="ann", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null, "isNegativeHits": null => OK | OK user 9/HOUR 7 3600s
+        user="" => OK | OK user 3/MINUTE 2 60s
+        user=null => OK | OK user 3/MINUTE 1 60s
+        user="\"2.0" => OK | OK user 3/MINUTE 2 60s
+        user="\"2" => OK | OK user 3/MINUTE 2 60s
+        user="ann" => OVER | OVER user 3/MINUTE 0 60s
     "#;
-    let user = r#""domain": "d", "descriptor": [["user", "x"]]"#;
+    for (asked, expected) in crate::ask::rows(lines) {
+        let (entry, more) = asked
+            .find(", ")
+            .map_or((asked, ""), |end| asked.split_at(end));
+        let line = format!("/json {} => {expected}", body(entry, more));
+        fixture.check(&line).await;
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused() {
+    let lines = r#"
+        /json  => 400 EOF while parsing
+        /json { => 400 EOF while parsing
+        /json [] => 400 expected an object
+        /json {"domain": 5} => 400 expected a string
+        /json {"domain": null} => 400 domain is empty
+        /json {"domain": "d"} => 400 descriptors is empty
+        /json {"domain": "d", "descriptors": [{"entries": [["user", "x"]]}]} => 400 expected an object
+        /json {"domain": "d", "descriptors": [{"limit": [1, "HOUR"]}]} => 400 expected an object
+        /json {"domain": "d", "hitsAddend": 1.0} => 400 expected a whole number
+        /json {"domain": "d", "hitsAddend": -1} => 400 expected a whole number
+        /json {"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]} => 400 expected SECOND, MINUTE
+        /json {"domain": "d", "descriptors": [{"limit": {"unit": 77}}]} => 400 limit.unit is 77, expected SECOND, MINUTE
+        /json DEEP => 400 expected an object
+        /json LARGE => 413 at most 1048576 bytes
+        /json x => 400 expected value
+        /v1/acquire  => 400 EOF while parsing
+        acquire user=x {"cost": 1.0} => 400 expected u64
+        /v1/reset {} => 400 unknown variant `reset`
+        /v1/acquire {"domain": "d"} => 400 missing field `descriptor`
+        /v1/acquire {"domain": "", "descriptor": [["a", "b"]]} => 400 domain and descriptor: expected
+        /v1/acquire {"domain": "d", "descriptor": []} => 400 domain and descriptor: expected
+        /v1/acquire {"domain": "d", "descriptor": [["a"]]} => 400 invalid length 1
+        /v1/acquire ["d", [["user", "x"]], 1, null, null, null] => 400 expected an object
+        acquire user=x {"costs": 1} => 400 unknown field `costs`
+        acquire user=x {"cost": 0} => 400 cost: expected at least 1
+        peek nobody=x {"cost": 0} => 400 cost: expected at least 1
+        acquire user=x {"cost": -1} => 400 invalid value
+        /v1/record {"domain": "d", "descriptor": [["user", "x"]], "cost": 18446744073709551616} => 400 expected u64
+        acquire user=x {"wait_ms": 60001} => 400 wait_ms: expected at most 60000
+        peek user=x {"id": "7"} => 400 id: this operation has no such field
+        status user=x {"cost": 1} => 400 cost: this operation has no such field
+        settle user=x {"cost": 1} => 400 receipt: expected the receipt
+        settle user=x {"receipt": "x"} => 400 cost: expected the actual cost
+        refund user=x {"receipt": "ID-1fffffffffffff-ONE"} => {"applied": false}
+        // A key of 1 MB is a key.
+        user=LONG +3 => OK | OK user 3/MINUTE 0 60s
+        user=LONG => OVER | OVER user 3/MINUTE 0 60s
+    "#;
     let id = "00000000000000000000000000000007";
     let one = "00000000000001";
-    let receipts = [
-        "",
-        "--",
-        "😀-1-1",
-        id,
-        &format!("{id}-{one}"),
-        &format!("{id}-{one}-{}", "0".repeat(14)),
-        &format!("{id}-+{}-{one}", &one[1..]),
-        &format!("{id}-{one}-{one}-{one}"),
-        &format!("{id}-20000000000000-{one}"),
-        &format!("{id}0-{one}-{one}"),
-        &format!("{}-{one}-{one}", "G".repeat(32)),
-        &format!("{id}-{one}-{}", "f".repeat(99)),
-        // Cut off.
-        &format!("{id}-{one}-{}", &one[1..]),
-        &format!("{id}-1-1"),
-    ]
-    .map(|receipt| format!(r#"{{USER, "receipt": "{receipt}"}}"#));
-    let receipts = receipts
-        .iter()
-        .map(|body| ("v1/refund", &**body, "receipt: expected the receipt"));
-    let lines = rows(lines).map(|(request, text)| {
-        let (path, body) = request.split_once(' ').unwrap_or((request, ""));
-        (path, body, text)
+    // The last ones are cut off.
+    let receipts = "||--|😀-1-1|ID|ID-ONE|ID-ONE-00000000000000|ID-+0000000000001-ONE|ID-ONE-ONE-ONE|ID-20000000000000-ONE|ID0-ONE-ONE|\
+                    GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG-ONE-ONE|ID-ONE-ffffffffffffffffffffffffffffffff|ID-ONE-0000000000001|ID-1-1";
+    let refused = receipts.split('|').map(|receipt| {
+        format!(
+            "refund user=x {{\"receipt\": \"{receipt}\"}} => 400 receipt: expected the receipt\n"
+        )
     });
-    let others = [
-        ("json", "\u{0}\u{1}", "expected value"),
-        ("json", &*deep, "expected an object"),
-        ("json", &*large, "at most 1048576 bytes"),
-    ];
-    for (path, body, text) in lines.chain(receipts).chain(others) {
-        let (status, answer) = server.post(&format!("/{path}"), &body.replace("USER", user));
-        let shown: String = body.chars().take(100).collect();
-        let expected = if body == large { 413 } else { 400 };
-        assert_eq!(status, expected, "{path} {shown}: {answer}");
-        let error = answer["error"].as_str().unwrap_or_default();
-        assert!(error.contains(text), "{path} {shown}: {answer}");
-    }
-    let body = format!(r#"{{{user}, "receipt": "{id}-1fffffffffffff-{one}"}}"#);
-    assert_eq!(server.post("/v1/refund", &body).1["applied"], json!(false));
-    // A key of 1 MB is a key.
-    let body = format!(
-        r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "user", "value": "{long}"}}]}}]}}"#
-    );
-    let statuses = [(); 4].map(|()| server.post("/json", &body).0);
-    assert_eq!(statuses, [200, 200, 200, 429]);
+    let lines = refused.collect::<String>() + lines;
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let large = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
+    let [lines, long] = [lines.replace("DEEP", &deep), "x".repeat((1 << 20) - 999)];
+    let lines = lines.replace("LARGE", &large).replace("LONG", &long);
+    let lines = lines.replace("ID", id).replace("ONE", one);
+    fixture().check(&lines).await;
+
+    let server = Server::start(CONFIG, &[]);
+    let long = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {long}");
     for (request, status) in [
-        ("GET /healthz HTTP/1.0\r\n\r\n", 200),
-        ("GET / HTTP/9.9\r\n\r\n", 400),
-        ("\u{1}\u{2}\u{3}\r\n\r\n", 400),
+        ("GET /healthz HTTP/1.0", 200),
+        ("GET / HTTP/9.9", 400),
+        ("\u{1}\u{2}\u{3}", 400),
+        (&long, 431),
     ] {
-        assert_eq!(http(server.http, request).0, status, "{request:?}");
+        let found = http(server.http, &format!("{request}\r\n\r\n")).0;
+        assert_eq!(found, status, "{:?}", request.get(..30));
     }
-    let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {long}\r\n\r\n");
-    assert_eq!(http(server.http, &head).0, 431);
-    assert_eq!(
-        server.metric(r#"limiter_server_errors_total{interface="json",kind="invalid"}"#),
-        Some(3.0)
-    );
+    for _ in 0..3 {
+        server.post("/json", "{\"domain\": \"d\"}");
+    }
+    let invalid = r#"limiter_server_errors_total{interface="json",kind="invalid"}"#;
+    assert_eq!(server.metric(invalid), Some(3.0));
 }
 
 #[test]
@@ -207,12 +166,12 @@ fn a_megabyte_of_any_character_is_read_in_one_pass() {
         "0", ".0", "-", "[", "{", "[[],", "\"", "\\", "\\u0030", ",", ":", " ", "a", "é", "😀",
         "\0",
     ];
-    let bodies: Vec<String> = before
-        .iter()
-        .flat_map(|before| repeated.map(|text| (*before, text)))
-        .map(|(before, text)| {
-            before.to_owned() + &text.repeat(((1 << 20) - before.len()) / text.len())
-        })
+    let full = |(before, text): (&str, &str)| {
+        before.to_owned() + &text.repeat(((1 << 20) - before.len()) / text.len())
+    };
+    let starts = before.iter();
+    let bodies: Vec<String> = starts
+        .flat_map(|before| repeated.map(|text| full((before, text))))
         .collect();
     let header = [
         ("content-type", "application/json"),
@@ -226,16 +185,12 @@ fn a_megabyte_of_any_character_is_read_in_one_pass() {
         for endpoints in listeners {
             let bodies = &bodies;
             scope.spawn(move || {
-                for (body, (to, path)) in bodies
-                    .iter()
-                    .flat_map(|body| endpoints.iter().map(move |to| (body, to)))
-                {
-                    let status = post(*to, path, &header, body).0;
-                    assert!(
-                        matches!(status, 200 | 400),
-                        "{path} {}: {status}",
-                        body.chars().take(60).collect::<String>()
-                    );
+                for body in bodies {
+                    for (to, path) in endpoints {
+                        let status = post(*to, path, &header, body).0;
+                        let shown = || body.chars().take(60).collect::<String>();
+                        assert!(matches!(status, 200 | 400), "{path} {}: {status}", shown());
+                    }
                 }
             });
         }
@@ -255,11 +210,8 @@ fn resets_are_guarded_and_unblock_a_key() {
         .map(|path| json!({ "domain": "d", "path": path, "key": "ann" }).to_string());
     let header = ("x-limiter-admin", "1");
     let bearer = ("authorization", "Bearer secret");
-    let three = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
-    assert_eq!(
-        [open.post("/json", three).0, open.post("/json", three).0],
-        [200, 429]
-    );
+    let asked = [(); 4].map(|()| open.ask("user", "ann"));
+    assert_eq!(asked, [200, 200, 200, 429]);
     // The guard has its own tests.
     for (server, headers, body, expected) in [
         (&open, vec![], &ann, 403),
@@ -273,12 +225,9 @@ fn resets_are_guarded_and_unblock_a_key() {
         let (status, answer) = post(to, "/reset", &headers, body);
         assert_eq!(status, expected, "{headers:?}: {answer}");
     }
-    assert_eq!(
-        post(open.admin, "/reset", &[header], &ann).1,
-        json!({ "existed": true })
-    );
+    assert_eq!(open.reset("user", "ann").1, json!({ "existed": true }));
     assert!(open.admin("/page/state").contains(r#""denied":[]"#));
-    assert_eq!(open.post("/json", three).0, 200);
+    assert_eq!(open.ask("user", "ann"), 200);
     // There is no way to reset on the other listeners.
     assert_eq!(post(open.http, "/reset", &[header], &ann).0, 404);
 }
@@ -306,47 +255,84 @@ fn different_values_have_different_labels_whatever_they_contain() {
         assert_eq!(server.post("/v1/acquire", &body).0, 200);
     }
     let text = server.admin("/metrics");
-    let detailed = text
-        .lines()
-        .filter(|line| line.starts_with("limiter_server_detailed_decisions_total{"));
+    let is_allowed = |line: &&str| {
+        line.starts_with("limiter_server_detailed_decisions_total{")
+            && line.ends_with(r#"outcome="allowed"} 1"#)
+    };
     assert_eq!(
-        detailed
-            .filter(|line| line.ends_with(r#"outcome="allowed"} 1"#))
-            .count(),
+        text.lines().filter(is_allowed).count(),
         values.len(),
         "{text}"
     );
-    assert!(
-        !text.contains(|char: char| char.is_control() && char != '\n'),
-        "{text:?}"
-    );
-}
-
-#[test]
-fn one_request_does_not_bring_the_hits_to_their_maximum() {
-    let server = Server::start(CONFIG, &[]);
-    let hits = || server.metric(r#"limiter_server_hits_total{domain="d",rule="user"}"#);
-    for (cost, sum) in [(u64::MAX, 4_294_967_295.0), (3, 4_294_967_298.0)] {
-        let body = json!({ "domain": "d", "descriptor": [["user", "ann"]], "cost": cost });
-        assert_eq!(server.post("/v1/acquire", &body.to_string()).0, 200);
-        assert_eq!(hits(), Some(sum));
-    }
+    let is_control = |char: char| char.is_control() && char != '\n';
+    assert!(!text.contains(is_control), "{text:?}");
 }
 
 #[test]
 fn rules_are_listed_with_their_counts() {
     let server = Server::start(&format!("{CONFIG}    quota_mode: true"), &[]);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
-            scope.spawn(|| assert_eq!(server.post("/v1/acquire", body).0, 200));
-        }
-    });
-    let rules: Value = serde_json::from_str(&server.admin("/rules")).unwrap();
+    for _ in 0..4 {
+        server.ask("user", "ann");
+    }
+    let rules = parsed(&server.admin("/rules"));
     let position = format!("{}:4:5", server.config().display());
     let expected = json!({
         "domain": "d", "path": "user", "name": null, "where": position, "effect": "limit", "limits": ["3/1m"], "attempts": false,
         "shadow": false, "quota": true, "held_in_blocks": 0, "allowed": 3, "denied": 1, "shadow_denied": 0,
     });
     assert_eq!(rules["rules"][0], expected);
+}
+
+/// It would add a line to a log, and change a terminal's colours.
+const KEY: &str = "ann\\nINFO \\u001b[31m";
+
+#[tokio::test]
+async fn each_reset_settlement_and_refund_is_logged_with_its_client() {
+    const CONFIG: &str =
+        "{domain: d, descriptors: [{key: user, rate_limit: {policy: '9/1m, 20/1h'}}]}";
+    let lines = r#"
+        /v1/acquire {USER, "cost": 5} => {"receipt": "$receipt"}
+        /v1/settle {USER, "receipt": "$receipt", "cost": 2} => {"applied": true}
+        /v1/refund {USER, "receipt": "$receipt"} => {"applied": true}
+        // It changes nothing.
+        /v1/refund {USER, "receipt": "$receipt"} => {"applied": false}
+        /v1/acquire {USER, "cost": 4} => {"allowed": true}
+    "#;
+    let user = format!(r#""domain": "d", "descriptor": [["user", "{KEY}"]]"#);
+    let server = Server::start(CONFIG, &[]);
+    server.check(&lines.replace("USER", &user)).await;
+    let key = parsed(&format!("\"{KEY}\""));
+    for _ in 0..2 {
+        server.reset("user", key.as_str().unwrap());
+    }
+    let of = r#"domain="d" rule="user" key="ann\nINFO \u{1b}[31m" client="127.0.0.1""#;
+    for (change, fields) in [
+        ("settle", "cost_before=5 cost=2"),
+        ("refund", "removed=2"),
+        ("reset", r#"removed="4 in 1m, 4 in 1h""#),
+        ("reset", r#"removed="""#),
+    ] {
+        assert_eq!(
+            server.logged(&format!("{change} {of} {fields}")),
+            1,
+            "{change} {fields}"
+        );
+    }
+    assert_eq!(server.logged("limiter_server::changes"), 4);
+}
+
+#[test]
+fn a_log_in_json_has_the_same_fields() {
+    let server = Program::start(CONFIG, &["--log-format", "json"]);
+    server.ask("user", "ann");
+    server.reset("user", "ann");
+    server.until_logged("\"message\":\"reset\"");
+    let log = server.log.lock().unwrap();
+    let mut line = parsed(log.iter().find(|line| line.contains("\"reset\"")).unwrap());
+    line.as_object_mut().unwrap().remove("timestamp");
+    let expected = json!({
+        "level": "INFO", "target": "limiter_server::changes", "message": "reset", "domain": "d", "rule": "user", "key": "ann",
+        "client": "127.0.0.1", "removed": "1 in 1m",
+    });
+    assert_eq!(line, expected);
 }

@@ -1,8 +1,9 @@
 //! The tests of limiter-server.
 
 mod answers;
-mod changes;
+mod ask;
 mod check;
+mod client;
 mod config;
 mod corpus;
 mod envoy;
@@ -13,6 +14,7 @@ mod http;
 mod lifecycle;
 mod options;
 mod own_limits;
+mod program;
 mod python;
 mod readme;
 mod reload;
@@ -20,7 +22,6 @@ mod rules;
 mod server;
 mod state;
 mod stores;
-mod table;
 mod tools;
 mod v1;
 mod windows;

@@ -1,8 +1,7 @@
 //! The options: a row each of what Envoy's service lets its operators set.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::server::{PATIENCE, PORTS, Server, exchange, until};
+use crate::ask::parsed;
+use crate::client::{Client, PATIENCE, exchange, until};
+use crate::program::{Program, command, failed};
+use crate::server::Server;
 
 const CONFIG: &str = "
 domain: d
@@ -25,21 +27,23 @@ descriptors:
   - { key: blocked, rate_limit: { unit: hour, requests_per_unit: 0 }, shadow_mode: true }
 ";
 
-fn acquire(server: &Server) -> u16 {
+fn acquire(server: &Client) -> u16 {
     server.ask("user", "ann")
 }
 
-/// Returns a command with a configuration, and with variables in place of options.
-fn command(variables: &[(&str, &str)]) -> (Command, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("limits.yaml");
-    std::fs::write(&config, CONFIG).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
-    command
-        .env("LIMITER_CONFIG", config)
-        .envs(PORTS)
-        .envs(variables.iter().copied());
-    (command, folder)
+/// Starts the program with variables in place of options.
+fn start(variables: &[(&str, &str)]) -> Program {
+    let (mut command, folder) = command(CONFIG);
+    command.envs(variables.iter().copied());
+    Program::run(command, folder)
+}
+
+/// Starts the program with a variable with which it fails. Returns its errors.
+fn fails(name: &str, value: &str) -> String {
+    let (mut command, _folder) = command(CONFIG);
+    let (code, errors) = failed(command.env(name, value));
+    assert_eq!(code, Some(1), "{errors}");
+    errors
 }
 
 #[tokio::test]
@@ -53,14 +57,8 @@ async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
             assert_eq!(argument.get_env().unwrap(), &*variable);
         }
     }
-    let (mut wrong, _folder) = command(&[("RUST_LOG", "a=b=c")]);
-    let output = wrong.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && errors.contains("RUST_LOG"),
-        "{errors}"
-    );
-    let (command, folder) = command(&[
+    assert!(fails("RUST_LOG", "a=b=c").contains("RUST_LOG"));
+    let server = start(&[
         ("LIMITER_UNHEALTHY_WHEN", "store-down,no-rules"),
         ("LIMITER_STATE", ""),
         ("LIMITER_METRIC_LABEL", ""),
@@ -69,13 +67,16 @@ async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
         ("REDIS_PERSECOND_URL", "redis:6379"),
         ("GRPC_PORT", "8081"),
         ("XDG_HOME", "/"),
+        ("BACKEND_TYPE", "redis"),
+        ("CONFIG_TYPE", "FILE"),
+        ("TRACING_ENABLED", "true"),
     ]);
-    let server = Server::run(command, folder);
     for (line, times) in [
         ("REDIS_URL has no effect; instead use --store", 1),
         ("REDIS_PERSECOND_URL has no effect", 1),
         ("GRPC_PORT has no effect; instead use --grpc", 1),
-        (" has no effect", 3),
+        ("TRACING_ENABLED has no effect; instead", 1),
+        (" has no effect", 4),
         (&format!("limiter-server {}", env!("CARGO_PKG_VERSION")), 1),
         ("store memory", 1),
         ("limits.yaml: 2 rules in 1 domains", 1),
@@ -102,7 +103,7 @@ async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
         (server.health(), serving().await),
         ((200, "OK\n".to_owned()), true)
     );
-    std::fs::write(server.config(), "domain: d").unwrap();
+    server.configure("domain: d");
     until("there are no rules", || {
         (server.health() == (503, "no rules\n".to_owned())).then_some(())
     });
@@ -147,43 +148,33 @@ fn a_prefix_separates_servers_and_the_timeout_of_the_store_is_a_choice() {
         "--unhealthy-when",
         "store-down",
     ];
-    let away = Server::start(CONFIG, &away);
+    let away = Program::start(CONFIG, &away);
     until("it is unhealthy", || {
         (away.health() == (503, "store down\n".to_owned())).then_some(())
     });
-    assert_eq!(
-        (
-            away.logged("store redis://127.0.0.1:1/0"),
-            away.logged("secret")
-        ),
-        (1, 0)
-    );
+    let logged = ["store redis://127.0.0.1:1/0", "secret"].map(|text| away.logged(text));
+    assert_eq!(logged, [1, 0]);
 }
 
 #[test]
 fn each_line_of_a_log_in_json_is_an_object() {
-    let (mut command, _folder) = command(&[("LIMITER_LOG_FORMAT", "json"), ("HOST", "x")]);
-    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(server.stderr.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    let mut messages = Vec::new();
-    while !messages
-        .iter()
-        .any(|message: &String| message.starts_with("admin 127.0.0.1:"))
-    {
-        let line: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    let server = start(&[("LIMITER_LOG_FORMAT", "json"), ("HOST", "x")]);
+    let log = server.log.lock().unwrap();
+    for (i, line) in log.iter().enumerate() {
+        let line = parsed(line);
+        let has = |name: &str| line[name].is_string();
         assert!(
-            line["timestamp"].is_string() && line["target"].is_string(),
+            has("timestamp") && has("target") && has("message"),
             "{line}"
         );
-        messages.push(line["message"].as_str().unwrap().to_owned());
-        let level = if messages.len() == 1 { "WARN" } else { "INFO" };
-        assert_eq!(line["level"], level, "{line}");
+        assert_eq!(
+            line["level"],
+            if i == 0 { "WARN" } else { "INFO" },
+            "{line}"
+        );
     }
-    server.kill().unwrap();
-    server.wait().unwrap();
-    assert_eq!(messages[0], "HOST has no effect; instead use --http");
+    let first = parsed(&log[0])["message"].clone();
+    assert_eq!(first, "HOST has no effect; instead use --http");
 }
 
 #[tokio::test]
@@ -206,7 +197,7 @@ async fn an_old_connection_ends() {
 #[test]
 fn the_headers_and_the_labels_of_metrics_are_a_choice() {
     let options = "--headers none --metric-label region=eu,rule=own --metric-label env=a\"b";
-    let server = Server::start(CONFIG, &options.split(' ').collect::<Vec<_>>());
+    let server = Program::start(CONFIG, &options.split(' ').collect::<Vec<_>>());
     let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] });
     let answer = server.post("/json", &body.to_string()).1;
     assert_eq!(answer["responseHeadersToAdd"], Value::Null);
@@ -229,13 +220,9 @@ async fn a_listener_may_be_a_unix_socket() {
     let grpc = path("grpc");
     let http = path("http");
     let both = [("LIMITER_GRPC", &*grpc), ("LIMITER_HTTP", &*http)];
-    let start = || {
-        let (command, folder) = command(&both);
-        Server::run(command, folder)
-    };
     // A server that is killed leaves its sockets behind.
-    drop(start());
-    let _server = start();
+    drop(start(&both));
+    let _server = start(&both);
     let mut stream = UnixStream::connect(http.trim_start_matches("unix:")).unwrap();
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -254,11 +241,8 @@ async fn a_listener_may_be_a_unix_socket() {
     let health = HealthClient::new(channel).check(request).await.unwrap();
     assert_eq!(health.into_inner().status(), ServingStatus::Serving);
     let fails = |grpc: &str| {
-        let (mut command, _folder) = command(&[("LIMITER_GRPC", grpc)]);
-        let errors = command.output().unwrap().stderr;
-        let errors = String::from_utf8_lossy(&errors);
         let expected = format!("--grpc: cannot listen on {grpc}");
-        assert!(errors.contains(&expected), "{errors}");
+        assert!(fails("LIMITER_GRPC", grpc).contains(&expected));
     };
     fails(&grpc);
     // Only a socket is removed: anything else that stands there may be of value.
@@ -285,12 +269,9 @@ fn certificates_protect_the_way_to_the_store() {
         "client.key",
     ]
     .map(path);
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-        .to_string();
+    let any = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = any.local_addr().unwrap().port().to_string();
+    drop(any);
     let tls = [
         "--tls-port",
         &port,
@@ -310,10 +291,8 @@ fn certificates_protect_the_way_to_the_store() {
         postgres.url() + "?sslmode=require",
     ] {
         let start = |more: &[&str]| {
-            Server::start(
-                CONFIG,
-                &[&["--store", &*url, "--on-outage", "closed"], more].concat(),
-            )
+            let store = ["--store", &*url, "--on-outage", "closed"];
+            Server::start(CONFIG, &[&store, more].concat())
         };
         let [trusted, known] = [
             &["--store-tls-ca", &*ca][..],
@@ -335,31 +314,17 @@ fn certificates_protect_the_way_to_the_store() {
 }
 
 #[test]
-fn a_store_or_rules_elsewhere_are_an_error_and_what_is_ignored_is_listed() {
+fn a_store_or_rules_elsewhere_are_an_error() {
     for (name, value, expected) in [
         ("BACKEND_TYPE", "memcache", "set --store"),
         ("CONFIG_TYPE", "grpc_xds_sotw", "set --config"),
     ] {
-        let (mut command, _folder) = command(&[(name, value)]);
-        let out = command.output().unwrap();
-        let errors = String::from_utf8_lossy(&out.stderr);
+        let errors = fails(name, value);
         let text = format!("limiter-server: {name}={value} is not supported: ");
         assert!(
             errors.contains(&text) && errors.contains(expected),
             "{errors}"
         );
-        assert_eq!(out.status.code(), Some(1));
-    }
-    let set = [
-        ("BACKEND_TYPE", "redis"),
-        ("CONFIG_TYPE", "FILE"),
-        ("MERGE_DOMAIN_CONFIG", "true"),
-        ("TRACING_ENABLED", "true"),
-    ];
-    let (command, folder) = command(&set);
-    let server = Server::run(command, folder);
-    for (name, _) in &set[2..] {
-        assert_eq!(server.logged(&format!("{name} has no effect; instead")), 1);
     }
 }
 

@@ -12,7 +12,8 @@ use limiter_server::service::Headers;
 use limiter_testkit::ReferenceStore;
 use proptest::prelude::*;
 
-use crate::answers::{assert_fields, fixture, fixture_over, request};
+use crate::answers::{CONFIG, Fixture, fixture};
+use crate::ask::{assert_fields, decided};
 
 /// A key, the limits of its rule, each a maximum and seconds, and whether the rule counts attempts.
 type Row = (&'static str, &'static [(u64, u64)], bool);
@@ -77,7 +78,7 @@ proptest! {
             let brought = own.map_or(String::new(), |(max, (unit, _))| format!(" @{max}/{unit}"));
             let charge = if is_charge { format!(" +{cost}") } else { String::new() };
             let asked = format!("{key}=x{charge}{brought}");
-            let answer = fixture.ask(&request("d", &asked, cost.try_into().unwrap())).now_or_never().unwrap().unwrap();
+            let answer = fixture.service.decide(&decided(&format!("{cost} * {asked}")), None).now_or_never().unwrap().unwrap();
             prop_assert_eq!(answer.overall_code() == Code::Ok, fits, "call {} at {} s: {}", i, now, asked);
         }
     }
@@ -94,7 +95,7 @@ proptest! {
         calls in prop::collection::vec((0..40_u64, prop::collection::btree_map(0..7_usize, (0..5_u64, any::<bool>()), 1..5)), 1..25),
     ) {
         let store: SharedStore = if store { Arc::new(MemoryStore::new()) } else { Arc::new(ReferenceStore::new()) };
-        let fixture = fixture_over(store);
+        let fixture = Fixture::new(CONFIG, store, Headers::Ratelimit);
         let mut now = 0;
         let mut logs: [Vec<(u64, u64)>; 7] = Default::default();
         for (seconds, descriptors) in calls {
@@ -124,7 +125,7 @@ proptest! {
                 format!("{}=x{charge}", TOGETHER[*i].0)
             });
             let asked = asked.collect::<Vec<_>>().join(" & ");
-            let answer = fixture.ask(&request("d", &asked, 0)).now_or_never().unwrap().unwrap();
+            let answer = fixture.service.decide(&decided(&asked), None).now_or_never().unwrap().unwrap();
             prop_assert_eq!(answer.overall_code() == Code::Ok, is_admitted, "at {} s: {}", now, asked);
             for ((i, _, _, fits), status) in parts.iter().zip(&answer.statuses) {
                 let (name, class, (max, window)) = TOGETHER[*i];
@@ -132,7 +133,7 @@ proptest! {
                 prop_assert_eq!(status.code() == Code::Ok, *fits || class == Shadow, "{} at {} s: {}", name, now, asked);
                 prop_assert_eq!(u64::from(status.limit_remaining), max.saturating_sub(used), "{} at {} s: {}", name, now, asked);
             }
-            assert_fields(&answer);
+            assert_fields(&serde_json::to_value(&answer).unwrap());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::thread;
 
 use testbed::server::Server as Redis;
 
+use crate::program::program;
 use crate::server::Server;
 use crate::tools;
 
@@ -37,8 +38,10 @@ fn the_client_in_python_survives_its_servers() {
             .args(["-B", "-W", "ignore::ResourceWarning", "-m", "unittest"])
             .current_dir(tools::CLIENT);
         tests
-            .env("LIMITER_SERVER", env!("CARGO_BIN_EXE_limiter-server"))
-            .env("LIMITER_STORE", store);
+            .env("LIMITER_SERVER", program())
+            .env("LIMITER_STORE", store)
+            // A slow call on a busy machine would be an outage.
+            .env("LIMITER_STORE_TIMEOUT", "20s");
         let out = tests.output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);
         assert!(

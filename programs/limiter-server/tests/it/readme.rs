@@ -13,8 +13,10 @@ use limiter_server::migration;
 use limiter_server::options::Options;
 use serde_json::json;
 
-use crate::envoy::{Envoy, get};
-use crate::server::{self, Server, exchange, until};
+use crate::client::{exchange, get, until};
+use crate::envoy::Envoy;
+use crate::program::program;
+use crate::server::Server;
 use crate::{tools, v1};
 
 const README: &str = include_str!("../../README.md");
@@ -182,7 +184,7 @@ fn a_running_fleet_moves_and_moves_back() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("config")).unwrap();
     fs::write(folder.path().join("config/edge.yaml"), limits).unwrap();
-    let program = server::program();
+    let program = program();
     let run = |commands: &str| {
         let commands = commands.replace("limiter-server ", &format!("{} ", program.display()));
         let mut shell = Command::new("sh");

@@ -1,8 +1,8 @@
 //! Which changes reload a configuration.
 
-use std::fs::{self, create_dir, remove_dir_all, rename, write};
-use std::os::unix::fs::symlink;
+use std::fs::{rename, write};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,144 +13,47 @@ use limiter_server::reload;
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::answers::request;
+use crate::ask::{decided, rows};
+use crate::client::PATIENCE;
 use crate::config::domains;
-use crate::server::PATIENCE;
 use crate::windows::assert_windows;
 
-/// Changes something in a folder.
-type Step = fn(&Path);
+/// Commands of a shell: how a folder begins, the path of the configuration, and changes, each with the domains after it.
+const CASES: &str = "
+    file a a.yaml => a.yaml
+        file b new; mv new a.yaml => b
+        rm a.yaml; file c a.yaml => c
+    file a a.yaml => .
+        file b b.yml => a b
+        rm a.yaml => b
+        mv b.yml c.yml => b
+    // A volume of Kubernetes, and one file of it.
+    mkdir ..1; file a ..1/a.yaml; ln -s ..1 ..data; ln -s ..data/a.yaml a.yaml => .
+        mkdir ..2; file b ..2/a.yaml; ln -s ..2 new; mv -T new ..data; rm -r ..1 => b
+        file c ..2/a.yaml => c
+    mkdir ..1; file a ..1/a.yaml; ln -s ..1 ..data; ln -s ..data/a.yaml a.yaml => a.yaml
+        mkdir ..2; file b ..2/a.yaml; ln -s ..2 new; mv -T new ..data => b
+    // A link above the folder.
+    mkdir -p v1/d v2/d; file a v1/d/a.yaml; file b v2/d/a.yaml; ln -s v1 current => current/d
+        ln -s v2 new; mv -T new current => b
+        file c v2/d/a.yaml => c
+        ln -s v1 new; mv -T new current => a
+    // Another file of the folder never stays the same, until the folder ends.
+    file a a.yaml; (i=0; while echo $((i += 1)) >busy.txt; do sleep 0.02; done) 2>/dev/null & => .
+        file b a.yaml => b
+";
 
-fn file(path: impl AsRef<Path>, domain: &str) {
-    write(path, format!("domain: {domain}\n")).unwrap();
+/// Runs commands of a shell in a folder. `file TEXT PATH` writes a configuration of this domain.
+fn run(commands: &str, folder: &Path) {
+    let commands = format!("file() {{ echo domain: $1 >$2; }}; {commands}");
+    let mut shell = Command::new("sh");
+    let ended = shell.args(["-ec", &commands]).current_dir(folder).status();
+    assert!(ended.unwrap().success(), "{commands}");
 }
-
-/// Points a link to another target in one step, as Kubernetes does.
-fn swap(link: &Path, target: &str) {
-    let new = link.parent().unwrap().join("new link");
-    symlink(target, &new).unwrap();
-    rename(new, link).unwrap();
-}
-
-/// Mounts a file as Kubernetes does.
-fn volume(dir: &Path) {
-    create_dir(dir.join("..1")).unwrap();
-    file(dir.join("..1/a.yaml"), "a");
-    symlink("..1", dir.join("..data")).unwrap();
-    symlink("..data/a.yaml", dir.join("a.yaml")).unwrap();
-}
-
-/// A case: its name, how the folder is made, the path of the configuration, and steps, each with the domains after it.
-type Case = (
-    &'static str,
-    Step,
-    &'static str,
-    &'static [(Step, &'static str)],
-);
-
-const CASES: &[Case] = &[
-    (
-        "a file is replaced",
-        |dir| file(dir.join("a.yaml"), "a"),
-        "a.yaml",
-        &[
-            (
-                |dir| {
-                    file(dir.join("new"), "b");
-                    rename(dir.join("new"), dir.join("a.yaml")).unwrap();
-                },
-                "b",
-            ),
-            (
-                |dir| {
-                    fs::remove_file(dir.join("a.yaml")).unwrap();
-                    file(dir.join("a.yaml"), "c");
-                },
-                "c",
-            ),
-        ],
-    ),
-    (
-        "files of a folder",
-        |dir| file(dir.join("a.yaml"), "a"),
-        "",
-        &[
-            (|dir| file(dir.join("b.yml"), "b"), "a b"),
-            (|dir| fs::remove_file(dir.join("a.yaml")).unwrap(), "b"),
-            (
-                |dir| rename(dir.join("b.yml"), dir.join("c.yml")).unwrap(),
-                "b",
-            ),
-        ],
-    ),
-    (
-        "a volume of Kubernetes",
-        volume,
-        "",
-        &[
-            (
-                |dir| {
-                    create_dir(dir.join("..2")).unwrap();
-                    file(dir.join("..2/a.yaml"), "b");
-                    swap(&dir.join("..data"), "..2");
-                    remove_dir_all(dir.join("..1")).unwrap();
-                },
-                "b",
-            ),
-            (|dir| file(dir.join("..2/a.yaml"), "c"), "c"),
-        ],
-    ),
-    (
-        "one file of a volume of Kubernetes",
-        volume,
-        "a.yaml",
-        &[(
-            |dir| {
-                create_dir(dir.join("..2")).unwrap();
-                file(dir.join("..2/a.yaml"), "b");
-                swap(&dir.join("..data"), "..2");
-            },
-            "b",
-        )],
-    ),
-    (
-        "a link above the folder",
-        |dir| {
-            for (version, domain) in [("v1", "a"), ("v2", "b")] {
-                fs::create_dir_all(dir.join(version).join("conf.d")).unwrap();
-                file(dir.join(version).join("conf.d/a.yaml"), domain);
-            }
-            symlink("v1", dir.join("current")).unwrap();
-        },
-        "current/conf.d",
-        &[
-            (|dir| swap(&dir.join("current"), "v2"), "b"),
-            (|dir| file(dir.join("v2/conf.d/a.yaml"), "c"), "c"),
-            (|dir| swap(&dir.join("current"), "v1"), "a"),
-        ],
-    ),
-    (
-        "another file of the folder never stays the same",
-        |dir| {
-            file(dir.join("a.yaml"), "a");
-            let busy = dir.join("busy.txt");
-            // Ends with the folder.
-            std::thread::spawn(move || {
-                for i in 0.. {
-                    if write(&busy, i.to_string()).is_err() {
-                        break;
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-            });
-        },
-        "",
-        &[(|dir| file(dir.join("a.yaml"), "b"), "b")],
-    ),
-];
 
 /// Serves a configuration in memory, and reloads it.
 fn watched(path: &Path) -> (Arc<Service>, JoinSet<()>) {
@@ -164,23 +67,28 @@ fn watched(path: &Path) -> (Arc<Service>, JoinSet<()>) {
 
 #[tokio::test]
 async fn changes_are_applied() {
-    for (name, make, path, steps) in CASES {
-        let dir = tempfile::tempdir().unwrap();
-        make(dir.path());
-        let (service, _background) = watched(&dir.path().join(path));
-        for (step, expected) in *steps {
+    let mut case: Option<(TempDir, Arc<Service>, JoinSet<()>)> = None;
+    for line in CASES.lines() {
+        for (commands, expected) in rows(line) {
+            if !line.starts_with("        ") {
+                let dir = tempfile::tempdir().unwrap();
+                run(commands, dir.path());
+                let (service, background) = watched(&dir.path().join(expected));
+                case = Some((dir, service, background));
+                continue;
+            }
+            let (dir, service, _) = case.as_ref().unwrap();
             let before = service.rules();
-            step(dir.path());
+            run(commands, dir.path());
             let changed = async {
                 while Arc::ptr_eq(&before, &service.rules())
-                    || domains(&service.rules()).join(" ") != *expected
+                    || domains(&service.rules()).join(" ") != expected
                 {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
-            timeout(PATIENCE, changed)
-                .await
-                .unwrap_or_else(|_| panic!("{name}: no reload to {expected}"));
+            let changed = timeout(PATIENCE, changed).await;
+            changed.unwrap_or_else(|_| panic!("no reload after {commands}"));
         }
     }
 }
@@ -224,7 +132,7 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
         clients.spawn(async move {
             let now =
                 async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
-            let request = request("d", &format!("{key}=ann"), 1);
+            let request = decided(&format!("{key}=ann"));
             let mut admissions = Vec::new();
             let mut requests = 0;
             let mut pace = tokio::time::interval(Duration::from_millis(1));

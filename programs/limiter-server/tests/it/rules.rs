@@ -9,7 +9,7 @@ use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
 use limiter_server::rules::RuleSet;
 
-use crate::table::rows;
+use crate::ask::rows;
 
 pub(crate) fn store() -> SharedStore {
     Arc::new(MemoryStore::new())

@@ -14,10 +14,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use limiter_core::{Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
+use limiter_server::run;
 use limiter_server::state::State;
-use serde_json::{Value, json};
 
-use crate::server::{PATIENCE, PORTS, Server, program, until};
+use crate::ask::Answers;
+use crate::client::{Client, PATIENCE, folder, shown, until};
+use crate::program::{Program, limited};
+use crate::server::{Server, options};
 
 const MAX: usize = 1_100;
 const CONFIG: &str = "
@@ -28,23 +31,28 @@ descriptors:
 const REQUEST: &str =
     r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
 
-fn start(file: &Path, interval: &str) -> Server {
-    let file = file.to_str().unwrap();
-    Server::start(CONFIG, &["--state", file, "--state-interval", interval])
+fn start(file: &Path) -> Server {
+    Server::start(CONFIG, &["--state", shown(file), "--state-interval", "1h"])
+}
+
+/// Starts a server that cannot, and returns its error.
+async fn fails(file: &Path) -> String {
+    let (_folder, config) = folder(CONFIG);
+    let started = run::Server::start(&options(&config, &["--state", shown(file)])).await;
+    format!("{:#}", started.unwrap_err())
 }
 
 /// Returns how many of these requests are admitted.
-fn admitted(server: &Server, requests: usize) -> usize {
-    (0..requests)
-        .filter(|_| server.post("/json", REQUEST).0 == 200)
-        .count()
+fn admitted(server: &Client, requests: usize) -> usize {
+    let statuses = (0..requests).map(|_| server.post("/json", REQUEST).0);
+    statuses.filter(|status| *status == 200).count()
 }
 
 #[test]
 fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let mut server = start(&file, "10s");
+    let mut server = start(&file);
     let address = Mutex::new(server.http);
     let admitted = AtomicUsize::new(0);
     let lost = AtomicUsize::new(0);
@@ -78,9 +86,8 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
             until("some requests are admitted", || {
                 (admitted.load(SeqCst) >= 100 * restart).then_some(())
             });
-            server.signal("TERM");
-            assert!(server.wait().success());
-            server = start(&file, "10s");
+            server.stop();
+            server = start(&file);
             *address.lock().unwrap() = server.http;
         }
         until("the maximum is reached", || {
@@ -105,48 +112,49 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
     );
 }
 
-#[test]
-fn receipts_outlive_ten_restarts() {
+/// Ends and starts a server, also by signals.
+#[tokio::test]
+async fn receipts_outlive_ten_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let call = |server: &Server, op: &str, fields: Value| {
-        let mut body = json!({ "domain": "d", "descriptor": [["user", "ann"]] });
-        let fields = fields.as_object().unwrap().clone();
-        body.as_object_mut().unwrap().extend(fields);
-        let (status, answer) = server.post(&format!("/v1/{op}"), &body.to_string());
-        assert_eq!(status, 200, "{answer}");
-        answer
+    let program = || Program::start(CONFIG, &["--state", shown(&file)]);
+    let mut running = program();
+    let acquired = |server: &Client, fields: &str| {
+        let body = format!(r#"{{"domain": "d", "descriptor": [["user", "ann"]], {fields}}}"#);
+        server.post("/v1/acquire", &body).1["receipt"].to_string()
     };
-    let mut server = start(&file, "1h");
-    let slot = call(&server, "acquire", json!({ "id": "slot" }));
-    let mut slot = slot["receipt"].clone();
-    let reserved = call(&server, "acquire", json!({ "cost": 900 }));
-    let reserved = json!({ "receipt": reserved["receipt"], "cost": 20 });
-    for restart in 1..=10 {
-        server.signal("TERM");
-        assert!(server.wait().success());
-        server = start(&file, "1h");
-        let renewed = call(&server, "renew", json!({ "receipt": slot, "id": "slot" }));
-        assert_eq!(renewed["applied"], true, "restart {restart}: {renewed}");
-        slot = renewed["receipt"].clone();
+    let mut slot = acquired(&running, r#""id": "slot""#);
+    let reserved = acquired(&running, r#""cost": 900"#);
+    assert!(running.end().success());
+    for _ in 0..9 {
+        let server = start(&file);
+        let body = format!(
+            r#"{{"domain": "d", "descriptor": [["user", "ann"]], "receipt": {slot}, "id": "slot"}}"#
+        );
+        let renewed = server.post("/v1/renew", &body).1;
+        assert_eq!(renewed["applied"], true, "{renewed}");
+        slot = renewed["receipt"].to_string();
+        server.stop();
     }
-    let settled = call(&server, "settle", reserved);
-    assert_eq!(
-        (&settled["applied"], &settled["used"]),
-        (&true.into(), &21.into())
-    );
-    let refunded = call(&server, "refund", json!({ "receipt": slot }));
-    assert_eq!(
-        (&refunded["applied"], &refunded["used"]),
-        (&true.into(), &20.into())
-    );
+    let lines = r#"
+        settle user=ann {"receipt": RESERVED, "cost": 20} => {"applied": true, "used": 21}
+        refund user=ann {"receipt": SLOT} => {"applied": true, "used": 20}
+    "#;
+    let lines = lines.replace("RESERVED", &reserved).replace("SLOT", &slot);
+    start(&file).check(&lines).await;
 }
 
 #[test]
 fn a_killed_server_forgets_what_it_admitted_since_the_last_save() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let server = start(&file, "20ms");
+    let start = |interval| {
+        Program::start(
+            CONFIG,
+            &["--state", shown(&file), "--state-interval", interval],
+        )
+    };
+    let server = start("20ms");
     assert_eq!(admitted(&server, 60), 60);
     // The save after next begins later than the last request.
     let saves = || server.metric("limiter_server_state_saves_total{result=\"success\"}");
@@ -155,15 +163,15 @@ fn a_killed_server_forgets_what_it_admitted_since_the_last_save() {
         saves().filter(|saves| *saves >= before + 2.0)
     });
     drop(server);
-    let server = start(&file, "1h");
+    let server = start("1h");
     assert_eq!(admitted(&server, 20), 20);
     drop(server);
     // Those 20 are lost.
-    assert_eq!(admitted(&start(&file, "1h"), MAX), MAX - 60);
+    assert_eq!(admitted(&start("1h"), MAX), MAX - 60);
 }
 
-#[test]
-fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
+#[tokio::test]
+async fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
     let saved = |ahead: u64| {
@@ -205,18 +213,17 @@ fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
         ),
     ] {
         fs::write(&file, &bytes).unwrap();
-        let mut server = start(&file, "1h");
+        let server = start(&file);
         let text = expected.unwrap_or("Counts start at zero");
         assert_eq!(
             server.logged(text),
             usize::from(expected.is_some()),
-            "{expected:?}"
+            "{text}"
         );
         assert_eq!(admitted(&server, 1), 1, "{expected:?}");
         let kept = expected.map(|_| fs::read(&refused).unwrap());
         assert_eq!(kept, expected.map(|_| bytes), "{expected:?}");
-        server.signal("TERM");
-        assert!(server.wait().success());
+        server.stop();
         assert!(fs::read(&file).unwrap().len() > 60, "{expected:?}");
         fs::remove_file(&file).unwrap();
         let _ = fs::remove_file(&refused);
@@ -224,77 +231,47 @@ fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
     // A second one replaces no other.
     for (text, aside) in [("one", "refused"), ("two", "refused.2")] {
         fs::write(&file, text).unwrap();
-        drop(start(&file, "1h"));
-        assert_eq!(
-            fs::read_to_string(file.with_extension(aside)).unwrap(),
-            text
-        );
+        start(&file).stop();
+        let kept = fs::read_to_string(file.with_extension(aside)).unwrap();
+        assert_eq!(kept, text);
+        fs::remove_file(&file).unwrap();
     }
-
-    let server = start(&file, "1h");
-    let mut second = Command::new(program());
-    second
-        .arg("--config")
-        .arg(server.config())
-        .arg("--state")
-        .arg(&file);
-    let errors = second.output().unwrap().stderr;
-    let errors = String::from_utf8_lossy(&errors);
+    let _server = start(&file);
+    let errors = fails(&file).await;
     assert!(
-        errors.contains("--state: ") && errors.contains("in use by another process"),
+        errors.starts_with("--state: ") && errors.contains("in use by another process"),
         "{errors}"
     );
-}
-
-/// Starts a server that cannot, and returns its errors.
-fn fails(file: &Path) -> String {
-    let config = file.with_extension("yaml");
-    fs::write(&config, CONFIG).unwrap();
-    let mut server = Command::new(program());
-    server.arg("--config").arg(config).arg("--state").arg(file);
-    server.envs(PORTS);
-    let out = server.output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
 #[test]
 fn a_save_that_fails_leaves_the_last_file_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let mut server = start(&file, "1h");
-    server.signal("TERM");
-    assert!(server.wait().success());
+    start(&file).stop();
     let last = fs::read(&file).unwrap();
-    let config = folder.path().join("limits.yaml");
-    fs::write(&config, CONFIG).unwrap();
-    let mut command = Command::new("sh");
     // As on a full disk: no file may grow above some kilobytes.
-    command.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""]);
-    command.arg(program()).arg("--config").arg(config);
-    command
+    let (mut limited, config) = limited("trap '' XFSZ; ulimit -f 8", CONFIG);
+    limited
         .args(["--state-interval", "50ms", "--state"])
         .arg(&file);
-    let mut server = Server::run(command, tempfile::tempdir().unwrap());
+    let mut server = Program::run(limited, config);
     for user in 0..100 {
-        assert_eq!(
-            server.ask("user", &format!("{user}{}", "x".repeat(100))),
-            200
-        );
+        let user = format!("{user}{}", "x".repeat(100));
+        assert_eq!(server.ask("user", &user), 200);
     }
     server.until_logged("cannot save the counts");
-    server.signal("TERM");
-    assert!(server.wait().success());
+    assert!(server.end().success());
     let names = fs::read_dir(folder.path()).unwrap();
     let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["counts", "counts.lock", "limits.yaml"]);
+    assert_eq!(names, ["counts", "counts.lock"]);
     let saved = fs::read(&file).unwrap();
     assert!(saved.starts_with(&last[..20]) && saved.len() < 8_192);
 }
 
-#[test]
-fn a_link_stays_a_link_and_its_target_has_the_counts() {
+#[tokio::test]
+async fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let folder = tempfile::tempdir().unwrap();
     let [volume, other] = ["volume", "other"].map(|name| folder.path().join(name));
     fs::create_dir(&volume).unwrap();
@@ -303,35 +280,30 @@ fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let link = other.join("link");
     symlink("../volume/counts", other.join("inner")).unwrap();
     symlink("inner", &link).unwrap();
-    let mut server = start(&link, "1h");
+    let server = start(&link);
     assert_eq!(admitted(&server, 100), 100);
     // By another path, it is the same file.
-    assert!(fails(&target).contains("in use by another process"));
-    server.signal("TERM");
-    assert!(server.wait().success());
+    assert!(fails(&target).await.contains("in use by another process"));
+    server.stop();
     assert!(link.is_symlink() && target.is_file());
     // The next container has only the volume.
     fs::remove_file(&link).unwrap();
-    let server = start(&target, "1h");
-    assert_eq!(admitted(&server, MAX), MAX - 100);
+    assert_eq!(admitted(&start(&target), MAX), MAX - 100);
 }
 
-#[test]
-fn only_regular_files_are_read_and_written() {
+#[tokio::test]
+async fn only_regular_files_are_read_and_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let is_irregular = |file: &Path| {
-        let errors = fails(file);
-        assert!(errors.contains("expected a regular file"), "{errors}");
-    };
     // They would block, or never end.
     let make_pipe =
         |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     make_pipe(&file);
-    is_irregular(&file);
+    let errors = fails(&file).await;
+    assert!(errors.contains("expected a regular file"), "{errors}");
     fs::remove_file(&file).unwrap();
     symlink("/dev/zero", &file).unwrap();
-    let errors = fails(&file);
+    let errors = fails(&file).await;
     assert!(errors.contains("--state: "), "{errors}");
     fs::remove_file(&file).unwrap();
     // What stands in the way of a save is replaced, not written to, and so is the lock.
@@ -341,7 +313,7 @@ fn only_regular_files_are_read_and_written() {
     fs::write(&victim, "of value").unwrap();
     let _ = fs::remove_file(&lock);
     symlink(&victim, &lock).unwrap();
-    assert!(fails(&file).contains("counts.lock"));
+    assert!(fails(&file).await.contains("counts.lock"));
     fs::remove_file(&lock).unwrap();
     for in_the_way in ["link", "pipe", "file"] {
         let _ = fs::remove_file(&new);
@@ -350,9 +322,7 @@ fn only_regular_files_are_read_and_written() {
             "pipe" => make_pipe(&new),
             _ => fs::write(&new, "left behind").unwrap(),
         }
-        let mut server = start(&file, "1h");
-        server.signal("TERM");
-        assert!(server.wait().success());
+        start(&file).stop();
         let saved = fs::symlink_metadata(&file).unwrap();
         assert!(saved.is_file() && !new.exists(), "{in_the_way}");
         assert_eq!(saved.permissions().mode() & 0o777, 0o600, "{in_the_way}");

@@ -1,18 +1,22 @@
 //! Redis and Postgres behind the rules: late, lost, restarted.
 
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
+use limiter_server::options::Options;
+use limiter_server::run;
 use limiter_server::store::{Location, OnOutage, StoreBuilder, StoreTls};
 use serde_json::{Value, json};
 use testbed::server::{Cluster, Postgres, Server as Redis};
 use testbed::{Network, Proxy, write_certificates};
 
-use crate::server::{PATIENCE, Server, until};
-use crate::table::rows;
+use crate::ask::{Answers, rows};
+use crate::client::{Client, PATIENCE, folder, post, shown, until};
+use crate::program::{command, failed};
+use crate::server::Server;
 
 const CONFIG: &str = "
 domain: d
@@ -58,11 +62,11 @@ impl Backend {
     }
 }
 
-fn ask(server: &Server, user: &str) -> u16 {
+fn ask(server: &Client, user: &str) -> u16 {
     server.ask("user", user)
 }
 
-fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
+fn asked<const N: usize>(server: &Client, user: &str) -> [u16; N] {
     [(); N].map(|()| ask(server, user))
 }
 
@@ -79,7 +83,7 @@ fn keys(redis: &Redis) -> i64 {
 }
 
 /// Waits until every place reports that the store is down, or back.
-fn until_away(server: &Server, away: bool) {
+fn until_away(server: &Client, away: bool) {
     let (text, number) = if away {
         ("OK, store down\n", 0.0)
     } else {
@@ -174,27 +178,22 @@ fn the_store_may_come_late_go_and_come_back() {
 #[test]
 fn a_restart_keeps_the_history_and_servers_share_it() {
     for (name, store) in Backend::each() {
-        let mut first = Server::start(CONFIG, &["--store", &store.url()]);
+        let first = Server::start(CONFIG, &["--store", &store.url()]);
         until_away(&first, false);
         assert_eq!(asked(&first, "ann"), [200, 200], "{name}");
-        first.signal("TERM");
-        assert_eq!(first.wait().code(), Some(0));
+        first.stop();
         let servers = [(); 3].map(|()| Server::start(CONFIG, &["--store", &store.url()]));
         servers.iter().for_each(|server| until_away(server, false));
         let admitted = thread::scope(|scope| {
-            let tasks: Vec<_> = (0..30)
-                .map(|i| {
-                    scope.spawn({
-                        let server = &servers[i % 3];
-                        move || ask(server, "bob")
-                    })
+            let ask = |i: usize| {
+                scope.spawn({
+                    let server = &servers[i % 3];
+                    move || ask(server, "bob")
                 })
-                .collect();
-            tasks
-                .into_iter()
-                .map(|task| task.join().unwrap())
-                .filter(|status| *status == 200)
-                .count()
+            };
+            let tasks: Vec<_> = (0..30).map(ask).collect();
+            let statuses = tasks.into_iter().map(|task| task.join().unwrap());
+            statuses.filter(|status| *status == 200).count()
         });
         assert_eq!(admitted, 3, "{name}");
         assert_eq!(
@@ -210,10 +209,12 @@ fn a_call_that_the_store_decides_at_the_end_counts_once() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let url = format!("redis://{}", proxy.address());
-    let mut server = Server::start(CONFIG, &["--store", &url, "--store-timeout", "20s"]);
+    let server = Server::start(CONFIG, &["--store", &url, "--store-timeout", "20s"]);
+    let http = server.http;
     let acquire = |user: &str| {
         let call = json!({ "domain": "d", "descriptor": [["user", user]], "wait_ms": 60_000 });
-        server.post("/v1/acquire", &call.to_string())
+        let json = ("content-type", "application/json");
+        post(http, "/v1/acquire", &[json], &call.to_string())
     };
     // The server connects, and sends its script.
     assert_eq!((acquire("bob").0, keys(&redis)), (200, 1));
@@ -221,20 +222,17 @@ fn a_call_that_the_store_decides_at_the_end_counts_once() {
     thread::scope(|scope| {
         let asked = scope.spawn(|| acquire("ann"));
         until("Redis has counted", || (keys(&redis) > 1).then_some(()));
-        server.signal("TERM");
+        scope.spawn(|| server.stop());
         until("the listener is closed", || {
-            TcpStream::connect(server.http).is_err().then_some(())
+            TcpStream::connect(http).is_err().then_some(())
         });
         // A second call would reach Redis meanwhile.
         thread::sleep(Duration::from_millis(200));
         proxy.set(Network::Healthy);
         let (status, answer) = asked.join().unwrap();
-        assert_eq!(
-            (status, &answer["allowed"], &answer["used"]),
-            (200, &json!(true), &json!(1))
-        );
+        let found = (status, &answer["allowed"], &answer["used"]);
+        assert_eq!(found, (200, &json!(true), &json!(1)));
     });
-    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
@@ -331,23 +329,19 @@ fn a_redis_that_evicts_logs_is_reported_everywhere() {
     }
 }
 
-#[test]
-fn a_refused_refund_is_no_outage() {
+#[tokio::test]
+async fn a_refused_refund_is_no_outage() {
     let redis = Redis::start().unwrap();
     // A slow call on a busy machine would be an outage.
     let patience = ["--store", &redis.url(), "--store-timeout", "20s"];
     let server = Server::start(CONFIG, &patience);
     until_away(&server, false);
-    let call = |operation: &str, receipt: &Value| {
-        let mut call = json!({ "domain": "d", "descriptor": [["user", "ann"]] });
-        if let Some(receipt) = receipt.as_str() {
-            call["receipt"] = json!(receipt);
-        }
-        server.post(&format!("/v1/{operation}"), &call.to_string())
-    };
-    let receipt = &call("acquire", &Value::Null).1["receipt"];
+    let acquire = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let answer = server.post("/v1/acquire", acquire).1;
     acl(&redis, "default", "-zrem");
-    assert_eq!(call("refund", receipt).0, 503);
+    let receipt = &answer["receipt"];
+    let line = format!("refund user=ann {{\"receipt\": {receipt}}} => 503 ");
+    server.check(&line).await;
     // The log is written after the response.
     server.until_logged("refused by the store, not an outage: ");
     assert_eq!(server.logged("refused by the store, not an outage: "), 1);
@@ -367,18 +361,13 @@ fn a_cluster_is_a_store_too() {
     });
 }
 
-#[test]
-fn wrong_options_end_the_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("limits.yaml");
-    let empty = folder.path().join("empty");
-    std::fs::write(&config, CONFIG).unwrap();
+#[tokio::test]
+async fn wrong_options_end_the_program() {
+    let (folder, config) = folder(CONFIG);
+    let [empty, key] = ["empty", "server.key"].map(|name| folder.path().join(name));
     std::fs::write(&empty, "\n").unwrap();
-    let config = config.to_str().unwrap();
-    let empty = empty.to_str().unwrap();
     write_certificates(folder.path());
-    let key = folder.path().join("server.key");
-    let key = key.to_str().unwrap();
+    let [config, empty, key] = [&config, &empty, &key].map(|path| shown(path));
     const TLS: &str = "--tls-cert CONFIG --tls-key CONFIG --tls-client-ca CONFIG --tls-client-name";
     let any = "127.0.0.1:0";
     let listener = TcpListener::bind(any).unwrap();
@@ -432,22 +421,34 @@ fn wrong_options_end_the_program() {
         let args = args.replace("EMPTY", empty).replace("KEY", key);
         let args = args.replace("TAKEN", &taken);
         let args = args.split_whitespace().map(|arg| arg.replace('+', " "));
-        let args: Vec<_> = args.collect();
-        let output = Command::new(env!("CARGO_BIN_EXE_limiter-server"))
-            .args(&args)
-            .env("RUST_BACKTRACE", "1")
-            .output()
-            .unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        for hidden in ["backtrace", "secret"] {
-            assert!(!errors.contains(hidden), "{args:?}: {errors}");
-        }
-        assert_eq!(
-            output.status.code(),
-            code.parse().ok(),
-            "{args:?}: {errors}"
-        );
+        let args: Vec<_> = ["limiter-server".to_owned()]
+            .into_iter()
+            .chain(args)
+            .collect();
+        // Status 2 is that of the command line.
+        let (found, errors) = match Options::try_parse_from(&args) {
+            Err(error) => ("2", error.to_string()),
+            Ok(options) => {
+                let started = run::Server::start(&options.serve.unwrap()).await;
+                ("1", format!("{:#}", started.unwrap_err()))
+            }
+        };
+        assert_eq!(found, code, "{args:?}: {errors}");
         assert!(errors.contains(text), "{args:?}: {errors}");
+        assert!(!errors.contains("secret"), "{args:?}: {errors}");
+    }
+    for (url, code, text) in [
+        ("http://x", 2, "expected memory or the URL"),
+        ("redis://u:secret", 1, "limiter-server: --store: "),
+    ] {
+        let (mut command, _folder) = command(CONFIG);
+        command.env("RUST_BACKTRACE", "1").args(["--store", url]);
+        let (found, errors) = failed(&mut command);
+        assert_eq!(found, Some(code), "{errors}");
+        assert!(
+            errors.contains(text) && !errors.contains("backtrace"),
+            "{errors}"
+        );
     }
 }
 
@@ -458,7 +459,7 @@ fn five_descriptors_take_one_call_of_redis() {
     let redis = Redis::start().unwrap();
     let server = Server::start(
         &json!({ "domain": "d", "descriptors": rules }).to_string(),
-        &["--store", &redis.url()],
+        &["--store", &redis.url(), "--store-timeout", "20s"],
     );
     let scripts = || {
         let stats = redis.info("commandstats").unwrap();

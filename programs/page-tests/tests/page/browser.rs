@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use thirtyfour::error::WebDriverErrorInner;
 use thirtyfour::prelude::*;
 
-use crate::server::PATIENCE;
+use crate::client::PATIENCE;
 
 /// A session of a browser.
 pub(crate) struct Browser(WebDriver);
