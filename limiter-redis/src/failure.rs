@@ -275,6 +275,7 @@ mod tests {
                 Unavailable,
             ),
             ("OOM command not allowed", Repeat::Never, Unavailable),
+            ("MISCONF cannot save", Repeat::Never, Unavailable),
             (
                 "NOREPLICAS Not enough good replicas",
                 Repeat::Never,

@@ -9,7 +9,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 /// The behaviour of the network between a store and its server. The client is the store's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +18,6 @@ pub enum Network {
     Healthy,
     /// Delays each byte by this long, in each direction. Throughput stays as it is.
     Latency(Duration),
-    /// Forwards at most this many bytes per second, in each direction. 0 means 1.
-    Bandwidth(u32),
-    /// Refuses new connections and resets the open ones, as the host of a dead server does.
-    Refuse,
-    /// Accepts connections and resets them, including the open ones.
-    Reset,
-    /// Accepts connections but never sends, even on open connections. Data in transit arrives once this ends.
-    HalfOpen,
     /// Holds back the client's data until this ends. Replies pass.
     HoldRequests,
     /// Holds back the server's data until this ends. Requests pass.
@@ -74,7 +66,7 @@ impl Proxy {
             let _runtime = runtime.enter();
             TcpListener::from_std(listener)?
         };
-        runtime.spawn(accept(listener, address, seen));
+        runtime.spawn(accept(listener, seen));
         Ok(Self {
             address,
             state,
@@ -117,8 +109,8 @@ enum Towards {
 impl Network {
     fn holds(self, towards: Towards) -> bool {
         match towards {
-            Towards::Server => matches!(self, Self::HalfOpen | Self::HoldRequests),
-            Towards::Client => matches!(self, Self::HalfOpen | Self::HoldReplies),
+            Towards::Server => self == Self::HoldRequests,
+            Towards::Client => self == Self::HoldReplies,
         }
     }
 
@@ -131,65 +123,29 @@ impl Network {
     }
 }
 
-/// Waits until the state is as wanted. Returns `None` if the proxy has been dropped.
-async fn until(
-    state: &mut watch::Receiver<State>,
-    wanted: impl FnMut(&State) -> bool,
-) -> Option<State> {
-    state.wait_for(wanted).await.ok().map(|state| *state)
-}
-
 /// Accepts connections until the proxy is dropped.
-async fn accept(
-    mut listener: TcpListener,
-    address: SocketAddr,
-    mut state: watch::Receiver<State>,
-) -> Option<()> {
-    let connections = state.clone();
+async fn accept(listener: TcpListener, state: watch::Receiver<State>) {
     loop {
-        let accepting = async {
-            loop {
-                if let Ok((client, _)) = listener.accept().await {
-                    tokio::spawn(serve(client, connections.clone()));
-                }
-            }
-        };
-        tokio::select! {
-            () = accepting => {}
-            refuses = until(&mut state, |state| state.network == Network::Refuse) => drop(refuses?),
+        if let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(serve(client, state.clone()));
         }
-        drop(listener);
-        until(&mut state, |state| state.network != Network::Refuse).await?;
-        listener = loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(_) => sleep(Duration::from_millis(5)).await,
-            }
-        };
     }
 }
 
-async fn serve(mut client: TcpStream, mut state: watch::Receiver<State>) {
+async fn serve(mut client: TcpStream, state: watch::Receiver<State>) {
     let _ = client.set_nodelay(true);
-    let mut resets = state.clone();
+    let address = state.borrow().server;
     let forwarded = async {
-        let server = until(&mut state, |state| state.network != Network::HalfOpen)
-            .await?
-            .server;
-        let mut server = TcpStream::connect(server).await.ok()?;
+        let mut server = TcpStream::connect(address).await.ok()?;
         let _ = server.set_nodelay(true);
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
         tokio::select! {
             end = forward(from_client, to_server, Towards::Server, state.clone()) => end,
-            end = forward(from_server, to_client, Towards::Client, state.clone()) => end,
+            end = forward(from_server, to_client, Towards::Client, state) => end,
         }
     };
-    let closed = tokio::select! {
-        closed = forwarded => closed,
-        _ = until(&mut resets, |state| matches!(state.network, Network::Refuse | Network::Reset)) => None,
-    };
-    if closed.is_none() {
+    if forwarded.await.is_none() {
         // Closing sends a reset instead of the end of the stream.
         let _ = client.set_zero_linger();
     }
@@ -224,13 +180,12 @@ async fn forward(
         while let Some((arrived, mut bytes)) = chunks.recv().await {
             let State {
                 network, changes, ..
-            } = until(&mut state, |state| !state.network.holds(towards)).await?;
-            match network {
-                Network::Latency(latency) => sleep_until(arrived + latency).await,
-                Network::Bandwidth(rate) => {
-                    sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await;
-                }
-                _ => {}
+            } = *state
+                .wait_for(|state| !state.network.holds(towards))
+                .await
+                .ok()?;
+            if let Network::Latency(latency) = network {
+                sleep_until(arrived + latency).await;
             }
             if since != changes {
                 (since, forwarded) = (changes, 0);

@@ -13,5 +13,5 @@ mod process;
 
 pub use cluster::Cluster;
 pub use pgbouncer::PgBouncer;
-pub use postgres::{Postgres, Session};
+pub use postgres::Postgres;
 pub use process::{Server, until};

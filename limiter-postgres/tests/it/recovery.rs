@@ -8,7 +8,7 @@ use limiter_core::store::{JointOp, Log, LogKey, Op};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, WindowStore, policy};
 use limiter_log::{Change, New, Table, stored_key};
 use limiter_postgres::{PostgresStore, PostgresTable, PostgresUrl};
-use testbed::PostgresFault::{self, LockedTable, NoStandby, ReadOnly};
+use testbed::postgres::{LOCKED_TABLE, NO_STANDBY, READ_ONLY, TERMINATE};
 use testbed::server::{PgBouncer, Postgres};
 use testbed::{Network, Proxy};
 use tokio::time::{Instant, advance, pause, resume, sleep};
@@ -49,12 +49,11 @@ async fn no_fault_takes_more_backends_than_the_pool_has_connections() {
     let row = stored_key(LogKey::new(Name::new("search"), KEYS[0]));
     let row = String::from_utf8(row).unwrap();
     let lock = format!("BEGIN; SELECT FROM limiter_logs WHERE key = '{row}' FOR UPDATE");
-    let late = |fault: PostgresFault| (fault.statements().unwrap(), ErrorKind::Timeout);
     for ([begin, end], kind) in [
         ([&*lock, "ROLLBACK"], ErrorKind::Timeout),
-        late(LockedTable),
-        late(NoStandby),
-        (ReadOnly.statements().unwrap(), ErrorKind::Unavailable),
+        (LOCKED_TABLE, ErrorKind::Timeout),
+        (NO_STANDBY, ErrorKind::Timeout),
+        (READ_ONLY, ErrorKind::Unavailable),
     ] {
         let decided = Arc::new([const { AtomicU64::new(0) }; 2]);
         run(&faulty, begin).await;
@@ -124,7 +123,7 @@ async fn a_connection_to_a_server_that_only_reads_leaves_the_pool() {
     let proxy = Proxy::start(old.address()).unwrap();
     let search = patient(&(through(&proxy, &old) + "?connect_timeout=50"));
     eventually(async || acquire(&search, "a").await).await;
-    run(&client(&old).await, ReadOnly.statements().unwrap()[0]).await;
+    run(&client(&old).await, READ_ONLY[0]).await;
     eventually(async || is_unavailable(search.acquire("a").await)).await;
     proxy.redirect(new.address());
     eventually(async || acquire(&search, "a").await).await;
@@ -231,13 +230,16 @@ async fn a_late_change_is_compared_with_what_came_meanwhile() {
 /// Each statement spoils the connections of the pool, or what they rely on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoiled_connection_and_a_dropped_table_cost_no_call() {
-    let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     let server = Postgres::start().unwrap();
     let other = client(&server).await;
     let bouncer = PgBouncer::start(&server, "session").unwrap();
     for (url, pool) in [(server.url(), 1), (bouncer.url(), 1), (server.url(), 4)] {
         let search = patient(&format!("{url}?pool={pool}&connect_timeout=50"));
-        for fault in [kill, "DROP TABLE limiter_logs", "TRUNCATE limiter_logs"] {
+        for fault in [
+            TERMINATE,
+            "DROP TABLE limiter_logs",
+            "TRUNCATE limiter_logs",
+        ] {
             eventually(async || acquire(&search, "a").await).await;
             // Uses all connections.
             let all = KEYS.map(|key| search.acquire(key).into_future());
@@ -422,7 +424,7 @@ async fn a_call_that_does_not_wait_for_a_failure_to_connect_names_the_one_before
 async fn a_host_that_is_silent_or_only_reads_leaves_time_for_the_next() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let standby = Postgres::start().unwrap();
-    run(&client(&standby).await, ReadOnly.statements().unwrap()[0]).await;
+    run(&client(&standby).await, READ_ONLY[0]).await;
     let hosts = [
         silent.local_addr().unwrap(),
         standby.address(),

@@ -2,7 +2,7 @@
 
 use limiter_core::{ErrorKind, Limiter, policy};
 use limiter_postgres::{PostgresStore, PostgresUrl};
-use testbed::PostgresFault;
+use testbed::postgres::TERMINATE;
 use testbed::server::Postgres;
 
 use crate::{SERVER, TIMEOUT, acquire, client, eventually, opened, run};
@@ -124,10 +124,9 @@ async fn a_password_may_be_rotated() {
     let url = server.url().replace("limiter:secret", "app:old");
     let search = opened(&format!("{url}?pool=1&password_file={}", file.display()));
     eventually(async || acquire(&search, "k").await).await;
-    let [kill, _] = PostgresFault::Terminated.statements().unwrap();
     run(
         &client,
-        &format!("ALTER ROLE app PASSWORD 'second '; {kill}"),
+        &format!("ALTER ROLE app PASSWORD 'second '; {TERMINATE}"),
     )
     .await;
     let refused = async || match search.acquire("k").await {
@@ -143,7 +142,7 @@ async fn a_password_may_be_rotated() {
     assert!(made.unwrap().success());
     std::fs::rename(&file, &other).unwrap();
     std::fs::hard_link(&pipe, &file).unwrap();
-    run(&client, kill).await;
+    run(&client, TERMINATE).await;
     let error = eventually(async || match search.acquire("k").await {
         Err(error) if error.kind() == ErrorKind::Timeout => Ok(error),
         other => Err(other),
@@ -154,7 +153,7 @@ async fn a_password_may_be_rotated() {
     eventually(async || acquire(&search, "k").await).await;
     // Without the file, the password of the URL is used.
     std::fs::remove_file(&file).unwrap();
-    run(&client, kill).await;
+    run(&client, TERMINATE).await;
     eventually(refused).await;
     run(&client, "ALTER ROLE app PASSWORD 'old'").await;
     eventually(async || acquire(&search, "k").await).await;

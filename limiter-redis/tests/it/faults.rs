@@ -1,5 +1,5 @@
 //! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and never counts twice.
-//! No error prints a key. `limiter-wrappers/tests/faults.rs` counts calls during every fault of a server.
+//! No error prints a key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

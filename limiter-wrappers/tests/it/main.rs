@@ -1,9 +1,10 @@
-//! The tests of the crate, in one program. The tests in `faults.rs` must run alone.
+//! The tests of the crate, in one program.
 
 mod conformance;
 mod dashboard;
 mod denial_cache;
 mod fallback;
+mod faults;
 mod leases;
 mod metrics;
 mod outages;

@@ -1,9 +1,9 @@
 //! A Postgres server.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -102,21 +102,6 @@ impl Postgres {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// Opens a session in `psql`.
-    ///
-    /// # Errors
-    /// If there is no `psql`.
-    pub fn session(&self) -> io::Result<Session> {
-        let mut psql = Command::new("psql")
-            .args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-d", &self.url()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = psql.stdout.take().map(BufReader::new);
-        let output = output.ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Session { psql, output })
-    }
-
     /// Kills the server and its processes with `SIGKILL`.
     pub fn kill(&mut self) {
         self.keeper = None;
@@ -172,36 +157,5 @@ fn folder() -> PathBuf {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// A session of a server, which ends when it is dropped.
-#[derive(Debug)]
-pub struct Session {
-    psql: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Session {
-    /// Runs statements, each of which ends with `;`.
-    ///
-    /// # Errors
-    /// If one of them fails.
-    pub fn run(&mut self, statements: &str) -> io::Result<()> {
-        let input = self.psql.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(input, "{statements}\n\\echo done")?;
-        for line in self.output.by_ref().lines() {
-            if line? == "done" {
-                return Ok(());
-            }
-        }
-        Err(io::Error::other(format!("psql failed: {statements}")))
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let _ = self.psql.kill();
-        let _ = self.psql.wait();
     }
 }
