@@ -57,6 +57,12 @@ impl Denied {
         Self { limiter, decision }
     }
 
+    /// Returns the name of the limiter that denied, if it is one of [several](crate::AllOf).
+    #[must_use]
+    pub fn limiter_name(&self) -> Option<&str> {
+        self.limiter.as_ref().map(Name::as_str)
+    }
+
     /// Returns the decision.
     pub const fn decision(&self) -> &Decision {
         &self.decision

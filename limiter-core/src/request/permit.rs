@@ -272,6 +272,32 @@ impl<'a, S> Permit<'a, S> {
         }
     }
 
+    /// Acquires more units for the same work, with the same key and policy: its next instalment.
+    ///
+    /// A stream takes an instalment before it spends it, and is cut at the first denial, where a reservation of the longest stream would
+    /// deny others for nothing. Settle the last instalment's permit at the end: a stream that breaks off costs that instalment whole.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # let chat = Limiter::new("chat", policy!("1200/1m"), std::sync::Arc::new(limiter_testkit::ReferenceStore::new()));
+    /// let mut paid = chat.acquire("customer 7").cost(500).permit().now()?.into_result()?;
+    /// paid = paid.acquire_more(500).permit().now()?.into_result()?.into_owned();
+    /// assert!(paid.acquire_more(500).now()?.is_denied(), "the stream is cut after 1,000 tokens");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn acquire_more(&self, cost: u64) -> Acquire<'_, S, &[u8]> {
+        let again = self.target.call(Mode::Acquire);
+        let call = Call {
+            cost,
+            id: None,
+            ..again
+        };
+        Acquire {
+            call,
+            running: None,
+        }
+    }
+
     /// Removes the acquire from the log, as if it had never happened.
     pub fn refund(&self) -> Settle<'_, S, &[u8]> {
         self.settle(0)

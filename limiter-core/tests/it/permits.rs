@@ -167,3 +167,20 @@ fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
     assert_eq!(settled.as_ref().unwrap().status().at(), yesterday(60));
     assert_eq!(seen(settled), (false, true, 5));
 }
+
+#[test]
+fn an_instalment_has_its_acquires_key_policy_and_time_and_its_own_entry() {
+    let limiter = chat();
+    let at = Timestamp::from_micros_saturating(1_700_000_000_000_000);
+    let first = limiter.acquire("k").policy(&GOLD).idempotency_key(7).at(at);
+    let first = first.cost(9).permit().now().unwrap().into_result().unwrap();
+    for used in [11, 13] {
+        let more = first.acquire_more(2).now().unwrap();
+        assert_eq!(
+            (more.used(), more.limit().max(), more.at()),
+            (used, 100, at)
+        );
+    }
+    assert!(first.acquire_more(0).now().is_err());
+    assert!(first.acquire_more(88).now().unwrap().is_denied());
+}
