@@ -88,21 +88,45 @@ impl Rejection {
         }
     }
 
-    /// Returns the rejection of a denial, for handlers that send the layer's responses.
+    /// Returns the rejection of a denial, for handlers and extractors that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
-    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] also converts to a rejection, so `?` returns either from a handler.
+    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] also converts to a rejection, so `?` returns either from a handler, or
+    /// from an extractor of axum:
     ///
     /// ```
-    /// # use exact_limiter::Limiter;
+    /// use axum::extract::{FromRef, FromRequestParts};
+    /// use axum::http::request::Parts;
+    /// use exact_limiter::{Admitted, Limiter};
     /// use limiter_tower::Rejection;
     ///
-    /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Rejection> {
-    ///     let decision = search.acquire(customer).await?;
-    ///     let decision = decision.into_result().map_err(|denied| Rejection::denied(search, &denied))?;
-    ///     Ok(format!("{} left", decision.remaining()))
+    /// struct Search(Admitted);
+    ///
+    /// impl<S: Send + Sync> FromRequestParts<S> for Search
+    /// where
+    ///     Limiter: FromRef<S>,
+    /// {
+    ///     type Rejection = Rejection;
+    ///
+    ///     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+    ///         let limiter = Limiter::from_ref(state);
+    ///         // Requests without an API key share a log.
+    ///         let key = parts.headers.get("x-api-key").map_or(&b""[..], |key| key.as_bytes());
+    ///         let decision = limiter.acquire(key).await?.into_result();
+    ///         decision.map(Self).map_err(|denied| Rejection::denied(&limiter, &denied))
+    ///     }
     /// }
-    /// # let _ = handler;
+    ///
+    /// async fn search(Search(admitted): Search) -> String {
+    ///     format!("{} left", admitted.remaining())
+    /// }
+    /// # let limiter = Limiter::new("search", exact_limiter::policy!("1/10s"), exact_limiter::MemoryStore::new()).into_shared();
+    /// # let app = axum::Router::new().route("/", axum::routing::get(search)).with_state(limiter);
+    /// # for status in [200, 429] {
+    /// #     let request = axum::http::Request::new(axum::body::Body::empty());
+    /// #     let response = futures::executor::block_on(tower::ServiceExt::oneshot(app.clone(), request)).unwrap();
+    /// #     assert_eq!(response.status(), status);
+    /// # }
     /// ```
     #[must_use]
     pub fn denied<S>(limiter: &Limiter<S>, denied: &Denied) -> Self {
