@@ -1,6 +1,8 @@
 //! The tests of the facade, in one program.
 
 #[cfg(all(feature = "memory", feature = "redis-cluster"))]
+mod levels;
+#[cfg(all(feature = "memory", feature = "redis-cluster"))]
 mod open_store;
 #[cfg(feature = "log")]
 mod own_store;
