@@ -11,14 +11,20 @@ use limiter_testkit::conformance_tests;
 use sim::Direct;
 use testbed::server::Server;
 
+use crate::access::{allow, as_user, basic_rules, rules};
 use crate::support::{builder, connect, shared_cluster};
 
 /// The server of all phases: the suite's keys are its own.
-static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start().unwrap());
+static SERVER: LazyLock<Server> = LazyLock::new(|| {
+    let server = Server::start().unwrap();
+    allow(&server, "suite", &basic_rules());
+    server
+});
 
-/// Runs the suite on several connections, and on one that is opened late.
+/// Runs the suite on several connections, and on one that is opened late, as a user with the documented rules alone.
 async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Report, Failure> {
-    let open = async || Arc::new(connect(url).await);
+    let url = as_user(url, "suite");
+    let open = async || Arc::new(connect(&url).await);
     let mut handles = Vec::new();
     for _ in 0..count {
         handles.push(open().await);
@@ -61,6 +67,12 @@ conformance_tests!(
 conformance_tests!(
     a_cluster,
     Suite::slow(),
-    async |suite| through_connections(suite, &shared_cluster().url(), 3).await,
+    async |suite| {
+        let cluster = shared_cluster();
+        for node in cluster.nodes() {
+            allow(node, "suite", &format!("{} {}", basic_rules(), rules()[2]));
+        }
+        through_connections(suite, &cluster.url(), 3).await
+    },
     handles
 );
