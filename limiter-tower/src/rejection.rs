@@ -11,8 +11,8 @@ use crate::headers::{FieldNames, RateLimitHeaders, Values};
 /// How long a client is asked to wait at least after a failure of the store.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// The choice for requests when a rule's store fails or does not respond in time. Every layer requires it. For two choices, use
-/// two layers.
+/// The choice for requests when a rule's store is down or does not respond in time. Every layer requires it. For two choices, use
+/// two layers. Errors that no retry mends, such as a wrong password, a missing permission or a damaged log, always fail closed.
 #[derive(Clone, Copy, Debug)]
 pub enum StoreFailure {
     /// Fail open: the rule that failed does not apply to the request. All other rules do.
@@ -34,7 +34,7 @@ pub enum Cause {
     CostExceedsLimit,
     /// It has no key, and its rule [rejects](crate::MissingKey::Reject) such requests with this status.
     MissingKey(StatusCode),
-    /// The store failed, and the layer [fails closed](crate::StoreFailure::Closed).
+    /// The store failed, and the layer [fails closed](crate::StoreFailure).
     StoreFailed(Error),
 }
 

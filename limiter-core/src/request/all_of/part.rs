@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::decision::Decision;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::policy::Policy;
 use crate::request::call::Call;
 use crate::request::target::{BorrowedOrShared, Target};
@@ -96,7 +96,7 @@ impl<'a, S> Part<'a, S> {
         self
     }
 
-    /// Leaves the call out if its store fails. Otherwise the whole fails.
+    /// Leaves the call out if its store is down or late: if its [error is retryable](Error::is_retryable). Otherwise the whole fails.
     #[must_use]
     pub fn fail_open(mut self) -> Self {
         self.fails_open = true;
@@ -152,14 +152,10 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns `true` if the outcome denies the whole.
     pub(super) fn denies(&self, outcome: &PartOutcome) -> bool {
-        use ErrorKind::{CostExceedsLimit, InvalidCost, NeedsExactLimit};
         let denies = match outcome {
             PartOutcome::Denied(_) => true,
-            // The call is wrong, whatever its store does.
-            PartOutcome::Failed(error) => {
-                let is_invalid = [CostExceedsLimit, InvalidCost, NeedsExactLimit];
-                !self.fails_open || is_invalid.contains(&error.kind())
-            }
+            // Any other error remains until somebody corrects the call, the rights or the log.
+            PartOutcome::Failed(error) => !self.fails_open || !error.is_retryable(),
             PartOutcome::Charged(_) | PartOutcome::Uncharged(_) => false,
         };
         denies && !self.is_advisory
