@@ -24,7 +24,7 @@ fn the_documents_agree_with_the_figures() {
     }
 }
 
-/// limitador reserves all units, admits all units again, and then charges the reservation: the README's "up to L too many".
+/// limitador reserves all units, admits all units again, and then charges the reservation: the README's "reservations that checks ignore".
 #[test]
 fn ordinary_checks_of_limitador_ignore_reservations() {
     const L: u64 = 100;

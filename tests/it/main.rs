@@ -6,6 +6,8 @@ mod levels;
 mod open_store;
 #[cfg(feature = "log")]
 mod own_store;
+#[cfg(all(feature = "memory", feature = "redis", feature = "wrappers"))]
+mod production;
 #[cfg(feature = "memory")]
 mod shares;
 #[cfg(all(feature = "memory", feature = "redis-cluster"))]

@@ -89,7 +89,7 @@ pub(super) fn stores(families: &[Record]) -> String {
         (
             "[Postgres](limiter-postgres/README.md)",
             "a fleet without Redis",
-            &|record| record.get("postgres/10000/32", LIMITER, "per second"),
+            &|record| record.get("postgres/10000/8", LIMITER, "per second"),
             &|record| record.get("postgres/bytes", LIMITER, "100"),
         ),
     ];
