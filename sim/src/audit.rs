@@ -58,7 +58,10 @@ impl World {
             _ => (&[][..], &[][..]),
         };
         let logs: Vec<usize> = keys.iter().map_while(|key| self.log_of(key)).collect();
-        let now = self.tick(random, logs.first().copied());
+        let is_decision = call.is_none_or(|call| self.calls[call].settles.is_none());
+        let request = rest.first().filter(|_| is_decision && !logs.is_empty());
+        let deadline = request.map(|request| ledger::deadline(request));
+        let now = self.tick(random, logs.first().copied(), deadline);
         for log in logs.iter().copied() {
             let is_held = self.redis.holds(now.clock, &self.keys[log]);
             let result = self.books[log].expire(is_held, now);
@@ -152,6 +155,11 @@ impl World {
             ops.push((asked, wire));
         }
         let seen = ledger::apply(&mut self.books, &ops, now.clock)?;
+        let appends = ops.iter().any(|(_, wire)| wire.is_appended());
+        let is_late = requests[..logs.len()]
+            .iter()
+            .any(|request| ledger::deadline(request) <= now.clock);
+        ensure!(!(appends && is_late), "appends at its deadline or later");
         for (asked, wire) in ops.iter().filter(|(_, wire)| wire.is_appended()) {
             let book = &mut self.books[asked.log];
             let Some(call) = call.map(|call| &self.calls[call]) else {

@@ -6,19 +6,19 @@ use fastrand::Rng;
 
 /// A limiter's policy, the policy that some of its operations bring, and its calls, of which the first is the most frequent:
 ///
-/// `a`: acquire, `b`: a burst of them, a millisecond apart, `w`: acquire within a time, `p`: acquire with a permit and settle later,
+/// `a`: acquire, `b`: a burst of them, a millisecond apart, and some others between them, `w`: acquire within a time, `p`: acquire with a permit and settle later,
 /// `s`: hold a slot, `r`: record, `k`: peek, `x`: reset, `l`: one decision over both limiters.
 ///
 /// Records and refunds exclude each other: a record displaces older entries, which a refund does not bring back.
 pub(crate) const KINDS: [[&str; 3]; 8] = [
-    ["4/500ms", "7/400ms", "apwkxl"],
+    ["4/500ms", "7/400ms", "apbwkxl"],
     ["3/200ms, 8/1s", "2/100ms", "apwkxl"],
-    ["5/300ms attempts", "5/300ms attempts", "arkx"],
+    ["5/262144us attempts", "5/262144us attempts", "arkx"],
     ["20/600ms", "9/600ms", "arkl"],
     ["90/400ms+100ms", "90/500ms", "abbbpxl"],
     ["5/200ms, 12/1s~100ms", "4/200ms, 12/1s~100ms", "apkl"],
     ["2/4s, 30/16s", "3/6s, 30/16s", "s"],
-    ["30/8s", "30/8s", "apwl"],
+    ["30/8s", "30/8s", "apbwl"],
 ];
 
 /// The kind whose operations hold slots.
@@ -165,15 +165,22 @@ impl History {
                 verbs[random.usize(..verbs.len())]
             };
             let key = u8::from(random.u8(..4) == 0);
-            let (count, verb) = match verb {
-                b'b' => (random.u64(4..30), b'a'),
-                verb => (1, verb),
-            };
+            let count = if verb == b'b' { random.u64(4..30) } else { 1 };
             let step = Step::draw(&mut random, &setting, Does::Call(verb, limiter, key));
             for part in 0..count {
                 let mut step = step.clone();
                 step.at += part;
                 step.salt ^= part;
+                if verb == b'b' {
+                    let is_other = random.u8(..8) == 0;
+                    let verb = if is_other {
+                        random.choice(verbs.iter())
+                    } else {
+                        None
+                    };
+                    let verb = verb.filter(|verb| **verb != b'b').unwrap_or(&b'a');
+                    step.does = Does::Call(*verb, limiter, key);
+                }
                 steps.push(step);
             }
         }

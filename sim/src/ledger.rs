@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use limiter_core::store::{At, Change, EntryId, Facts, JointOp, Mode, Op, Outcome};
 use limiter_core::{Limit, Policy, Receipt, Timestamp, Window};
 use limiter_redis::format::{
-    ADMITTED, APPENDED, APPLIED, CALLER_HEAD_LEN, CALLER_ID, LIMIT_LEN, OP_HEAD_LEN, OWN_HEAD_LEN,
-    RECORD, REPEATED,
+    ADMITTED, APPENDED, APPLIED, CALLER_HEAD_LEN, CALLER_ID, DEADLINE_PLACE, LIMIT_LEN,
+    OP_HEAD_LEN, OWN_HEAD_LEN, RECORD, REPEATED,
 };
 
 use self::list::{Entry, List, Seen};
@@ -98,6 +98,11 @@ fn id(bytes: &[u8]) -> EntryId {
     bytes.iter().fold(0, digit).into()
 }
 
+/// Returns the deadline of an operation.
+pub(crate) fn deadline(request: &[u8]) -> u64 {
+    number(&request[DEADLINE_PLACE - 1..][..7])
+}
+
 impl Wire {
     pub(crate) fn new(request: &[u8], reply: &[u8]) -> Self {
         let has_callers_id = request[1] >= CALLER_ID;
@@ -166,6 +171,8 @@ pub(crate) struct Book {
     /// Calls of a table's stores that may still append, and the entries in saved rows that no call has returned.
     pub(crate) open: u64,
     unnamed: BTreeSet<EntryId>,
+    /// The last entry of each caller's id, and when it was returned.
+    callers: HashMap<EntryId, (EntryId, u64)>,
     /// When the row was last saved.
     saved_at: u64,
     /// How many resets of a table's stores are under way, and when the last one ended.
@@ -223,6 +230,8 @@ impl Book {
         let original = self.list.find(wire.id, asked, clock);
         if wire.has(REPEATED) {
             ensure!(self.knows(wire.id), "repeats what nobody did");
+            let is_there = original.is_some() || !wire.has_callers_id;
+            ensure!(is_there, "repeats what no longer counts");
             let is_same = original.is_none_or(|entry| entry.fits == wire.is_admitted());
             ensure!(is_same, "repeats a different verdict");
             return Ok(None);

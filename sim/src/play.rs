@@ -19,7 +19,7 @@ use fastrand::Rng;
 use futures::future::join_all;
 use limiter_core::internal::set_system_clock;
 use limiter_core::request::{AllOf, Part};
-use limiter_core::{Counting, Error, Limiter, Policy, WindowStore};
+use limiter_core::{Counting, Error, Limiter, Policy, Receipt, WindowStore};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -187,6 +187,7 @@ async fn call<S: WindowStore + Clone>(
     limiters: &[Limiter<S>; 2],
     step: &Step,
     (verb, place, key): (u8, usize, u8),
+    aim: impl AsyncFnOnce(Receipt),
 ) -> Result<(), Error> {
     let mut random = step.random(16);
     let limiter = &limiters[place];
@@ -232,7 +233,11 @@ async fn call<S: WindowStore + Clone>(
         }
         b'p' => {
             if let Ok(permit) = acquire().permit().await?.into_result() {
-                sleep(Duration::from_millis(random.u64(..400))).await;
+                let pause = sleep(Duration::from_millis(random.u64(..400)));
+                match permit.receipt().filter(|_| random.u8(..3) == 0) {
+                    Some(receipt) => aim(receipt).await,
+                    None => pause.await,
+                }
                 let cost = random.choice([0, 0, 1, 2, 3]).unwrap_or(0);
                 drop(permit.settle(cost).await?);
             }
@@ -309,7 +314,14 @@ impl Run {
                             )
                             .await
                         }
-                        _ => call(&self.policies, &limiters, step, (verb, limiter, key)).await,
+                        _ => {
+                            let aim = async |receipt: Receipt| {
+                                let end = receipt.at().as_micros() + receipt.window().as_micros();
+                                let aim = self.world.lock().aim_at_clock(step.process, end);
+                                sleep_until(aim.unwrap_or_else(Instant::now)).await;
+                            };
+                            call(&self.policies, &limiters, step, (verb, limiter, key), aim).await
+                        }
                     }
                 };
                 let caller = Caller {

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use futures::poll;
 use limiter_core::store::{
-    Change, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts,
-    decide,
+    Change, Entry, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, Settlement,
+    SettlementFacts, decide,
 };
 use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Receipt, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
@@ -24,7 +24,7 @@ use crate::clocks::{Local, is_held, system_off};
 use crate::gate::Gate;
 use crate::history::{Choice, Setting};
 use crate::ledger::calls::{Block, Call, PAUSE};
-use crate::ledger::list::seen;
+use crate::ledger::list::{exact, seen};
 use crate::ledger::{Asked, Book, Moment};
 use crate::network::Link;
 use crate::table::Watched;
@@ -172,6 +172,9 @@ impl Stack {
         if is_blocked {
             process.breaker.block();
         }
+        if result.is_err() {
+            process.failed = Some(Instant::now());
+        }
         // One with a block, and one without.
         let most = 2 * attempts.min(timeout) + Duration::from_millis(20);
         let check = || {
@@ -181,7 +184,8 @@ impl Stack {
                 !is_refused || is_outage == Some(false),
                 "hides a refusal of the server"
             );
-            let is_well = world.is_well_since(begun) && !was_paused && took < timeout;
+            let is_well =
+                world.is_well_since(begun) && !is_blocked && !was_paused && took < timeout;
             ensure!(
                 !(is_well && is_outage == Some(true)),
                 "fails although all is well: {:?}",
@@ -247,6 +251,15 @@ impl Stack {
             } else {
                 self.stood_in(&mut world, (number, log), &op, facts)
             };
+            let now = facts.log.now.as_micros();
+            let window = exact(op.policy, op.limiter_policy);
+            let is_past = |entry: Entry| now - entry.at.as_micros() >= window;
+            let result = match (op.id, &facts.outcome) {
+                (Some(_), Outcome::Repeated { entry, .. }) if is_past(*entry) => {
+                    Err(anyhow!("repeats what no longer counts"))
+                }
+                _ => result,
+            };
             world.check(&format!("call {number} on log {log}"), result);
             self.check_carried(&mut world, log);
         }
@@ -297,9 +310,10 @@ impl Stack {
         facts: &Facts,
     ) -> anyhow::Result<()> {
         let is_admitted = facts.admitted || op.mode == Mode::Record;
-        let begun = world.calls[number].begun;
+        let call = &world.calls[number];
+        let (begun, is_blocked) = (call.begun, call.was_blocked && !call.has_passed);
         let was_paused = world.processes[self.process].was_paused_since(begun);
-        let is_well = world.is_well_since(begun) && !was_paused;
+        let is_well = world.is_well_since(begun) && !is_blocked && !was_paused;
         ensure!(!is_well, "decides without the store although all is well");
         let tally = &mut world.tally;
         match (world.setting.choice, is_admitted) {

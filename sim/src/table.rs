@@ -4,6 +4,7 @@
 //! its process loaded.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
@@ -19,6 +20,8 @@ use crate::ledger::list::{Entry, List, seen};
 use crate::ledger::{Asked, Moment, Wire};
 use crate::network::Link;
 use crate::world::{CALL, World};
+
+const LONG: Duration = Duration::from_secs(3_600);
 
 /// What a process loaded last of each log, and when.
 type Loads = [(List, Moment); 4];
@@ -45,7 +48,7 @@ fn read(bytes: Option<&Vec<u8>>) -> List {
 impl World {
     fn load(&mut self, process: usize, keys: &[Vec<u8>], random: &mut Rng) -> (Loaded, Moment) {
         let logs: Vec<usize> = keys.iter().filter_map(|key| self.log_of(key)).collect();
-        let moment = self.tick(random, logs.first().copied());
+        let moment = self.tick(random, logs.first().copied(), None);
         let now = moment.time();
         self.note(|| format!("  table loads logs {logs:?} of p{process}"));
         self.sweep(keys.iter(), now, random);
@@ -127,7 +130,15 @@ impl TableLink {
             None if writes && world.is_refusing => Err(ErrorKind::Unavailable),
             None => Ok(execute(world, random)),
         };
-        let response = self.link.world.lock().setting.response;
+        let response = {
+            let setting = &self.link.world.lock().setting;
+            // Without a timeout of its own, a table hangs until its callers are gone.
+            if setting.timeout < LONG {
+                LONG
+            } else {
+                setting.response
+            }
+        };
         let (kind, text) = match timeout(response, self.link.send(None, execute)).await {
             Ok(Ok(Ok(reply))) => return Ok(reply),
             Ok(Ok(Err(kind))) => (kind, "it refuses this"),
@@ -260,6 +271,7 @@ impl Watched {
         let asked = begun.call.map(|call| &world.calls[call].asked);
         let asked = asked.and_then(|asked| asked.iter().find(|asked| asked.log == log));
         let cost = asked.map_or(op.cost, |asked| asked.cost);
+        let line = world.now().line;
         let book = &mut world.books[log];
         book.open -= u64::from(op.mode != Mode::Peek);
         if let (None, Some(id)) = (begun.call, op.id) {
@@ -268,6 +280,9 @@ impl Watched {
         match facts.outcome {
             Outcome::Appended(entry) => {
                 book.name(entry.id, begun.line)?;
+                if let Some(id) = op.id {
+                    book.append_once(op, id, entry, begun.line, line)?;
+                }
                 let counts = op.mode == Mode::Acquire && op.limiter_policy.is_none();
                 match facts.admitted && counts {
                     true => book.confirm(&policy, entry.id, cost),

@@ -74,8 +74,9 @@ pub(crate) struct World {
     /// Whether the table refuses writes, the server's error for a log, or for all, and when that ends.
     pub(crate) is_refusing: bool,
     refused: Option<(Option<usize>, Instant)>,
-    /// Until when faults last or have consequences.
+    /// Until when faults last or have consequences, and until when they last, or have changed what slots depend on.
     troubled: Instant,
+    loud: Instant,
     /// Microseconds by which the server's clock has stepped, and its last reading without steps.
     offset: i64,
     last: u64,
@@ -137,6 +138,7 @@ impl World {
             is_refusing: false,
             refused: None,
             troubled: start,
+            loud: start,
             offset: 0,
             last: 0,
             stepped: None,
@@ -182,32 +184,49 @@ impl World {
         }
     }
 
+    /// Returns how many microseconds after the start the server's clock shows a time.
+    fn real(&self, clock: u64) -> u64 {
+        let line = clock
+            .saturating_add_signed(-self.offset)
+            .saturating_sub(EPOCH);
+        (line as f64 / self.setting.speed).ceil() as u64
+    }
+
     /// Advances the server's clock within the millisecond that tokio's timers have, often to a microsecond at which an entry of the log
     /// leaves a window, or one beside it.
-    pub(crate) fn tick(&mut self, random: &mut Rng, log: Option<usize>) -> Moment {
+    pub(crate) fn tick(
+        &mut self,
+        random: &mut Rng,
+        log: Option<usize>,
+        deadline: Option<u64>,
+    ) -> Moment {
         let real = self.start.elapsed().as_micros() as u64;
         let from = self.last.max(real);
         let to = from.max(real + 999);
         let mut edges = Vec::new();
         if let Some(log) = log.filter(|_| random.u8(..4) > 0) {
-            edges = self.edges(log, from, to, |edge| edge + random.u64(..3) - 1);
+            edges = self.edges(log, deadline, from, to, |edge| edge + random.u64(..3) - 1);
         }
         let between = random.u64(from..=from + (to - from) / 4);
         self.last = random.choice(edges).unwrap_or(between);
         self.moment(self.last)
     }
 
-    /// Returns when entries of a log leave a window, moved by `shift`, between two times since the start.
-    fn edges(&self, log: usize, from: u64, to: u64, mut shift: impl FnMut(u64) -> u64) -> Vec<u64> {
+    /// Returns when entries of a log leave a window, and another edge, moved by `shift`, between two times since the start.
+    fn edges(
+        &self,
+        log: usize,
+        other: Option<u64>,
+        from: u64,
+        to: u64,
+        mut shift: impl FnMut(u64) -> u64,
+    ) -> Vec<u64> {
         let [first, last] = [from, to].map(|real| self.moment(real).clock);
         let policies = [self.policies[log].clone(), self.own[log].clone()];
         let edges = self.books[log].edges(&policies, first..=last).into_iter();
-        let real = |edge| {
-            let line = shift(edge).saturating_add_signed(-self.offset) - EPOCH;
-            (line as f64 / self.setting.speed).ceil() as u64
-        };
+        let edges = edges.chain(other.filter(|other| (first..=last).contains(other)));
         edges
-            .map(real)
+            .map(|edge| self.real(shift(edge)))
             .filter(|edge| (from..=to).contains(edge))
             .collect()
     }
@@ -215,10 +234,22 @@ impl World {
     /// Lets the next message of a process arrive when an entry of a log leaves a window. Returns when to send it, if that is soon.
     pub(crate) fn aim(&mut self, process: usize, log: usize, random: &mut Rng) -> Option<Instant> {
         let from = self.start.elapsed().as_micros() as u64 + 4_000;
-        let edges = self.edges(log, from, from + 1_500_000, |edge| edge);
-        let at = self.start + Duration::from_millis(random.choice(edges)? / 1_000);
-        self.processes[process].aim = Some(at);
-        Some(at - Duration::from_millis(2))
+        let edges = self.edges(log, None, from, from + 1_500_000, |edge| edge);
+        self.aim_at(process, random.choice(edges)?)
+    }
+
+    /// Lets the next message of a process arrive when the server's clock shows a time. Returns when to send it, if that is soon.
+    pub(crate) fn aim_at_clock(&mut self, process: usize, clock: u64) -> Option<Instant> {
+        self.aim_at(process, self.real(clock))
+    }
+
+    fn aim_at(&mut self, process: usize, at: u64) -> Option<Instant> {
+        let at = self.start + Duration::from_millis(at / 1_000);
+        let sent = at.checked_sub(Duration::from_millis(2))?;
+        let is_soon = (Duration::ZERO..Duration::from_secs(2))
+            .contains(&(sent.checked_duration_since(Instant::now())?));
+        self.processes[process].aim = is_soon.then_some(at);
+        is_soon.then_some(sent)
     }
 
     /// Decides how a message travels. Those of one connection arrive in their order.
@@ -312,6 +343,11 @@ impl World {
         self.troubled < moment
     }
 
+    /// Returns `true` if no fault has lasted since a moment, nor cost an entry or a clock's word shortly before.
+    pub(crate) fn is_quiet_since(&self, moment: Instant) -> bool {
+        self.loud < moment
+    }
+
     /// Steps the server's clock by this many microseconds.
     fn step_clock(&mut self, by: i64) {
         self.offset += by;
@@ -354,6 +390,16 @@ impl World {
         let end = Instant::now() + Duration::from_millis(length);
         // Late messages, an outage that has to end, and windows of entries that were lost.
         self.trouble(end + Duration::from_millis(2_500));
+        let loses = matches!(
+            fault,
+            Fault::Crash
+                | Fault::Forget
+                | Fault::Failover
+                | Fault::ServerClock
+                | Fault::ProcessClock
+        );
+        let loud = end + Duration::from_secs(if loses { 20 } else { 0 });
+        self.loud = self.loud.max(loud);
         match fault {
             Fault::Loss => self.lossy = self.lossy.max(end),
             Fault::Delay => self.slow = self.slow.max(end),

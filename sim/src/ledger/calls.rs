@@ -52,8 +52,9 @@ pub(crate) struct Process {
     pub(crate) charges: [Vec<(Instant, u64, u64)>; 4],
     pub(crate) blocks: [Block; 4],
     pub(crate) breaker: Breaker,
-    /// Whether it has had a reply.
+    /// Whether it has had a reply, and when its last call failed.
     pub(crate) has_heard: bool,
+    pub(crate) failed: Option<Instant>,
     /// Until when its messages are lost, and until when it stands still.
     pub(crate) cut_off: Option<Instant>,
     pub(crate) paused: Option<Instant>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use limiter_core::Policy;
-use limiter_core::store::EntryId;
+use limiter_core::store::{self, EntryId, Op};
 
 use super::list::{Entry, List, Seen, exact};
 use super::{Asked, Book, Moment, longest};
@@ -79,6 +79,25 @@ impl Book {
             is_own || may_be_gone,
             "returns an entry that was not saved for it"
         );
+        Ok(())
+    }
+
+    /// Checks that an operation with a caller's id did not append again what an earlier one had returned when it began.
+    pub(crate) fn append_once(
+        &mut self,
+        op: &Op<'_>,
+        id: EntryId,
+        new: store::Entry,
+        begun: u64,
+        line: u64,
+    ) -> Result<()> {
+        let (at, window) = (new.at.as_micros(), exact(op.policy, op.limiter_policy));
+        let counts = |entry: &Entry| at - entry.at < window;
+        let earlier = self.callers.insert(id, (new.id, line));
+        let earlier = earlier.filter(|(_, line)| *line < begun);
+        let earlier = earlier
+            .and_then(|(earlier, _)| self.list.entries.iter().find(|entry| entry.id == earlier));
+        ensure!(!earlier.is_some_and(counts), "counts twice");
         Ok(())
     }
 

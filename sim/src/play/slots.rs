@@ -83,10 +83,26 @@ impl Run {
         let is_well = |since| {
             world.is_well_since(since) && !world.processes[step.process].was_paused_since(since)
         };
+        let process = &world.processes[step.process];
+        let is_quiet = |since| world.is_quiet_since(since) && !process.was_paused_since(since);
+        let is_reached = |since: Instant| {
+            is_well(since)
+                || is_quiet(since - window) && process.failed.is_none_or(|failed| failed < since)
+        };
         let is_lost = held.is_err() && receipt.is_some() && !may_be_gone && is_well(begun);
-        let is_kept =
-            held.is_ok() && ended.get().is_some_and(is_well) && world.books[log].holds(id.into());
+        let is_kept = held.is_ok()
+            && ended.get().is_some_and(is_reached)
+            && world.books[log].holds(id.into());
+        // A renewal that fails is repeated soon.
+        let since = Instant::now()
+            .checked_sub(window / 2)
+            .filter(|_| receipt.is_some() && !may_be_gone);
+        let is_given_up = held.is_err() && since.is_some_and(is_quiet);
         let check = || {
+            ensure!(
+                !is_given_up,
+                "is lost although the store could be called for half a window"
+            );
             ensure!(
                 !is_lost,
                 "is lost although all is well: {:?}",
