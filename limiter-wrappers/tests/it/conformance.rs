@@ -17,7 +17,7 @@ use testbed::Faulty;
 use testbed::server::Server;
 use tokio::runtime::Runtime;
 
-use crate::script::{Does, bare};
+use crate::scene::{Does, bare};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metrics::{block_on, metrics_of, traffic};
-use crate::script::{Does, Faulty};
+use crate::scene::{Does, Faulty};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Guarded;

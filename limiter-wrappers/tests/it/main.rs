@@ -8,6 +8,5 @@ mod faults;
 mod leases;
 mod metrics;
 mod outages;
-mod script;
+mod scene;
 mod several;
-mod ways;

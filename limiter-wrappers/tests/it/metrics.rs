@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::script::{Does, Faulty};
+use crate::scene::{Does, Faulty};
 use limiter_core::{Limiter, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Guarded;
