@@ -59,7 +59,7 @@ conformance_tests!(
 );
 conformance_tests!(
     one_server,
-    // `expiry` reads for how long a log is kept.
+    // `expiry` reads for how long a log at given times is kept.
     Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(2)),
     async |suite| through_connections(suite.damage(damage().await), &SERVER.url(), 2).await,
     handles

@@ -35,22 +35,6 @@ async fn limiter(builder: RedisStoreBuilder, url: &str, policy: Policy) -> Limit
     limiter
 }
 
-#[tokio::test]
-async fn flushed_scripts_and_killed_connections_cost_no_decision() {
-    let server = Server::start().unwrap();
-    let limiter = limited(&server, policy!("9/1h")).await;
-    for used in 1..=8 {
-        let loss = if used % 2 == 0 {
-            "SCRIPT FLUSH"
-        } else {
-            "CLIENT KILL TYPE normal"
-        };
-        send(&server, loss);
-        let decision = limiter.acquire("k").await.unwrap();
-        assert_eq!((decision.is_allowed(), decision.used()), (true, used));
-    }
-}
-
 /// As if the server's clock had been set forward since its first reply to a decision.
 #[tokio::test]
 async fn a_clock_that_is_set_forward_costs_one_round_trip() {

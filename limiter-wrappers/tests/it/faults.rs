@@ -222,7 +222,7 @@ async fn play(server: &str, fault: &str, error: &str) {
         let lost = format!("127.0.0.1:{}", cluster.nodes()[0].port());
         // The masters that live decide, and no breaker but the lost master's is open.
         let is_apart = async || {
-            for limiter in &limiters {
+            for limiter in limiters.iter().chain([&bare]) {
                 let calls = (0..20).map(|_| limiter.acquire(&others[0]).into_future());
                 if join_all(calls).await.iter().any(Result::is_err) {
                     return false;
