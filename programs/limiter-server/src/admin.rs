@@ -21,12 +21,19 @@ use crate::service::Service;
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     let routes = Router::new()
-        .route("/metrics", get(metrics))
         .route("/rules", get(rules))
         .route("/rlconfig", get(rlconfig));
     routes
         .with_state(Arc::clone(&service))
+        .merge(routes_of_metrics(Arc::clone(&service)))
         .merge(page::routes(service, about))
+}
+
+/// Returns the routes of a listener for metrics alone.
+pub(crate) fn routes_of_metrics(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(service)
 }
 
 /// Returns all metrics as text.

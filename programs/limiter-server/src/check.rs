@@ -13,14 +13,23 @@ use crate::rules::{Rule, RuleSet};
 const MAX_WIDTH: usize = 80;
 const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "position"];
 
-/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints only them, to
+/// Prints the rules of `path` to `out`, as refinements if `refines`, and warnings to `errors`. Returns `true` if there are no errors. Otherwise prints only them, to
 /// `errors`.
 ///
 /// # Errors
 /// If a table or a warning cannot be printed.
-pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::Result<bool> {
+pub fn check(
+    path: &Path,
+    refines: bool,
+    out: &mut impl Write,
+    errors: &mut impl Write,
+) -> io::Result<bool> {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let rules = match RuleSet::read(path, &store, None) {
+    let read = match refines {
+        true => RuleSet::read_refinements(path, &store),
+        false => RuleSet::read(path, &store, None),
+    };
+    let rules = match read {
         Ok(rules) => rules,
         Err(found) => {
             // The result matters even if nobody reads it.
@@ -28,6 +37,10 @@ pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::
             return Ok(false);
         }
     };
+    if refines {
+        let text = "these limits replace those of the rules with their domain and path that arrive by xDS. Without its rule, a limit has no effect";
+        writeln!(errors, "note: {text}")?;
+    }
     for warning in rules.warnings() {
         writeln!(errors, "warning: {warning}")?;
     }
@@ -65,5 +78,5 @@ fn row(rule: &Rule) -> [String; 4] {
         limit.push_str(note);
     }
     let [domain, path] = rule.on_a_line();
-    [domain, path, limit, rule.position.to_string()]
+    [domain, path, limit, rule.place()]
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs, io};
 
-/// A position in a file. Lines and columns count from 1.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A position in a file. Lines and columns count from 1; in a resource of a control plane, both are 0.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     /// The path of the file.
     pub file: Arc<str>,
@@ -19,7 +19,10 @@ pub struct Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}:{}", self.file, self.column),
+        }
     }
 }
 

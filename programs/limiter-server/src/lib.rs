@@ -31,3 +31,4 @@ pub mod service;
 pub mod state;
 pub mod store;
 mod tls;
+pub mod xds;

@@ -1,10 +1,12 @@
 //! The program limiter-server.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use limiter_server::migration::Pod;
 use limiter_server::options::{Command, LogFormat, Options};
 use limiter_server::{check, migration};
 use mimalloc::MiMalloc;
@@ -23,10 +25,15 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<ExitCode> {
-    let options = Options::read();
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let variables: BTreeMap<_, _> = std::env::vars_os().filter_map(text).collect();
+    let options = Options::read(Pod::read(&variables));
     match (options.command, options.serve) {
-        (Some(Command::Check { path }), _) => {
-            let checked = check::check(&path, &mut io::stdout().lock(), &mut io::stderr().lock());
+        (Some(Command::Check { path, refinements }), _) => {
+            let (mut out, mut errors) = (io::stdout().lock(), io::stderr().lock());
+            let checked = check::check(&path, refinements, &mut out, &mut errors);
             // `head` reads only the beginning of a table.
             let has_left = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
             let is_clean = match checked {
@@ -41,7 +48,10 @@ fn run() -> anyhow::Result<ExitCode> {
         }
         (None, Some(serve)) => {
             let level = std::env::var_os("RUST_LOG").filter(|level| !level.is_empty());
-            let level = level.map_or("info".into(), |level| level.to_string_lossy().into_owned());
+            let level = level.map(|level| level.to_string_lossy().into_owned());
+            let level = level
+                .or_else(|| serve.level.clone())
+                .unwrap_or("info".to_owned());
             // The warnings of h2 are about frames, which clients could repeat without end.
             let filter = EnvFilter::builder()
                 .parse(format!("h2=error,{level}"))
@@ -55,12 +65,8 @@ fn run() -> anyhow::Result<ExitCode> {
                 LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
                 LogFormat::Json => log.json().flatten_event(true).init(),
             }
-            let text = |(name, value): (OsString, OsString)| {
-                Some((name.into_string().ok()?, value.into_string().ok()?))
-            };
-            let variables: Vec<_> = std::env::vars_os().filter_map(text).collect();
-            migration::check(variables.iter().cloned()).map_err(anyhow::Error::msg)?;
-            for line in migration::replaced(variables.into_iter().map(|(name, _)| name)) {
+            migration::check(variables.clone()).map_err(anyhow::Error::msg)?;
+            for line in migration::replaced(variables.into_keys(), serve.xds.is_some()) {
                 tracing::warn!("{line}");
             }
             let runtime = tokio::runtime::Runtime::new()?;

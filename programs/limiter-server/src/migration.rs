@@ -1,4 +1,8 @@
-//! The variables of Envoy's service, and the options that replace them.
+//! The variables of Envoy's service: those that take effect, and the options that replace the others.
+
+mod pod;
+
+pub use self::pod::Pod;
 
 /// Variables, and what to use instead. A name that ends in `*` stands for all that begin like it.
 pub const REPLACED: &[(&str, &str)] = &[
@@ -43,10 +47,6 @@ pub const REPLACED: &[(&str, &str)] = &[
         "GRPC_MAX_CONNECTION_AGE_GRACE",
         "--max-connection-age-grace",
     ),
-    ("GRPC_SERVER_TLS_CERT", "--tls-cert with --http-plain"),
-    ("GRPC_SERVER_TLS_KEY", "--tls-key"),
-    ("GRPC_CLIENT_TLS_CACERT", "--tls-client-ca"),
-    ("GRPC_CLIENT_TLS_SAN", "--tls-client-name"),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", "--headers legacy"),
     (
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
@@ -65,25 +65,29 @@ pub const REPLACED: &[(&str, &str)] = &[
         "MERGE_DOMAIN_CONFIG",
         "one file per domain: duplicate domains are an error",
     ),
+    (
+        "XDS_CLIENT_BACKOFF*",
+        "nothing: it connects again after 0.5 to 30 s",
+    ),
+    (
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        "nothing: it connects again after 0.5 to 30 s",
+    ),
+    (
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        "nothing: a response may have 64 MiB",
+    ),
     ("TRACING_ENABLED", "/metrics: there is no tracing"),
     ("SHADOW_MODE", "shadow_mode of each rule"),
     ("QUOTA_MODE", "quota_mode of each rule"),
 ];
 
-/// Settings with which Envoy's service counts elsewhere, or has its rules from elsewhere. Servers that ignored them would each
-/// count alone, or without rules.
-pub const REFUSED: &[(&str, &str, &str)] = &[
-    (
-        "BACKEND_TYPE",
-        "memcache",
-        "servers share counts in Redis or Postgres: set --store, and unset the variable",
-    ),
-    (
-        "CONFIG_TYPE",
-        "GRPC_XDS_SOTW",
-        "rules are files: set --config, and unset the variable",
-    ),
-];
+/// Settings with which Envoy's service counts elsewhere. Servers that ignored them would each count alone.
+pub const REFUSED: &[(&str, &str, &str)] = &[(
+    "BACKEND_TYPE",
+    "memcache",
+    "servers share counts in Redis or Postgres: set --store, and unset the variable",
+)];
 
 /// Returns an error if one of these variables is a setting that has no equivalent.
 ///
@@ -101,9 +105,13 @@ pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<()
     Ok(())
 }
 
-/// Returns a line for each of these variables of Envoy's service, which are not read here.
-pub fn replaced(variables: impl IntoIterator<Item = String>) -> Vec<String> {
+/// Returns a line for each of these variables of Envoy's service that has no effect. `with_xds` is `true` if a control plane sends
+/// the rules.
+pub fn replaced(variables: impl IntoIterator<Item = String>, with_xds: bool) -> Vec<String> {
     let known = |variable: String| {
+        if with_xds && pod::WITH_XDS.contains(&&*variable) {
+            return None;
+        }
         let (_, instead) = REPLACED
             .iter()
             .find(|(name, _)| match name.strip_suffix('*') {

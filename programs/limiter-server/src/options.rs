@@ -1,14 +1,19 @@
 //! The command line.
 
+use std::ffi::OsString;
+use std::iter;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limiter_core::Window;
 use rustls::pki_types::ServerName;
 
+use crate::migration::Pod;
 use crate::service::{Headers, Unmatched};
 use crate::store::{Location, LocationParser, OnOutage};
+use crate::xds::settings::Settings;
 
 /// Exact rate limits for Envoy and for programs in any language.
 ///
@@ -44,14 +49,39 @@ impl Options {
         })
     }
 
-    /// Reads the command line and the environment. Ends the program if they make no sense.
+    /// Reads the command line and the environment, with the variables of Envoy's service. Ends the program if they make no sense.
     #[must_use]
-    pub fn read() -> Self {
+    pub fn read(pod: Result<Pod, String>) -> Self {
         // The variables are those of the server: a container's must not stop `check`.
         let of_line = Self::command().try_get_matches().ok();
-        let matches = of_line.filter(|matches| matches.subcommand().is_some());
-        let matches = matches.unwrap_or_else(|| Self::with_variables().get_matches());
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let of_line = of_line.filter(|matches| matches.subcommand().is_some());
+        let read = |matches| Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        if let Some(matches) = of_line {
+            return read(matches);
+        }
+        let mut command = Self::with_variables();
+        let pod = pod.unwrap_or_else(|text| command.error(ErrorKind::InvalidValue, text).exit());
+        let is_set =
+            |option: &str| std::env::var_os(variable(option)).is_some_and(|it| !it.is_empty());
+        let chosen = pod.options.iter().filter(|(option, _)| !is_set(option));
+        let chosen = chosen.map(|(option, value)| match value {
+            Some(value) => format!("--{option}={value}").into(),
+            None => OsString::from(format!("--{option}")),
+        });
+        let mut line = std::env::args_os();
+        let name = line.next().unwrap_or_default();
+        // The options of the command line follow, and win.
+        let arguments = iter::once(name).chain(chosen).chain(line);
+        let has_rules = pod.xds.is_some();
+        if !pod.options.is_empty() {
+            command = command.args_override_self(true);
+        }
+        let command = command.mut_arg("config", |it| it.required(!has_rules));
+        let mut options = read(command.get_matches_from(arguments));
+        if let Some(serve) = &mut options.serve {
+            (serve.xds, serve.metrics, serve.level) = (pod.xds, pod.metrics, pod.level);
+        }
+        options
     }
 }
 
@@ -85,6 +115,9 @@ pub enum Command {
     Check {
         /// A file, or a folder of *.yaml and *.yml files
         path: PathBuf,
+        /// Reads the files as refinements of rules that arrive by xDS
+        #[arg(long)]
+        refinements: bool,
     },
 }
 
@@ -93,8 +126,17 @@ pub enum Command {
 pub struct Serve {
     /// The configuration: a file, or a folder of `*.yaml` and `*.yml`; the log lists other files in the folder. Reloaded 200 ms
     /// after the last change, or after 2 s of changes, and on SIGHUP
-    #[arg(long, value_name = "PATH")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "PATH", required = true)]
+    pub config: Option<PathBuf>,
+    /// The control plane that sends the rules, instead of files.
+    #[arg(skip)]
+    pub xds: Option<Settings>,
+    /// The address of a listener for metrics alone.
+    #[arg(skip)]
+    pub metrics: Option<String>,
+    /// The level of the log without `RUST_LOG`. Default: `info`.
+    #[arg(skip)]
+    pub level: Option<String>,
     /// The store: `memory`, or a URL with `redis://`, `rediss://`, `redis+unix://`, `redis+cluster://`, `rediss+cluster://`,
     /// `redis+sentinel://`, `rediss+sentinel://` or `postgres://`. A variable keeps its password off the command line
     #[arg(long, value_name = "URL", default_value = "memory", value_parser = LocationParser)]

@@ -1,5 +1,7 @@
 //! Applies changes of the configuration while the server runs.
 
+mod received;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
+pub(crate) use self::received::Received;
 use crate::config::{self, Errors};
 use crate::rules::RuleSet;
 use crate::service::Service;
@@ -40,6 +43,13 @@ pub fn watch(
     path: PathBuf,
     service: Arc<Service>,
 ) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    describe();
+    let watch = Watch::new(vec![path.clone()], Some(service.rules().stamp))?;
+    Ok(run(watch, move || reload(&path, &service)))
+}
+
+/// Prepares the metrics of reloads.
+fn describe() {
     describe_counter!(RELOADS, Unit::Count, "Configuration reloads, by result.");
     describe_gauge!(
         VALID,
@@ -47,17 +57,13 @@ pub fn watch(
         "1 if the current configuration has no errors, otherwise 0."
     );
     gauge!(VALID).set(1);
-    let watch = Watch::new(vec![path.clone()], Some(service.rules().stamp))?;
-    Ok(run(watch, path, service))
 }
 
 /// Reads the configuration again whenever it may have changed. A reading that panics is tried again.
-async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
+async fn run(mut watch: Watch, read: impl Fn() + Clone + Send + 'static) {
     loop {
         watch.wait().await;
-        let path = path.clone();
-        let service = Arc::clone(&service);
-        if let Err(error) = patiently(move || reload(&path, &service)).await {
+        if let Err(error) = patiently(read.clone()).await {
             gauge!(VALID).set(0);
             error!("cannot read the configuration: {error}");
             sleep(PAUSE).await;
@@ -101,10 +107,19 @@ pub(crate) async fn patiently<T: Send + 'static>(
     }
 }
 
-/// Reads the configuration, and applies it if it has no errors. Only then do the metrics and the log report it.
+/// Reads the configuration, and applies it if it has no errors.
 fn reload(path: &Path, service: &Service) {
+    let read = RuleSet::read(path, service.store().shared(), Some(&service.rules()));
+    apply(
+        service,
+        read,
+        &format!("the configuration {}", path.display()),
+    );
+}
+
+/// Applies rules if they have no errors. Only then do the metrics and the log report them.
+fn apply(service: &Service, read: Result<RuleSet, Errors>, source: &str) {
     let before = service.rules();
-    let read = RuleSet::read(path, service.store().shared(), Some(&before));
     let result = if read.is_ok() { "success" } else { "failure" };
     service.reload(read);
     counter!(RELOADS, "result" => result).increment(1);
@@ -125,7 +140,7 @@ fn reload(path: &Path, service: &Service) {
         for warning in rules.risky_changes(&before, shares) {
             warn!("{warning}");
         }
-        info!("reloaded the configuration {}", path.display());
+        info!("reloaded {source}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The rules: files in the format of Envoy's rate limit service, validated and compiled for lookups.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,18 +10,20 @@ use limiter_core::{Counting, Error, KeyBuf, LimitStatus, Limiter, Policy, Shared
 use limiter_tower::FieldNames;
 use pbjson_types::Struct;
 
-use crate::config::{Errors, File, Paths, Position, stamp};
+use crate::config::{Errors, Paths, Position, stamp};
 use crate::proto::Unit;
+use crate::xds::messages::RateLimitConfig;
 
 mod key;
 mod lease;
 mod level;
 pub(crate) mod metadata;
 mod reader;
+mod resource;
 mod tree;
 
 use level::Level;
-use reader::{Reader, Shared};
+use reader::{Content, Place, Reader, Shared};
 
 /// The units, and the largest limit that a descriptor can bring for each. As the policy of its limiter, it keeps all that a limit
 /// counts when its number changes. A month has 30 days and a year 365, as in Envoy's service.
@@ -40,6 +43,8 @@ pub struct RuleSet {
     domains: level::Map<Domain>,
     list: Vec<Arc<Rule>>,
     ignored: Vec<PathBuf>,
+    /// The places of refinements without a rule.
+    unused: Vec<String>,
     /// The stamp of the files when they were read.
     pub(crate) stamp: u64,
 }
@@ -57,10 +62,37 @@ impl RuleSet {
     /// # Errors
     /// All errors of all files.
     pub fn read(path: &Path, store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
+        Self::read_files(path, store, before, false)
+    }
+
+    /// Reads files like [`read`](Self::read) whose limits are to replace those of rules from elsewhere.
+    ///
+    /// # Errors
+    /// All errors of all files, among them fields that are not part of a limit.
+    pub fn read_refinements(path: &Path, store: &SharedStore) -> Result<Self, Errors> {
+        Self::read_files(path, store, None, true)
+    }
+
+    fn read_files(
+        path: &Path,
+        store: &SharedStore,
+        before: Option<&Self>,
+        refines: bool,
+    ) -> Result<Self, Errors> {
         // Taken before the files are read, so that later changes are read again.
         let stamp = stamp(&[path.to_owned()]);
         let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
-        let rules = Self::collect(paths.read(), store, before)?;
+        let counts = Self::counts(before);
+        let shared = Shared {
+            store,
+            counts: &counts,
+            refines,
+            refinements: None,
+        };
+        let rules = Self::collect(paths.read().map(|file| {
+            let (file, text) = file.map_err(|error| vec![error])?;
+            Reader::read(&file, &text, shared)
+        }))?;
         Ok(Self {
             ignored: paths.ignored,
             stamp,
@@ -78,27 +110,74 @@ impl RuleSet {
         store: &SharedStore,
         before: Option<&Self>,
     ) -> Result<Self, Errors> {
-        Self::collect([Ok((file.to_owned(), text.to_vec()))], store, before)
-    }
-
-    fn collect(
-        files: impl IntoIterator<Item = File>,
-        store: &SharedStore,
-        before: Option<&Self>,
-    ) -> Result<Self, Errors> {
-        let counts = before.into_iter().flat_map(Self::with_overrides);
-        let counts = counts
-            .map(|rule| ((&*rule.domain, &*rule.path), &rule.counts))
-            .collect();
+        let counts = Self::counts(before);
         let shared = Shared {
             store,
             counts: &counts,
+            refines: false,
+            refinements: None,
         };
+        Self::collect([Reader::read(file, text, shared)])
+    }
+
+    /// Reads the domains that a control plane sent, with the limits of `refinements` in place of its own.
+    ///
+    /// # Errors
+    /// All errors of all domains.
+    pub(crate) fn receive(
+        resources: &[RateLimitConfig],
+        refinements: &Self,
+        store: &SharedStore,
+        before: Option<&Self>,
+    ) -> Result<Self, Errors> {
+        let counts = Self::counts(before);
+        let by_place = refinements.list.iter();
+        let by_place = by_place.map(|rule| ((&*rule.domain, &*rule.path), rule));
+        let shared = Shared {
+            store,
+            counts: &counts,
+            refines: false,
+            refinements: Some(&by_place.collect()),
+        };
+        let rules = Self::collect(resources.iter().map(|config| {
+            let tree = [resource::tree(config)];
+            Reader::domains(&format!("xds/{}", config.name), "", &tree, shared)
+        }))?;
+        let used: HashSet<_> = rules
+            .list
+            .iter()
+            .filter_map(|rule| rule.refined.as_ref())
+            .collect();
+        let unused = refinements
+            .list
+            .iter()
+            .filter(|rule| !used.contains(&rule.position));
+        let unused = unused.map(|rule| {
+            let (place, [domain, path]) = (&rule.position, rule.on_a_line());
+            format!("{place}: without effect, because no rule \"{path}\" of the domain \"{domain}\" has arrived by xDS")
+        });
+        Ok(Self {
+            ignored: refinements.ignored.clone(),
+            unused: unused.collect(),
+            stamp: refinements.stamp,
+            ..rules
+        })
+    }
+
+    fn counts(before: Option<&Self>) -> HashMap<Place<'_>, &Arc<Counts>> {
+        let counts = before.into_iter().flat_map(Self::with_overrides);
+        counts
+            .map(|rule| ((&*rule.domain, &*rule.path), &rule.counts))
+            .collect()
+    }
+
+    fn collect(
+        contents: impl IntoIterator<Item = Result<Content, Vec<String>>>,
+    ) -> Result<Self, Errors> {
         let mut rules = Self::default();
         let mut errors = Vec::new();
-        for file in files {
-            let read = file.map_err(|error| vec![error]);
-            match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
+        for content in contents {
+            match content {
                 Ok((domains, list)) => {
                     for domain in domains {
                         let Rule {
@@ -132,14 +211,15 @@ impl RuleSet {
         self.warnings_of_files().chain(leases)
     }
 
-    /// Returns a warning for each ignored file and folder.
+    /// Returns a warning for each ignored file and folder, and for each refinement without its rule.
     pub(crate) fn warnings_of_files(&self) -> impl Iterator<Item = String> {
-        self.ignored.iter().map(|path| {
+        let ignored = self.ignored.iter().map(|path| {
             format!(
                 "{}: ignored, expected a file *.yaml or *.yml",
                 path.display()
             )
-        })
+        });
+        ignored.chain(self.unused.iter().cloned())
     }
 
     /// Returns the rule of one descriptor and the key that it limits. `None` if no rule matches.
@@ -235,6 +315,8 @@ pub struct Rule {
     open: Box<[usize]>,
     /// The parts of the label, if metrics show values.
     label: Option<Box<[Label]>>,
+    /// Where the file refines it from which it has its limit.
+    refined: Option<Position>,
 }
 
 /// One entry in a label.
@@ -251,6 +333,15 @@ impl Rule {
     #[must_use]
     pub fn shown(&self) -> &str {
         self.name.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns where it stands, and where its limit stands if another file refines it.
+    pub(crate) fn place(&self) -> String {
+        let position = &self.position;
+        match &self.refined {
+            None => position.to_string(),
+            Some(refined) => format!("{position}, refined at {refined}"),
+        }
     }
 
     /// Returns the domain and the path on one line.
@@ -348,7 +439,7 @@ impl Rule {
 }
 
 /// What a rule does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Effect {
     /// Limits.
     Limit(Limiter),

@@ -11,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 use axum::middleware::map_response;
 use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
@@ -22,12 +23,13 @@ use crate::health::Health;
 use crate::listener::{Bounds, Listener, Socket};
 use crate::options::{LogFormat, Serve};
 use crate::proto::RateLimitServer;
-use crate::reload::patiently;
+use crate::reload::{Received, patiently};
 use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::state::{State, in_time};
 use crate::store::{Location, Store, StoreBuilder, StoreTls};
 use crate::tls::Tls;
+use crate::xds::client::Client;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
 /// How long the start waits for the file of `--state`, and the shutdown for its save.
@@ -71,6 +73,8 @@ impl Server {
         let (store, state) = open_store(options).await?;
         let service = open_service(options, store).await?;
         let tls = Tls::read(options)?;
+        let mut background = JoinSet::new();
+        follow_rules(options, &service, &mut background).await?;
         let (health, health_service) = health_reporter();
         for name in HEALTH {
             // The state follows.
@@ -105,7 +109,15 @@ impl Server {
         let listener = Listener::new(routes, admin_tls, http::refuse);
         listeners.spawn(listener.serve(admin_socket, bounds("admin"), stop.clone()));
 
-        let mut background = watch_files(options, &service, tls, guard)?;
+        if let Some(address) = &options.metrics {
+            let (socket, address) = Socket::open("PROMETHEUS_ADDR", address).await?;
+            info!("metrics {address}");
+            let routes = admin::routes_of_metrics(Arc::clone(&service));
+            let listener = Listener::new(routes, None, http::refuse);
+            listeners.spawn(listener.serve(socket, bounds("metrics"), stop.clone()));
+        }
+
+        watch_secrets(options, tls, guard, &mut background)?;
         if let Some(state) = state.clone() {
             background.spawn(state.keep_saving(options.state_interval));
         }
@@ -185,10 +197,15 @@ async fn open_store(options: &Serve) -> anyhow::Result<(Store, Option<Arc<State>
     Ok((store.open()?, state))
 }
 
-/// Reads the rules, and returns their service.
+/// Reads the rules of files, and returns their service.
 async fn open_service(options: &Serve, store: Store) -> anyhow::Result<Arc<Service>> {
-    let (config, shared) = (options.config.clone(), store.shared().clone());
-    let rules = patiently(move || RuleSet::read(&config, &shared, None)).await??;
+    let rules = match (&options.xds, options.config.clone()) {
+        (None, Some(config)) => {
+            let shared = store.shared().clone();
+            patiently(move || RuleSet::read(&config, &shared, None)).await??
+        }
+        _ => RuleSet::default(),
+    };
     let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
     let service = service.with_caller_timeout(options.caller_timeout);
     for warning in service.warnings() {
@@ -209,15 +226,49 @@ fn open_guard(options: &Serve, socket: &Socket, address: &str) -> anyhow::Result
     Ok(Guard::new(token.as_deref(), is_local, &options.admin_host))
 }
 
-/// Follows changes of the configuration, the certificates and the token.
-fn watch_files(
+/// Follows changes of the rules. Waits for the first rules of a control plane, unless the options choose to start without.
+async fn follow_rules(
     options: &Serve,
     service: &Arc<Service>,
+    background: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let (config, service) = (options.config.clone(), Arc::clone(service));
+    let Some(settings) = options.xds.clone() else {
+        let config = config.context("--config is required")?;
+        background.spawn(reload::watch(config, service)?);
+        return Ok(());
+    };
+    let received = patiently(move || Received::new(service, config)).await??;
+    let received = Arc::new(received);
+    let waits = !settings.starts_without_rules;
+    let first = Arc::new(Notify::new());
+    let (applied, arrived) = (Arc::clone(&received), Arc::clone(&first));
+    info!("rules from the control plane {}", settings.server);
+    background.spawn(Client::new(settings).follow(move |resources| {
+        let (received, arrived) = (Arc::clone(&applied), Arc::clone(&arrived));
+        async move {
+            let applied = patiently(move || received.receive(resources)).await;
+            applied.map_err(|error| error.to_string())??;
+            arrived.notify_one();
+            Ok(())
+        }
+    }));
+    if waits {
+        first.notified().await;
+    }
+    if options.config.is_some() {
+        background.spawn(received.watch()?);
+    }
+    Ok(())
+}
+
+/// Follows changes of the certificates and the token.
+fn watch_secrets(
+    options: &Serve,
     tls: Option<Tls>,
     guard: Guard,
-) -> anyhow::Result<JoinSet<()>> {
-    let mut background = JoinSet::new();
-    background.spawn(reload::watch(options.config.clone(), Arc::clone(service))?);
+    background: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
     if let Some(tls) = tls {
         let files = tls.files();
         let read = move || tls.reload();
@@ -228,7 +279,7 @@ fn watch_files(
         let read = move || read_token(&file).map(|token| guard.set_token(&token));
         background.spawn(reload::watch_secret("the admin token", files, read)?);
     }
-    Ok(background)
+    Ok(())
 }
 
 async fn load(file: PathBuf, memory: MemoryStore) -> anyhow::Result<Arc<State>> {
@@ -291,7 +342,11 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     info!("store {}", options.store.shown());
     let rules = server.service.rules();
     let domains: HashSet<_> = rules.with_overrides().map(|rule| &rule.domain).collect();
-    let config = options.config.display();
+    let files = options.config.as_deref().map(Path::display);
+    let config = files.map_or_else(
+        || "of the control plane".to_owned(),
+        |files| files.to_string(),
+    );
     let domains = domains.len();
     info!(
         "configuration {config}: {} rules in {domains} domains",

@@ -1,4 +1,4 @@
-//! TLS, and mutual TLS.
+//! TLS, and mutual TLS: of the listeners, and of the client of the control plane.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use arc_swap::ArcSwap;
 use base64::prelude::{BASE64_STANDARD, Engine};
-use rustls::RootCertStore;
-use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
@@ -100,24 +99,50 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
     let config = match &options.tls_client_ca {
         None => config.with_no_client_auth(),
         Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for root in certificates(file)? {
-                roots
-                    .add(root)
-                    .with_context(|| format!("{}: expected certificates", file.display()))?;
-            }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let roots = Arc::new(roots(file)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
             config.with_client_cert_verifier(verifier.with_context(|| file.display().to_string())?)
         }
     };
-    let private = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("{}: expected a private key", key.display()))?;
+    let private = private_key(key)?;
     let mut config = config
         .with_single_cert(certificates(cert)?, private)
         .with_context(|| cert.display().to_string())?;
     config.alpn_protocols = ["h2", "http/1.1"].map(Into::into).into();
     Ok(Some(config))
+}
+
+/// Returns the TLS of a client over HTTP/2: it trusts the authorities in `ca`, and shows the certificate in the files of `own`.
+///
+/// # Errors
+/// If a file cannot be read or does not fit the others.
+pub(crate) fn client(ca: &Path, own: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots(ca)?);
+    let mut config = match own {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => config
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .with_context(|| cert.display().to_string())?,
+    };
+    config.alpn_protocols = vec!["h2".into()];
+    Ok(config)
+}
+
+fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for root in certificates(file)? {
+        roots
+            .add(root)
+            .with_context(|| format!("{}: expected certificates", file.display()))?;
+    }
+    Ok(roots)
+}
+
+fn private_key(file: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(file)
+        .with_context(|| format!("{}: expected a private key", file.display()))
 }
 
 /// Returns why a handshake failed, as a label.

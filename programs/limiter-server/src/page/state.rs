@@ -46,6 +46,7 @@ fn whole(service: &Service, about: About) -> Value {
             "outage": about.outage.name(),
         },
         "error": service.errors().map(|errors| errors.to_string()),
+        "warnings": service.warnings(),
         "rules": self::rules(service),
         "denied": denied
             .take(DENIED)
@@ -69,7 +70,7 @@ fn shown(rule: &Rule, held: &HashMap<Name, u64>) -> Value {
         "domain": rule.domain,
         "path": rule.path,
         "name": rule.name,
-        "where": rule.position.to_string(),
+        "where": rule.place(),
         "effect": rule.effect.name(),
         "shadow": rule.shadow,
         "quota": rule.quota,

@@ -12,12 +12,19 @@ use super::tree::{Kind, Problem, Tree};
 use super::{Counts, Domain, Effect, Label, Rule, UNITS, key};
 use crate::config::Position;
 
+/// A domain and a path.
+pub(super) type Place<'a> = (&'a str, &'a str);
+
 /// What all files share.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'a> {
     pub(super) store: &'a SharedStore,
-    /// The counts of the rules before, by domain and path.
-    pub(super) counts: &'a HashMap<(&'a str, &'a str), &'a Arc<Counts>>,
+    /// The counts of the rules before.
+    pub(super) counts: &'a HashMap<Place<'a>, &'a Arc<Counts>>,
+    /// Whether the rules are refinements, which contain only limits.
+    pub(super) refines: bool,
+    /// The rules whose limits replace those of the rules with their domain and path.
+    pub(super) refinements: Option<&'a HashMap<Place<'a>, &'a Arc<Rule>>>,
 }
 
 pub(super) struct Reader<'a> {
@@ -43,7 +50,7 @@ struct Step {
 }
 
 /// A file's domains, and their rules in order.
-type Content = (Vec<Domain>, Vec<Arc<Rule>>);
+pub(super) type Content = (Vec<Domain>, Vec<Arc<Rule>>);
 
 /// The fields of a mapping.
 type Fields<'a> = HashMap<&'a str, &'a Tree>;
@@ -73,6 +80,17 @@ const RATE_LIMIT: &[&str] = &[
     "lease",
 ];
 
+/// The fields of a descriptor and of its `rate_limit` that refine a rule.
+const REFINING: &[&str] = &["key", "value", "rate_limit", "descriptors"];
+const REFINED: &[&str] = &[
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "policy",
+    "counting",
+    "lease",
+];
+
 /// The path of overrides in lists. No rule has it: a `=` follows a key.
 const OVERRIDES_PATH: &str = "=override";
 
@@ -86,7 +104,6 @@ impl<'a> Reader<'a> {
         text: &'a [u8],
         shared: Shared<'a>,
     ) -> Result<Content, Vec<String>> {
-        let file: Arc<str> = file.into();
         let one = |(line, column, problem): Problem| format!("{file}:{line}:{column}: {problem}");
         let source = std::str::from_utf8(text).map_err(|_| vec![one(not_utf8(text))])?;
         let trees = Tree::parse(source).map_err(|problem| vec![one(problem)])?;
@@ -94,9 +111,19 @@ impl<'a> Reader<'a> {
             let problem = "expected a mapping, found nothing".to_owned();
             return Err(vec![one((1, 1, problem))]);
         }
+        Reader::domains(file, source, &trees, shared)
+    }
+
+    /// Reads a file's documents, or a resource.
+    pub(super) fn domains(
+        file: &str,
+        source: &'a str,
+        trees: &'a [Tree],
+        shared: Shared<'a>,
+    ) -> Result<Content, Vec<String>> {
         let (domain, branch, rules, problems) = Default::default();
         let mut reader = Reader {
-            file: Arc::clone(&file),
+            file: file.into(),
             source,
             shared,
             domain,
@@ -112,7 +139,12 @@ impl<'a> Reader<'a> {
             return Ok((domains, reader.rules));
         }
         reader.problems.sort();
-        Err(reader.problems.into_iter().map(one).collect())
+        let file = reader.file;
+        let placed = |(line, column, problem)| {
+            let file = Arc::clone(&file);
+            format!("{}: {problem}", Position { file, line, column })
+        };
+        Err(reader.problems.into_iter().map(placed).collect())
     }
 
     fn domain(&mut self, tree: &'a Tree) -> Option<Domain> {
@@ -144,10 +176,11 @@ impl<'a> Reader<'a> {
             if let Some(Tree { line, column, .. }) =
                 places.insert((key.clone(), value.clone()), tree)
             {
-                self.problem(
-                    tree,
-                    format!("the descriptor at {line}:{column} has the same key and value"),
-                );
+                let text = match line {
+                    0 => format!("defined twice: {}", key::path_of(&key, value.as_deref())),
+                    _ => format!("the descriptor at {line}:{column} has the same key and value"),
+                };
+                self.problem(tree, text);
             }
             level.add(key, value, descriptor);
         }
@@ -156,7 +189,14 @@ impl<'a> Reader<'a> {
 
     /// Reads a descriptor: its key, its value, and its rules.
     fn descriptor(&mut self, tree: &'a Tree) -> Option<(String, Option<String>, Descriptor)> {
-        let fields = self.fields(tree, DESCRIPTOR)?;
+        let fields = self.fields(
+            tree,
+            if self.shared.refines {
+                REFINING
+            } else {
+                DESCRIPTOR
+            },
+        )?;
         let key = self.required_text(tree, &fields, "key");
         if let (Some(key), Some(at)) = (&key, fields.get("key"))
             && key.contains('*')
@@ -192,13 +232,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts its requests.
     fn rule(&mut self, tree: &'a Tree, fields: &Fields<'a>, is_last: bool) -> Option<Rule> {
-        let path = self
-            .branch
-            .iter()
-            .map(|step| &*step.path)
-            .collect::<Vec<_>>()
-            .join(",");
-        let mut rule = self.new_rule(path, tree);
+        let mut rule = self.new_rule(self.path(), tree);
         (rule.shadow, rule.quota) = (
             self.flag(fields, "shadow_mode"),
             self.flag(fields, "quota_mode"),
@@ -211,8 +245,17 @@ impl<'a> Reader<'a> {
         }
         match fields.get("rate_limit") {
             Some(limit) => self.rate_limit(limit, &mut rule)?,
+            None if is_last && self.shared.refines => {
+                self.problem(tree, "expected `rate_limit`");
+            }
             None if is_last => {}
             None => return None,
+        }
+        let refinements = self.shared.refinements;
+        if let Some(other) = refinements.and_then(|all| all.get(&(&*rule.domain, &*rule.path))) {
+            rule.effect = other.effect.clone();
+            rule.keeps_charges = other.keeps_charges;
+            rule.refined = Some(other.position.clone());
         }
         let label = |step: &Step| match step.is_open && (is_detailed || step.value_to_metric) {
             true => Label::Open(step.key.clone()),
@@ -231,6 +274,12 @@ impl<'a> Reader<'a> {
             .map(|(i, _)| i)
             .collect();
         Some(rule)
+    }
+
+    /// Returns the path of the current descriptor.
+    fn path(&self) -> String {
+        let steps: Vec<_> = self.branch.iter().map(|step| &*step.path).collect();
+        steps.join(",")
     }
 
     /// Returns a rule without a limit.
@@ -261,12 +310,20 @@ impl<'a> Reader<'a> {
             names: OnceLock::new(),
             open: Box::default(),
             label: None,
+            refined: None,
         }
     }
 
     /// Reads a rule's limit and its names.
     fn rate_limit(&mut self, tree: &'a Tree, rule: &mut Rule) -> Option<()> {
-        let fields = self.fields(tree, RATE_LIMIT)?;
+        let fields = self.fields(
+            tree,
+            if self.shared.refines {
+                REFINED
+            } else {
+                RATE_LIMIT
+            },
+        )?;
         rule.name = self.text(&fields, "name");
         for element in self.list(&fields, "replaces") {
             let Some(replaced) = self.fields(element, &["name"]) else {
@@ -461,8 +518,11 @@ impl<'a> Reader<'a> {
     }
 
     fn problem(&mut self, tree: &Tree, text: impl Display) {
-        self.problems
-            .push((tree.line, tree.column, text.to_string()));
+        let text = match (tree.line, &*self.branch) {
+            (0, [_, ..]) => format!("{}: {text}", self.path()),
+            _ => text.to_string(),
+        };
+        self.problems.push((tree.line, tree.column, text));
     }
 }
 

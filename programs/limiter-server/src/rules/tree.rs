@@ -11,6 +11,8 @@ use serde_saphyr::{
 };
 
 /// A value, and where it is defined. Aliases and merged mappings are expanded.
+///
+/// What a control plane sent has no position: line 0.
 pub(super) struct Tree {
     pub(super) line: u64,
     pub(super) column: u64,
@@ -35,6 +37,16 @@ pub(super) enum Kind {
 pub(super) type Problem = (u64, u64, String);
 
 impl Tree {
+    /// Returns a value without a position.
+    pub(super) fn unplaced(kind: Kind) -> Self {
+        Self {
+            line: 0,
+            column: 0,
+            span: 0..0,
+            kind,
+        }
+    }
+
     /// Parses a file's documents. Empty ones are left out.
     pub(super) fn parse(source: &str) -> Result<Vec<Self>, Problem> {
         let options = serde_saphyr::options! {

@@ -14,7 +14,7 @@ use crate::server::Server;
 fn run(path: &Path) -> (bool, String, String) {
     let mut out = Vec::new();
     let mut errors = Vec::new();
-    let valid = check(path, &mut out, &mut errors).unwrap();
+    let valid = check(path, false, &mut out, &mut errors).unwrap();
     let text = |bytes| {
         String::from_utf8(bytes)
             .unwrap()

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use testbed::server;
 use testbed::{Network, Proxy};
 
-use crate::client::{exchange, get, until};
+use crate::client::{Client, exchange, get, until};
 use crate::server::Server;
 use crate::tools;
 use crate::windows::{Admission, assert_windows};
@@ -35,13 +36,13 @@ pub(crate) struct Envoy {
 
 impl Envoy {
     /// Starts Envoy before these servers, for which it waits at most `timeout`, and waits until it is ready.
-    pub(crate) fn start(servers: &[Server], timeout: &str) -> Self {
+    pub(crate) fn start(servers: &[impl Deref<Target = Client>], timeout: &str) -> Self {
         Self::start_with(servers, timeout, |example| example)
     }
 
     /// Like [`start`](Self::start), with a changed configuration.
     pub(crate) fn start_with(
-        servers: &[Server],
+        servers: &[impl Deref<Target = Client>],
         timeout: &str,
         change: impl Fn(String) -> String,
     ) -> Self {

@@ -25,3 +25,4 @@ mod stores;
 mod tools;
 mod v1;
 mod windows;
+mod xds;

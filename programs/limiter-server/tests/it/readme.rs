@@ -148,7 +148,7 @@ fn the_readme_lists_the_options_with_their_defaults() {
         for name in names.step_by(2).map(|name| name.replace('…', "X")) {
             let (name, value) = name.split_once('=').unwrap_or((&name, ""));
             let is_refused = migration::check([(name.to_owned(), value.to_owned())]).is_err();
-            let lines = migration::replaced([name.to_owned()]);
+            let lines = migration::replaced([name.to_owned()], false);
             assert_eq!(is_refused, !value.is_empty(), "{name}");
             assert_eq!(lines.len(), usize::from(!is_refused), "{name}");
         }

@@ -1,0 +1,235 @@
+//! The client: connects, receives rules, and accepts or refuses them.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use foldhash::fast::RandomState;
+use futures_util::stream;
+use http::Uri;
+use http::uri::PathAndQuery;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
+use tonic::Request;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataMap;
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+use tracing::{info, warn};
+
+use super::messages::{Any, DiscoveryRequest, DiscoveryResponse, RateLimitConfig, Status};
+use super::settings::{Settings, TlsFiles};
+use crate::tls;
+
+const PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+/// The code of gRPC for an invalid argument.
+const INVALID: i32 = 3;
+/// The largest response.
+const MAX_RESPONSE: usize = 64 << 20;
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How often an idle connection is tested. Servers in Go end a connection that pings more often than every five minutes.
+const PING: Duration = Duration::from_secs(330);
+const PONG: Duration = Duration::from_secs(20);
+/// How long an idle connection waits for the system's first probe.
+const PROBE: Duration = Duration::from_secs(30);
+/// The pauses before connecting again: they double from the first to the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// How long the refusal of a response waits that was refused before. Control planes send such a response again at once.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// Receives rules.
+pub(crate) struct Client {
+    settings: Settings,
+    /// The last response without its version and nonce, and why it was refused.
+    last: Option<(DiscoveryResponse, Result<(), String>)>,
+    pause: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            last: None,
+            pause: PAUSES.0,
+        }
+    }
+
+    /// Applies all rules that arrive, and connects again for ever. `apply` returns why it refuses rules.
+    pub(crate) async fn follow<F>(mut self, apply: impl Fn(Vec<RateLimitConfig>) -> F)
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        let server = self.settings.server.clone();
+        loop {
+            let error = match self.connection(&apply).await {
+                Ok(()) => anyhow!("the stream has ended"),
+                Err(error) => error,
+            };
+            let part = RandomState::default().hash_one(0) % 1_000;
+            let pause = self.pause.mul_f64(0.5 + part as f64 / 2_000.0);
+            warn!("the control plane {server}, next attempt in {pause:.1?}: {error:#}");
+            sleep(pause).await;
+            self.pause = (self.pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Serves one connection until it ends.
+    async fn connection<F>(
+        &mut self,
+        apply: &impl Fn(Vec<RateLimitConfig>) -> F,
+    ) -> anyhow::Result<()>
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        let connecting = async {
+            let settings = &self.settings;
+            let stream = TcpStream::connect(&settings.server).await?;
+            stream.set_nodelay(true)?;
+            SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE))?;
+            let stream = match &settings.tls {
+                None => Either::Left(stream),
+                Some(files) => Either::Right(Box::pin(encrypted(stream, settings, files).await?)),
+            };
+            let mut http = http2::Builder::new(TokioExecutor::new());
+            http.timer(TokioTimer::new())
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(PONG);
+            anyhow::Ok(http.handshake::<_, Body>(TokioIo::new(stream)).await?)
+        };
+        let (mut sender, connection) = timeout(CONNECT, connecting).await??;
+        info!("connected to the control plane {}", self.settings.server);
+        let scheme = self.settings.tls.as_ref().map_or("http", |_| "https");
+        let origin: Uri = format!("{scheme}://{}", self.settings.server).parse()?;
+        let grpc = Grpc::with_origin(service_fn(move |it| sender.send_request(it)), origin);
+        let mut grpc = grpc.max_decoding_message_size(MAX_RESPONSE);
+        let stream = async {
+            let (requests, receiver) = mpsc::channel(1);
+            let first = self.request(String::new(), String::new());
+            requests.send(first).await?;
+            let stream = stream::unfold(receiver, async |mut requests| {
+                Some((requests.recv().await?, requests))
+            });
+            let mut request = Request::new(stream);
+            let headers = self.settings.headers.iter().cloned();
+            *request.metadata_mut() = MetadataMap::from_headers(headers.collect());
+            grpc.ready().await?;
+            let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+            let path = PathAndQuery::from_static(PATH);
+            let responses = grpc.streaming(request, path, codec).await;
+            let mut responses = responses.map_err(failed)?.into_inner();
+            let mut accepted = String::new();
+            while let Some(response) = responses.message().await.map_err(failed)? {
+                self.pause = PAUSES.0;
+                let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
+                let refused = self.decide(response, apply).await.err();
+                if refused.is_none() {
+                    accepted = version;
+                }
+                let mut request = self.request(accepted.clone(), nonce);
+                request.error_detail = refused.map(|message| Status {
+                    code: INVALID,
+                    message,
+                });
+                requests.send(request).await?;
+            }
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            ended = stream => ended,
+            ended = connection => ended.context("the connection has ended"),
+        }
+    }
+
+    fn request(&self, version_info: String, response_nonce: String) -> DiscoveryRequest {
+        DiscoveryRequest {
+            version_info,
+            node: Some(self.settings.node.clone()),
+            type_url: TYPE.to_owned(),
+            response_nonce,
+            error_detail: None,
+        }
+    }
+
+    /// Applies the rules of a response, unless it is the last one again.
+    async fn decide<F>(
+        &mut self,
+        mut response: DiscoveryResponse,
+        apply: &impl Fn(Vec<RateLimitConfig>) -> F,
+    ) -> Result<(), String>
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        (response.version_info, response.nonce) = Default::default();
+        if let Some((last, verdict)) = &self.last
+            && *last == response
+        {
+            if verdict.is_err() {
+                sleep(REFUSED).await;
+            }
+            return verdict.clone();
+        }
+        let verdict = match configs(&response) {
+            Ok(configs) => apply(configs).await,
+            Err(error) => Err(error),
+        };
+        self.last = Some((response, verdict.clone()));
+        verdict
+    }
+}
+
+fn configs(response: &DiscoveryResponse) -> Result<Vec<RateLimitConfig>, String> {
+    expect_type(&response.type_url)?;
+    let config = |(i, resource): (usize, &Any)| {
+        expect_type(&resource.type_url)?;
+        RateLimitConfig::decode(&*resource.value)
+            .map_err(|error| format!("resource {}: {error}", i + 1))
+    };
+    let resources = response.resources.iter().enumerate();
+    resources.map(config).collect()
+}
+
+fn expect_type(found: &str) -> Result<(), String> {
+    match found {
+        TYPE => Ok(()),
+        _ => Err(format!(
+            "expected resources of the type {TYPE}, found {found:?}"
+        )),
+    }
+}
+
+/// Encrypts a connection.
+async fn encrypted(
+    stream: TcpStream,
+    settings: &Settings,
+    files: &TlsFiles,
+) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let host = settings.server.rsplit_once(':').map(|(host, _)| host);
+    let host = host.unwrap_or_default().trim_matches(['[', ']']);
+    let name = files.name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(name.to_owned()).with_context(|| name.to_owned())?;
+    let files = files.clone();
+    let config = spawn_blocking(move || tls::client(&files.ca, files.client.as_ref())).await??;
+    Ok(TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await?)
+}
+
+/// Returns the code and the text of a failure, without the header fields around them.
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` passes a value")]
+fn failed(status: tonic::Status) -> anyhow::Error {
+    anyhow!("{:?}: {}", status.code(), status.message())
+}

@@ -1,0 +1,586 @@
+//! Rules by xDS, from a control plane with gRPC's own implementation of the protocol.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use std::time::{Duration, Instant};
+
+use limiter_server::migration::Pod;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::write_certificates;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+use crate::client::{exchange, get, until};
+use crate::envoy::Envoy;
+use crate::program::{self, Program};
+use crate::tools;
+use crate::windows::assert_windows;
+
+/// A control plane, which is killed at the end of the test.
+struct ControlPlane {
+    port: u64,
+    process: Child,
+    snapshots: ChildStdin,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+impl ControlPlane {
+    fn start(arguments: &[&str]) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_plane.py");
+        let mut command = Command::new(tools::python());
+        command.arg(script).args(arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        let port = lines.next().expect("the control plane ended")["port"].as_u64();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&requests);
+        thread::spawn(move || lines.for_each(|request| noted.lock().unwrap().push(request)));
+        Self {
+            port: port.unwrap(),
+            snapshots: process.stdin.take().unwrap(),
+            process,
+            requests,
+        }
+    }
+
+    fn send(&mut self, snapshot: &Value) {
+        writeln!(self.snapshots, "{snapshot}").unwrap();
+    }
+
+    /// Sends rules, and waits until the server accepts them.
+    fn set(&mut self, version: &str, configs: &Value) {
+        self.send(&json!({ "version": version, "configs": configs }));
+        self.until(|request| request["version"] == version);
+    }
+
+    /// Waits for a request, and returns it.
+    fn until(&self, is_expected: impl Fn(&Value) -> bool) -> Value {
+        until("the server responds", || {
+            let requests = self.requests.lock().unwrap();
+            requests
+                .iter()
+                .find(|request| is_expected(request))
+                .cloned()
+        })
+    }
+
+    /// Returns a command that starts a server with rules from here.
+    fn client(&self) -> Command {
+        let mut command = command();
+        command.env("CONFIG_TYPE", "GRPC_XDS_SOTW").env(
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            format!("localhost:{}", self.port),
+        );
+        command
+    }
+
+    fn stop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Returns a command that starts a server on free ports, without files.
+fn command() -> Command {
+    let (mut command, _) = program::command("");
+    command.env_remove("LIMITER_CONFIG");
+    command
+}
+
+fn start(command: Command) -> Program {
+    Program::run(command, TempDir::new().unwrap())
+}
+
+fn limit(requests: u64) -> Value {
+    json!({ "unit": "HOUR", "requests_per_unit": requests })
+}
+
+/// Returns the rules of the domain `d` that limit each user to so many requests per hour.
+fn users(requests: u64) -> Value {
+    json!([{ "name": "a", "domain": "d", "descriptors": [{ "key": "user", "rate_limit": limit(requests) }] }])
+}
+
+#[test]
+fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
+    let began = Instant::now();
+    let mut plane = ControlPlane::start(&["0"]);
+    plane.send(&json!({ "version": "first", "configs": users(1) }));
+    let mut command = plane.client();
+    command
+        .env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit")
+        .env("CONFIG_GRPC_XDS_NODE_METADATA", "zone=a,rack=7")
+        .env("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-test:yes");
+    let server = start(command);
+    let first = plane.until(|request| request["nonce"] == "");
+    assert_eq!(
+        [
+            &first["node"],
+            &first["metadata"],
+            &first["header"],
+            &first["version"]
+        ],
+        [
+            &json!("envoy-ratelimit"),
+            &json!({ "zone": "a", "rack": "7" }),
+            &json!("yes"),
+            &json!("")
+        ]
+    );
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
+    let rules = server.admin("/rules");
+    assert!(rules.contains(r#""where":"xds/a""#), "{rules}");
+
+    let of = |descriptors: Value| json!({ "configs": [{ "name": "b", "domain": "d", "descriptors": descriptors }] });
+    let one = |rate_limit: Value| of(json!([{ "key": "user", "rate_limit": rate_limit }]));
+    let many: Vec<_> = (0..12).map(|i| json!({ "value": i.to_string() })).collect();
+    for (i, (mut snapshot, reason)) in [
+        (of(json!([{ "value": "x" }])), "xds/b: expected `key` with a text"),
+        (of(json!([{ "key": "a*" }])), "xds/b: expected a key without `*`: wildcards are for values"),
+        (one(json!({ "requests_per_unit": 1 })), "xds/b: user: expected second, minute, hour, day, week, month or year, found \"UNKNOWN\""),
+        (one(json!({ "unit": 9 })), "found \"9\""),
+        (one(json!({ "unit": "DAY", "unlimited": true })), "xds/b: user: `unit` cannot be combined with `unlimited`"),
+        (one(json!({ "unit": "DAY", "name": "n", "replaces": [{ "name": "n" }] })), "xds/b: user: expected the name of another rule"),
+        (one(json!({ "unit": "DAY", "replaces": [{}] })), "xds/b: user: expected `name` with a text"),
+        (
+            of(json!([{ "key": "site", "descriptors": [{ "key": "user", "value": "a" }, { "key": "user", "value": "a" }] }])),
+            "xds/b: site: defined twice: user=a",
+        ),
+        (of(json!(many)), "and 2 more errors"),
+        (json!({ "configs": [{ "name": "b" }] }), "xds/b: expected `domain` with a text"),
+        (
+            json!({ "configs": [{ "name": "b", "domain": "e" }, { "name": "c", "domain": "e" }] }),
+            "xds/c: the domain \"e\" is already defined at xds/b",
+        ),
+        (json!({ "type": "type.googleapis.com/other" }), "RateLimitConfig, found \"type.googleapis.com/other\""),
+        (json!({ "resources": [{ "type": "other", "value": "" }] }), "found \"other\""),
+        (json!({ "resources": [{ "value": "" }, { "value": "/w==" }] }), "resource 2: failed to decode Protobuf message"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        snapshot["version"] = json!(format!("bad {i}"));
+        plane.send(&snapshot);
+        let refusal = plane.until(|request| request["error"].as_str().unwrap().contains(reason));
+        assert_eq!([&refusal["version"], &refusal["code"]], [&json!("first"), &json!(3)], "{refusal}");
+        assert_eq!(server.ask("user", "ann"), 429, "{reason}");
+    }
+    // The control plane repeats what was refused at once, and is slowed down.
+    let requests = plane.requests.lock().unwrap().len() as u64;
+    let most = 30 + began.elapsed().as_secs();
+    assert!(requests < most, "{requests} of {most} requests");
+    assert_eq!(server.metric("limiter_server_config_valid"), Some(0.0));
+
+    // Of good rules, unknown fields are ignored, an older version is not refused, and every change applies.
+    let rule = json!({ "key": "user", "unknown": "ignored", "rate_limit": limit(2), "metadata": { "a": [1, null, "x"] } });
+    plane.set("0", &json!([{ "domain": "d", "descriptors": [rule] }]));
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
+    assert_eq!(server.metric("limiter_server_config_valid"), Some(1.0));
+    plane.set("none", &json!([]));
+    assert_eq!(server.ask("user", "ann"), 200);
+    let descriptors: Vec<_> = (0..10_000)
+        .map(|i| json!({ "key": "user", "value": i.to_string(), "rate_limit": limit(1) }))
+        .collect();
+    plane.set(
+        "large",
+        &json!([{ "domain": "d", "descriptors": descriptors }]),
+    );
+    assert_eq!([(); 2].map(|()| server.ask("user", "9999")), [200, 429]);
+}
+
+#[test]
+fn a_start_waits_for_rules_unless_it_is_forced() {
+    let mut plane = ControlPlane::start(&["0"]);
+    let mut forced = plane.client();
+    forced
+        .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+        .env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
+    let forced = start(forced);
+    assert_eq!(forced.health(), (503, "no rules\n".to_owned()));
+    assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 200]);
+
+    let command = plane.client();
+    let waiting = thread::spawn(move || start(command));
+    until("both ask for rules", || {
+        (plane.requests.lock().unwrap().len() == 2).then_some(())
+    });
+    assert!(!waiting.is_finished());
+    plane.send(&json!({ "version": "1", "configs": users(1) }));
+    let waited = waiting.join().unwrap();
+    assert_eq!([(); 2].map(|()| waited.ask("user", "ann")), [200, 429]);
+    until("the rules arrive", || {
+        (forced.health().0 == 200).then_some(())
+    });
+    assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 429]);
+}
+
+#[test]
+fn rules_survive_their_control_plane_and_change_without_a_gap() {
+    let mut plane = ControlPlane::start(&["0"]);
+    plane.send(&json!({ "version": "7", "configs": users(1) }));
+    let server = start(plane.client());
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
+    plane.stop();
+    until("the server notices twice", || {
+        (server.logged("next attempt") > 1).then_some(())
+    });
+    assert_eq!(server.ask("user", "ann"), 429);
+
+    // The new process counts its versions from the beginning. The same rules are no change.
+    let mut plane = ControlPlane::start(&[&plane.port.to_string()]);
+    plane.set("1", &users(1));
+    assert_eq!(server.reloads("success"), Some(1.0));
+    thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            let began = Instant::now();
+            for i in 0..200 {
+                let mut rules = users(1);
+                rules[0]["descriptors"][0]["rate_limit"]["name"] = json!(format!("change {i}"));
+                plane.set(&format!("change {i}"), &rules);
+            }
+            println!("a change takes {:?}", began.elapsed() / 200);
+        });
+        while !changes.is_finished() {
+            assert_eq!(server.ask("user", "ann"), 429);
+        }
+    });
+    assert_eq!(server.reloads("success"), Some(201.0));
+}
+
+#[test]
+fn files_refine_rules() {
+    let mut plane = ControlPlane::start(&["0"]);
+    let refined = |limit: &str| {
+        let other = "{ key: other, rate_limit: { policy: 1/1s } }";
+        format!("domain: d\ndescriptors:\n- {{ key: user, rate_limit: {limit} }}\n- {other}\n")
+    };
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("limits.yaml");
+    let mut rules = users(9);
+    rules[0]["descriptors"][0]["rate_limit"]["name"] = json!("n");
+    rules[0]["descriptors"][0]["quota_mode"] = json!(true);
+    plane.send(&json!({ "version": "1", "configs": rules }));
+    let text = refined("{ policy: '2/30s, 3/30d', counting: attempts }");
+    fs::write(&path, text).unwrap();
+    let mut command = plane.client();
+    command.arg("--config").arg(&path);
+    let server = Program::run(command, folder);
+    let shown = |server: &Program| {
+        serde_json::from_str::<Value>(&server.admin("/rules")).unwrap()["rules"][0].clone()
+    };
+    let rule = shown(&server);
+    let place = format!("xds/a, refined at {}:3:3", path.display());
+    let expected = json!([["2/30s", "3/30d"], true, true, "n", place]);
+    assert_eq!(
+        json!([
+            rule["limits"],
+            rule["attempts"],
+            rule["quota"],
+            rule["name"],
+            rule["where"]
+        ]),
+        expected
+    );
+    let unused = format!(
+        "{}:4:3: without effect, because no rule \"other\" of the domain \"d\" has arrived",
+        path.display()
+    );
+    server.until_logged(&unused);
+    assert!(server.admin("/page/state").contains("without effect"));
+
+    // Each source keeps its last rules without errors, and errors remain visible.
+    let valid = |expected| {
+        until("the files are read", || {
+            server
+                .metric("limiter_server_config_valid")
+                .filter(|it| *it == expected)
+        })
+    };
+    fs::write(&path, refined("{ policy: 0/1s }")).unwrap();
+    valid(0.0);
+    plane.set("2", &users(8));
+    assert_eq!(
+        json!([shown(&server)["limits"], shown(&server)["quota"]]),
+        json!([["2/30s", "3/30d"], false])
+    );
+    valid(0.0);
+    fs::write(&path, refined("{ policy: 4/1m }")).unwrap();
+    valid(1.0);
+    assert_eq!(shown(&server)["limits"], json!(["4/1m"]));
+
+    // A refinement is a limit and nothing else.
+    for (text, expected) in [
+        (
+            "rate_limit: { unit: day, name: n }",
+            ": expected one of the fields unit, requests_per_unit",
+        ),
+        (
+            "rate_limit: { unit: day }, shadow_mode: true",
+            "expected one of the fields key, value, rate_limit, descriptors, found",
+        ),
+        ("", ":1:27: expected `rate_limit`"),
+    ] {
+        fs::write(
+            &path,
+            format!("{{domain: d, descriptors: [{{key: user, {text}}}]}}"),
+        )
+        .unwrap();
+        let check = |arguments: &[&str]| {
+            let output = Command::new(program::program())
+                .args(arguments)
+                .arg(&path)
+                .output()
+                .unwrap();
+            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+        };
+        let found = check(&["check", "--refinements"]);
+        assert!(found.contains(expected), "{found}");
+        assert!(!check(&["check"]).contains("expected"));
+        let output = plane.client().arg("--config").arg(&path).output().unwrap();
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains(expected),
+            "{output:?}"
+        );
+    }
+}
+
+/// The variables that Envoy Gateway 1.9 sets for its rate limit service, with the folder of the certificates.
+fn gateway(port: u64, certificates: &str) -> Vec<(String, String)> {
+    let variables = format!(
+        "RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
+         USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=localhost:{port}
+         CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT={certificates}/server.pem
+         GRPC_SERVER_TLS_KEY={certificates}/server.key GRPC_SERVER_TLS_CA_CERT={certificates}/ca.pem
+         CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT={certificates}/client.pem
+         CONFIG_GRPC_XDS_CLIENT_TLS_KEY={certificates}/client.key CONFIG_GRPC_XDS_SERVER_TLS_CACERT={certificates}/ca.pem
+         FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp USE_PROMETHEUS=true PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml"
+    );
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap();
+        (name.to_owned(), value.to_owned())
+    };
+    variables.split_whitespace().map(pair).collect()
+}
+
+#[tokio::test]
+async fn the_environment_of_envoy_gateway_starts_the_server() {
+    let folder = TempDir::new().unwrap();
+    write_certificates(folder.path());
+    let certificates = folder.path().to_str().unwrap().to_owned();
+    let mut plane = ControlPlane::start(&["0", &certificates]);
+    let redis = testbed::server::Server::start().unwrap();
+    let mut command = command();
+    command
+        .envs(gateway(plane.port, &certificates))
+        .env("REDIS_URL", format!("127.0.0.1:{}", redis.port()))
+        .env("PROMETHEUS_ADDR", "127.0.0.1:0");
+    let server = Program::run(command, folder);
+    plane.set("1", &users(1));
+    assert_eq!(get(server.http, "/healthcheck"), (200, "OK\n".to_owned()));
+    let ca = fs::read(format!("{certificates}/ca.pem")).unwrap();
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    let endpoint = Endpoint::try_from(format!("https://localhost:{}", server.grpc.port())).unwrap();
+    endpoint.tls_config(tls).unwrap().connect().await.unwrap();
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
+    assert!(redis.command::<usize>(&["DBSIZE"]).unwrap() > 0);
+    let lines = server.log.lock().unwrap().clone();
+    let metrics = lines
+        .iter()
+        .find_map(|line| line.split_once("metrics 127.0.0.1:"));
+    let port: u16 = metrics.unwrap().1.parse().unwrap();
+    for (path, expected) in [("/metrics", 200), ("/", 404), ("/rules", 404)] {
+        assert_eq!(
+            get(([127, 0, 0, 1], port).into(), path).0,
+            expected,
+            "{path}"
+        );
+    }
+    assert_eq!(server.logged("has no effect"), 0, "{lines:?}");
+
+    // Certificates are read for each connection.
+    let port = plane.port.to_string();
+    plane.stop();
+    write_certificates(certificates.as_ref());
+    let mut plane = ControlPlane::start(&[&port, &certificates]);
+    plane.set("2", &users(1));
+}
+
+#[test]
+fn envoy_obeys_rules_across_the_turn_of_their_unit() {
+    let mut plane = ControlPlane::start(&["0"]);
+    let rate_limit = json!({ "unit": "SECOND", "requests_per_unit": 10 });
+    let descriptors = json!([{ "key": "customer", "rate_limit": rate_limit }]);
+    plane.send(
+        &json!({ "version": "1", "configs": [{ "domain": "edge", "descriptors": descriptors }] }),
+    );
+    let servers = [start(plane.client())];
+    let envoy = Envoy::start(&servers, "20s");
+    let (began, mut admissions) = (Instant::now(), Vec::new());
+    while began.elapsed() < Duration::from_secs(4) {
+        let made = began.elapsed();
+        let request =
+            "GET / HTTP/1.1\r\nhost: service\r\nx-customer: ann\r\nconnection: close\r\n\r\n";
+        match exchange(envoy.address, request).0 {
+            200 => admissions.push((made, began.elapsed())),
+            status => assert_eq!(status, 429),
+        }
+    }
+    assert!(admissions.len() >= 20, "{}", admissions.len());
+    // The rates of the clocks here and there may differ, by far less than one in a thousand.
+    assert_windows(admissions, 10, Duration::from_millis(999));
+}
+
+#[test]
+fn variables_mean_what_they_mean_to_envoys_service() {
+    let read = |variables: &[(String, String)]| {
+        Pod::read(&variables.iter().cloned().collect::<BTreeMap<_, _>>())
+    };
+    let shown = |pod: &Pod| {
+        let option = |(name, value): &(&str, Option<String>)| match value {
+            Some(value) => format!("{name}={value}"),
+            None => (*name).to_owned(),
+        };
+        pod.options.iter().map(option).collect::<Vec<_>>().join(" ")
+    };
+    let gateway = gateway(18001, "/certs");
+    let pod = read(&gateway).unwrap();
+    let tls = "tls-cert=/certs/server.pem tls-key=/certs/server.key http-plain";
+    assert_eq!(
+        shown(&pod),
+        format!("{tls} grpc=0.0.0.0:8081 http=0.0.0.0:8080")
+    );
+    assert_eq!(
+        (pod.metrics.as_deref(), pod.level.as_deref()),
+        (Some("0.0.0.0:9090"), Some("info"))
+    );
+    let settings = pod.xds.unwrap();
+    assert!(settings.starts_without_rules);
+    assert_eq!(
+        (&*settings.server, &*settings.node.id),
+        ("localhost:18001", "envoy-ratelimit")
+    );
+
+    let with = |variables: &str| {
+        let more = variables
+            .split_whitespace()
+            .map(|pair| pair.split_once('=').unwrap());
+        let more = more.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        read(
+            &[("CONFIG_TYPE".to_owned(), "GRPC_XDS_SOTW".to_owned())]
+                .into_iter()
+                .chain(more)
+                .collect::<Vec<_>>(),
+        )
+    };
+    for (variables, expected) in [
+        ("CONFIG_TYPE=FILE REDIS_URL=a:1 PORT=1", ""),
+        (
+            "CONFIG_TYPE=FILE GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k",
+            "",
+        ),
+        (
+            "CONFIG_TYPE=FILE GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k GRPC_CLIENT_TLS_CACERT=a GRPC_CLIENT_TLS_SAN=n",
+            "tls-cert=c tls-key=k tls-client-ca=a tls-client-name=n http-plain",
+        ),
+        (
+            "GRPC_HOST=::1 GRPC_PORT=1 HOST=h PORT=2",
+            "grpc=[::1]:1 http=h:2",
+        ),
+        (
+            "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true LOG_FORMAT=json",
+            "unhealthy-when=no-rules log-format=json",
+        ),
+        (
+            "REDIS_URL=r:1 REDIS_SOCKET_TYPE=tcp REDIS_AUTH=p@ss",
+            "store=redis://:p%40ss@r:1",
+        ),
+        ("REDIS_URL=/r.sock", "store=redis+unix:///r.sock"),
+        (
+            "REDIS_URL=/r.sock REDIS_AUTH=u:p",
+            "store=redis+unix:///r.sock?user=u&pass=p",
+        ),
+        (
+            "REDIS_URL=redis://r:1/2 REDIS_TLS=true REDIS_AUTH=u:p REDIS_TLS_CACERT=a REDIS_TLS_CLIENT_CERT=c REDIS_TLS_CLIENT_KEY=k",
+            "store=rediss://u:p@r:1/2 store-tls-ca=a store-tls-cert=c store-tls-key=k",
+        ),
+        (
+            "REDIS_URL=redis://u:p@r:1 REDIS_AUTH=other",
+            "store=redis://u:p@r:1",
+        ),
+        (
+            "REDIS_URL=a:1,b:2 REDIS_TYPE=CLUSTER REDIS_TLS=t",
+            "store=rediss+cluster://a:1,b:2",
+        ),
+        (
+            "REDIS_URL=main,a:1,b:2 REDIS_TYPE=sentinel REDIS_AUTH=p REDIS_SENTINEL_AUTH=s",
+            "store=redis+sentinel://:p@a:1,b:2/main?sentinel_pass=s",
+        ),
+    ] {
+        let options = shown(&with(variables).unwrap());
+        let options = options.replace("grpc=0.0.0.0:8081 http=0.0.0.0:8080", "");
+        assert_eq!(options.trim(), expected, "{variables}");
+        if let Some((_, store)) = options.split_once("store=") {
+            limiter_server::store::Location::parse(store.split(' ').next().unwrap()).unwrap();
+        }
+    }
+    for (variables, expected) in [
+        (
+            "CONFIG_TYPE=OTHER",
+            "CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found \"OTHER\"",
+        ),
+        (
+            "CONFIG_GRPC_XDS_SERVER_URL=host",
+            "CONFIG_GRPC_XDS_SERVER_URL: expected HOST:PORT, found \"host\"",
+        ),
+        (
+            "CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: expected a file",
+        ),
+        (
+            "CONFIG_GRPC_XDS_NODE_METADATA=a",
+            "CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…, found \"a\"",
+        ),
+        (
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a\u{e9}:b",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected a header field, found \"a\u{e9}\"",
+        ),
+        (
+            "FORCE_START_WITHOUT_INITIAL_CONFIG=yes",
+            "FORCE_START_WITHOUT_INITIAL_CONFIG: expected true or false, found \"yes\"",
+        ),
+        (
+            "GRPC_SERVER_USE_TLS=true",
+            "GRPC_SERVER_TLS_CERT: expected a file",
+        ),
+        (
+            "LOG_LEVEL=loud",
+            "LOG_LEVEL: expected trace, debug, info, warn, error, fatal or panic, found \"loud\"",
+        ),
+        (
+            "REDIS_URL=a:1 REDIS_TYPE=other",
+            "REDIS_TYPE: expected SINGLE, CLUSTER or SENTINEL, found \"other\"",
+        ),
+        (
+            "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",
+            "REDIS_URL: expected the master's name and the sentinels: NAME,HOST:PORT,…",
+        ),
+        (
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: it is not supported: use a certificate that contains the host name",
+        ),
+    ] {
+        assert_eq!(with(variables).unwrap_err(), expected);
+    }
+}
