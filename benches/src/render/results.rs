@@ -151,6 +151,8 @@ pub(super) fn sections(families: &[Record]) -> Sections {
         thousandth("calls per 1,000 decisions", leased, "calls"),
         thousandth("ns of Redis' CPU", leased, "processor"),
         thousandth("without", plain, "processor"),
+        figure("median of a call, µs", leased, "half"),
+        figure("without", plain, "half"),
     ];
     let rows = lease::WORKLOADS
         .iter()
