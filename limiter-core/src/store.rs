@@ -141,7 +141,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
         Some(std::ptr::from_ref(self).addr())
     }
 
-    /// Returns the store's address. That of an [`Arc`] is that of the store in it.
+    /// Returns the store's address. An [`Arc`] returns its store's.
     #[doc(hidden)]
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()

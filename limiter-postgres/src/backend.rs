@@ -51,7 +51,7 @@ const STATEMENTS: [&str; 8] = [
      ON CONFLICT (key) DO UPDATE SET expires_at = EXCLUDED.expires_at \
      WHERE logs.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1h'",
 ];
-/// The plan of this statement is kept. That of `LOAD` is made anew for each call.
+/// Postgres keeps this statement's plan, and plans `LOAD` for each call.
 pub(crate) const LOAD_ONE: usize = 0;
 pub(crate) const LOAD: usize = 1;
 pub(crate) const INSERT: usize = 2;

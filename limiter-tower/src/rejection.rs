@@ -179,7 +179,7 @@ impl Rejection {
         &self.cause
     }
 
-    /// Returns the status: 429 for a denial, 413 for a cost that exceeds a limit, 503 if the store failed, or that of
+    /// Returns the status: 429 for a denial, 413 for a cost that exceeds a limit, 503 if the store failed, or the one in
     /// [`MissingKey::Reject`](crate::MissingKey::Reject).
     #[must_use]
     pub const fn status(&self) -> StatusCode {

@@ -38,7 +38,7 @@ impl Lifetime {
 
     /// Returns the shortest lifetime in which a log with this newest entry does not expire before `expires_at`.
     ///
-    /// That of a log which expires at the end of time, or later, is forever: its windows may be longer than the time that is left.
+    /// The lifetime of a log which expires at the end of time, or later, is forever: its windows may be longer than the time that is left.
     pub(crate) fn until(expires_at: Timestamp, newest: Timestamp) -> Self {
         if expires_at == Timestamp::MAX {
             return Self(0);

@@ -21,8 +21,8 @@ pub(super) enum After {
     Units(i64, u64),
 }
 
-/// A step, when it happens, and the tag of its entry. A settlement's receipt is that of the last entry with a tag, so that it stays the
-/// same if other steps are left out.
+/// A step, when it happens, and the tag of its entry. A settlement's receipt identifies the last entry with a tag, so it stays
+/// the same if other steps are left out.
 pub(super) type Draft = (Step, After, u8);
 
 const TAGS: u8 = 16;
@@ -80,7 +80,7 @@ fn settlement(
     )
         .prop_map(|(is_renewal, of, cost, has_id, policy)| match is_renewal {
             true => Step {
-                // That of the entry.
+                // The entry's id.
                 id: has_id.then_some(CaseId::Fresh(0)),
                 policy,
                 ..Step::new(Verb::Renew(of), 0)

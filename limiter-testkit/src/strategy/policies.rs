@@ -17,7 +17,7 @@ pub(super) const BUSY_WINDOWS: [u64; 5] = [60, 20, 35, 130, 200];
 #[derive(Clone, Copy, Debug)]
 enum Size {
     Own(u64),
-    /// Differs by this much from that of the limit before.
+    /// Differs by this much from the previous limit's.
     Near(i64),
 }
 

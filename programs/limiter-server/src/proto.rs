@@ -1,7 +1,7 @@
 //! Envoy's messages as `proto/` declares them, their JSON form, and their service.
 //!
 //! Fields that the server neither reads nor sends are left out; readers ignore them. Envoy copies raw header bytes into the entries of
-//! descriptors, which the protocol declares as text, so these hold bytes. JSON is that of proto3: numbers may be texts, units may be
+//! descriptors, which the protocol declares as text, so these hold bytes. JSON follows proto3: numbers may be texts, units may be
 //! numbers, names may be in either case, nulls are defaults, and defaults are not written.
 #![allow(missing_docs, reason = "the protocol defines them")]
 

@@ -211,7 +211,7 @@ impl<'a, S: WindowStore> Undecided<'a, S> {
             Err(error) if error.is_retryable() => {
                 Some(all.map(|_| Err(error.without_log())).collect())
             }
-            // An error about one of the logs is that of its call alone.
+            // An error about one of the logs belongs to its call alone.
             Ok(_) | Err(_) => None,
         }
     }

@@ -325,7 +325,7 @@ pub(super) fn refuse(claims: &[Claim<'_>]) -> bool {
     enforced.any(Claim::is_hopeless)
 }
 
-/// Makes claims on one log one operation of the summed cost, that of the first.
+/// Makes claims on one log one operation of the summed cost, in the first's place.
 fn merge(claims: &mut [Claim<'_>]) {
     if claims.len() < 2 {
         return;

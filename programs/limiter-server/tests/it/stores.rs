@@ -425,7 +425,7 @@ async fn wrong_options_end_the_program() {
             .into_iter()
             .chain(args)
             .collect();
-        // Status 2 is that of the command line.
+        // The command line exits with status 2.
         let (found, errors) = match Options::try_parse_from(&args) {
             Err(error) => ("2", error.to_string()),
             Ok(options) => {
