@@ -2,18 +2,17 @@
 
 mod claim;
 mod reply;
+mod verdict;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use limiter_core::request::joint::{self, Undecided};
-use limiter_core::request::{AllOf, PartDecision};
-use limiter_core::{Error, ErrorKind, JointDecision, KeyBuf, Receipt, Status};
+use limiter_core::request::PartDecision;
+use limiter_core::{Error, ErrorKind, KeyBuf, Receipt, Status};
 use limiter_tower::{HeaderFormat, RateLimitHeaders, ResetFormat};
-use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
@@ -26,7 +25,8 @@ use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, RuleSet};
 use crate::store::Store;
 
-use self::claim::Claim;
+use self::claim::{Ask, Claim};
+use self::verdict::{Claims, Verdict};
 
 /// The largest number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 1_000;
@@ -74,15 +74,6 @@ impl From<Error> for Failure {
             _ => Self::Store(error),
         }
     }
-}
-
-/// The decision on a request.
-#[derive(Debug)]
-struct Verdict<'r> {
-    calls: JointDecision<'r>,
-    admitted: bool,
-    /// Whether it has quotas and all are exceeded.
-    spent: bool,
 }
 
 /// The result of one call of [`Service::acquire_all`].
@@ -269,11 +260,9 @@ impl Service {
             let claim = Claim::new(&rules, request, descriptor);
             claim.map_err(|text| format!("descriptors[{i}].{text}"))
         });
-        let mut claims = self.claims(&rules, &request.domain, "descriptors", claims)?;
-        let calls = claim::calls(&mut claims);
-        let verdict = self.decide_on(&mut claims, calls, timeout).await?;
-        let fields = self.fields.as_ref();
-        Ok(reply::new(&claims, &verdict, fields))
+        let claims = self.claims(&rules, &request.domain, "descriptors", claims)?;
+        let verdict = self.decide_on(claims, false, timeout).await?;
+        Ok(reply::new(&verdict, self.fields.as_ref()))
     }
 
     /// Acquires units by several rules, of all or of none. A cost of 0 only looks. With an id, a repetition counts once.
@@ -294,47 +283,23 @@ impl Service {
         // Calls on one log are one entry, so they share the id.
         let claims = calls
             .iter()
-            .map(|(entries, cost)| Ok(Claim::acquire(rules.find(domain, entries), *cost, id)));
-        let mut claims = self.claims(&rules, domain, "calls", claims)?;
-        let calls = claim::calls(&mut claims).refundable();
-        let verdict = self.decide_on(&mut claims, calls, None).await?;
-        Ok((verdict.admitted, reply::acquired(&claims, &verdict)))
+            .map(|(entries, cost)| Ok(Claim::of(rules.find(domain, entries), *cost, id)));
+        let claims = self.claims(&rules, domain, "calls", claims)?;
+        let verdict = self.decide_on(claims, true, None).await?;
+        Ok((verdict.admitted, reply::acquired(&verdict)))
     }
 
-    /// Makes the calls of claims, and counts them.
+    /// Decides on claims, and counts them.
     async fn decide_on<'r>(
         &self,
-        claims: &mut [Claim<'r>],
-        mut calls: AllOf<'r>,
+        claims: Claims<'r>,
+        refundable: bool,
         timeout: Option<Duration>,
     ) -> Result<Verdict<'r>, Failure> {
         let timeout = timeout.or(self.caller_timeout);
         let timeout = timeout.map(|timeout| timeout - timeout / 4);
-        calls = timeout.into_iter().fold(calls, AllOf::timeout);
-        let start = Instant::now();
-        let mut calls = match Undecided::from(calls).try_decide() {
-            Ok(calls) => calls,
-            // It takes kilobytes.
-            Err(calls) => Box::pin(calls.decide()).await,
-        };
-        let spent = claim::rule(claims, &calls);
-        let mut errors = claims.iter().filter_map(|claim| claim.error(&calls));
-        let error = errors.next().cloned();
-        let admitted = error.is_none() && !calls.is_denied() && !claim::refuse(claims) && !spent;
-        if !admitted {
-            joint::refund(&mut calls).await;
-            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-            claim::look_again(claims, left).await;
-        }
-        if let Some(error) = error {
-            return Err(error.into());
-        }
-        let verdict = Verdict {
-            calls,
-            admitted,
-            spent,
-        };
-        self.count_all(claims, &verdict);
+        let verdict = Verdict::reach(claims, refundable, timeout).await?;
+        self.count_all(&verdict);
         Ok(verdict)
     }
 
@@ -345,14 +310,14 @@ impl Service {
         domain: &str,
         what: &str,
         all: impl Iterator<Item = Result<Claim<'r>, String>>,
-    ) -> Result<SmallVec<[Claim<'r>; 4]>, Failure> {
-        let mut claims = SmallVec::new();
+    ) -> Result<Claims<'r>, Failure> {
+        let mut claims = Claims::new();
         for (i, claim) in all.enumerate() {
             let mut claim = claim.map_err(Failure::Invalid)?;
             if claim.rule.is_none() {
                 let allowed = self.allows_unmatched(rules, domain);
                 if !allowed.map_err(|text| Failure::Invalid(format!("{what}[{i}]: {text}")))? {
-                    claim.refuse();
+                    claim.ask = Ask::Refused;
                 }
             }
             claims.push(claim);
@@ -372,27 +337,20 @@ impl Service {
     }
 
     /// Counts the rules of a request. A rule does not count a request that it allows and another rule denies.
-    fn count_all(&self, claims: &[Claim<'_>], verdict: &Verdict<'_>) {
-        for claim in claims {
-            if let Some(rule) = claim.rule {
-                rule.counts.add_hits(claim.hits);
-            }
-            let denies = claim.denies(verdict.spent);
-            let is_counted = denies || claim.over || verdict.admitted;
-            let Some(rule) = claim.rule.filter(|_| is_counted) else {
+    fn count_all(&self, verdict: &Verdict<'_>) {
+        for (i, claim) in verdict.claims.iter().enumerate() {
+            let Some(rule) = claim.rule else { continue };
+            rule.counts.add_hits(claim.hits);
+            let over = verdict.outcomes[i].over;
+            if !over && !verdict.admitted {
                 continue;
-            };
-            let allowed = !denies && !claim.over;
-            let part = claim.part(&verdict.calls);
-            if let Some(status) = part.and_then(PartDecision::status).filter(|_| allowed) {
+            }
+            let part = verdict.part(i);
+            if let Some(status) = part.and_then(PartDecision::status).filter(|_| !over) {
                 rule.counts.note_usage(status.used(), status.limit().max());
             }
-            self.count(
-                rule,
-                &claim.key,
-                claim.detailed.as_deref(),
-                (allowed, denies),
-            );
+            let decision = (!over, verdict.denies(i));
+            self.count(rule, &claim.key, claim.detailed.as_deref(), decision);
         }
     }
 
