@@ -13,7 +13,9 @@ use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health as GrpcHealth, HealthServer};
 use tonic_health::server::{HealthReporter, health_reporter};
 use tracing::info;
 
@@ -87,36 +89,17 @@ impl Server {
         let (admin_socket, admin) = Socket::open("--admin", &options.admin).await?;
         let guard = open_guard(options, &admin_socket, &admin)?;
 
-        let stop = service.stopped();
-        let bounds = |name| {
-            let per_address = options.max_connections_per_address;
-            Bounds::new(name, options.max_connections, per_address)
+        let mut listening = Listening {
+            options,
+            service: &service,
+            tls: &tls,
+            listeners: JoinSet::new(),
         };
-        let mut listeners = JoinSet::new();
-        let routes = grpc::routes(Arc::clone(&service), health_service)?;
-        let listener = Listener::new(routes, tls.clone(), grpc::refuse).http2_only();
-        let listener = listener.max_age(options);
-        listeners.spawn(listener.serve(grpc_socket, bounds("grpc"), stop.clone()));
-        let routes = http::routes(Arc::clone(&service), &options.unhealthy_when);
-        let http_tls = tls.clone().filter(|_| !options.http_plain);
-        let listener = Listener::new(routes, http_tls, http::refuse).max_age(options);
-        listeners.spawn(listener.serve(http_socket, bounds("http"), stop.clone()));
-        let about = page::About::new(options.store.name(), options.on_outage);
-        let routes = admin::routes(Arc::clone(&service), about);
-        let routes = guard::guarded(routes, guard.clone());
-        let routes = routes.layer(map_response(page::with_headers));
-        let admin_tls = tls.clone().filter(|_| !options.admin_plain);
-        let listener = Listener::new(routes, admin_tls, http::refuse);
-        listeners.spawn(listener.serve(admin_socket, bounds("admin"), stop.clone()));
-
-        if let Some(address) = &options.metrics {
-            let (socket, address) = Socket::open("PROMETHEUS_ADDR", address).await?;
-            info!("metrics {address}");
-            let routes = admin::routes_of_metrics(Arc::clone(&service));
-            let listener = Listener::new(routes, None, http::refuse);
-            listeners.spawn(listener.serve(socket, bounds("metrics"), stop.clone()));
-        }
-
+        listening.grpc(grpc_socket, health_service)?;
+        listening.http(http_socket);
+        listening.admin(admin_socket, guard.clone());
+        listening.metrics().await?;
+        let listeners = listening.listeners;
         watch_secrets(options, tls, guard, &mut background)?;
         if let Some(state) = state.clone() {
             background.spawn(state.keep_saving(options.state_interval));
@@ -164,6 +147,70 @@ impl Server {
                 tracing::error!("--state: {error}; the file has the last save");
             }
         }
+    }
+}
+
+/// Starts the listeners.
+struct Listening<'a> {
+    options: &'a Serve,
+    service: &'a Arc<Service>,
+    tls: &'a Option<Tls>,
+    listeners: JoinSet<()>,
+}
+
+impl Listening<'_> {
+    fn grpc(
+        &mut self,
+        socket: Socket,
+        health: HealthServer<impl GrpcHealth>,
+    ) -> anyhow::Result<()> {
+        let routes = grpc::routes(Arc::clone(self.service), health)?;
+        let listener = Listener::new(routes, self.tls.clone(), grpc::refuse).http2_only();
+        let listener = listener.max_age(self.options);
+        let serve = listener.serve(socket, self.bounds("grpc"), self.stop());
+        self.listeners.spawn(serve);
+        Ok(())
+    }
+
+    fn http(&mut self, socket: Socket) {
+        let routes = http::routes(Arc::clone(self.service), &self.options.unhealthy_when);
+        let tls = self.tls.clone().filter(|_| !self.options.http_plain);
+        let listener = Listener::new(routes, tls, http::refuse);
+        let listener = listener.max_age(self.options);
+        let serve = listener.serve(socket, self.bounds("http"), self.stop());
+        self.listeners.spawn(serve);
+    }
+
+    fn admin(&mut self, socket: Socket, guard: Guard) {
+        let about = page::About::new(self.options.store.name(), self.options.on_outage);
+        let routes = admin::routes(Arc::clone(self.service), about);
+        let routes = guard::guarded(routes, guard);
+        let routes = routes.layer(map_response(page::with_headers));
+        let tls = self.tls.clone().filter(|_| !self.options.admin_plain);
+        let listener = Listener::new(routes, tls, http::refuse);
+        let serve = listener.serve(socket, self.bounds("admin"), self.stop());
+        self.listeners.spawn(serve);
+    }
+
+    async fn metrics(&mut self) -> anyhow::Result<()> {
+        if let Some(address) = &self.options.metrics {
+            let (socket, address) = Socket::open("PROMETHEUS_ADDR", address).await?;
+            info!("metrics {address}");
+            let routes = admin::routes_of_metrics(Arc::clone(self.service));
+            let listener = Listener::new(routes, None, http::refuse);
+            let serve = listener.serve(socket, self.bounds("metrics"), self.stop());
+            self.listeners.spawn(serve);
+        }
+        Ok(())
+    }
+
+    fn bounds(&self, name: &'static str) -> Arc<Bounds> {
+        let per_address = self.options.max_connections_per_address;
+        Bounds::new(name, self.options.max_connections, per_address)
+    }
+
+    fn stop(&self) -> CancellationToken {
+        self.service.stopped().clone()
     }
 }
 

@@ -240,6 +240,7 @@ descriptors:
 - { key: r, quota_mode: true, rate_limit: { policy: 2/1h } }
 - { key: free, rate_limit: { unlimited: true } }
 - { key: never, rate_limit: { unit: day, requests_per_unit: 0 } }
+- { key: slots, rate_limit: { policy: '1/10m, 9/1h' } }
 ";
     let lines = r#"
         acquire_all a +2 & b => true | true 2 receipt | true 1 receipt
@@ -267,6 +268,11 @@ descriptors:
         /v1/acquire_all {"domain": "d", "calls": [{"descriptor": [["a", "x"]]}, {"descriptor": []}]} => 400 calls[1].descriptor: expected at least one pair of a key and a value
         acquire_all merged & a {"id": "once"} => 400 need an exact limit
         MANY => 400 1001 calls, expected at most 1000
+        // A late renewal applies while a longer window counts the entry, even if others hold the slot.
+        acquire slots => {"receipt": "$slot"}
+        10m: acquire slots => {"allowed": true}
+        renew slots {"receipt": "$slot"} => {"applied": true, "used": 1}
+        1h: renew slots {"receipt": "$slot"} => {"applied": false}
     "#;
     let many = format!("acquire_all {}", vec!["a"; 1_001].join(" & "));
     let fixture = Fixture::new(config, Arc::new(MemoryStore::new()), Headers::None);
