@@ -4,7 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::Number;
 
 /// A structure that is read from an object only.
 #[derive(Debug)]
@@ -38,6 +39,22 @@ where
         .flatten()
         .map(|Object(value)| value)
         .collect())
+}
+
+/// Reads a whole number, or null. Some languages write one as `1.0`.
+pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let whole = |number: Number| {
+        let float = number.as_f64().filter(|float| float.fract() == 0.0);
+        let float = float.filter(|float| (0.0..18_446_744_073_709_551_616.0).contains(float));
+        let found = number.as_u64().or(float.map(|float| float as u64));
+        found.ok_or_else(|| {
+            D::Error::custom(format!(
+                "{number}, expected a whole number from 0 to {}",
+                u64::MAX
+            ))
+        })
+    };
+    Option::deserialize(deserializer)?.map(whole).transpose()
 }
 
 struct ObjectVisitor<T>(PhantomData<T>);

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Http, Refusal, read, receipt, require_json};
 use crate::changes::Caller;
-use crate::object::{Object, objects};
+use crate::object::{Object, objects, whole};
 use crate::rules::{Effect, Match};
 use crate::service::{Acquired, Failure, Service};
 
@@ -32,8 +32,10 @@ const MAX_WAIT_MS: u64 = 60_000;
 struct ApiRequest {
     domain: String,
     descriptor: Vec<(String, String)>,
+    #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
     id: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
     wait_ms: Option<u64>,
     receipt: Option<String>,
 }
@@ -146,6 +148,7 @@ struct AllRequest {
 #[serde(deny_unknown_fields)]
 struct AllCall {
     descriptor: Vec<(String, String)>,
+    #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
 }
 
@@ -157,6 +160,9 @@ pub(super) async fn acquire_all(
 ) -> Result<Json<Value>, Refusal> {
     require_json(&headers)?;
     let Object(request): Object<AllRequest> = read(body).await?;
+    if request.domain.is_empty() {
+        return Err(Refusal::bad("domain: expected a domain"));
+    }
     let is_empty = |call: &AllCall| call.descriptor.is_empty();
     if let Some(i) = request.calls.iter().position(is_empty) {
         return Err(Refusal::bad(format!(

@@ -92,7 +92,7 @@ async fn what_makes_no_sense_is_refused() {
         /json LARGE => 413 at most 1048576 bytes
         /json x => 400 expected value
         /v1/acquire  => 400 EOF while parsing
-        acquire user=x {"cost": 1.0} => 400 expected u64
+        acquire user=x {"cost": 1.5} => 400 1.5, expected a whole number
         /v1/reset {} => 400 unknown variant `reset`
         /v1/acquire {"domain": "d"} => 400 missing field `descriptor`
         /v1/acquire {"domain": "", "descriptor": [["a", "b"]]} => 400 domain and descriptor: expected
@@ -102,9 +102,11 @@ async fn what_makes_no_sense_is_refused() {
         acquire user=x {"costs": 1} => 400 unknown field `costs`
         acquire user=x {"cost": 0} => 400 cost: expected at least 1
         peek nobody=x {"cost": 0} => 400 cost: expected at least 1
-        acquire user=x {"cost": -1} => 400 invalid value
-        /v1/record {"domain": "d", "descriptor": [["user", "x"]], "cost": 18446744073709551616} => 400 expected u64
+        acquire user=x {"cost": -1} => 400 -1, expected a whole number
+        /v1/record {"domain": "d", "descriptor": [["user", "x"]], "cost": 18446744073709551616} => 400 expected a whole number
         acquire user=x {"wait_ms": 60001} => 400 wait_ms: expected at most 60000
+        acquire user=x {"wait_ms": 60001.0, "cost": 1.0} => 400 wait_ms: expected at most 60000
+        /v1/acquire_all {"domain": "", "calls": [{"descriptor": [["user", "x"]]}]} => 400 domain: expected a domain
         peek user=x {"id": "7"} => 400 id: this operation has no such field
         status user=x {"cost": 1} => 400 cost: this operation has no such field
         settle user=x {"cost": 1} => 400 receipt: expected the receipt

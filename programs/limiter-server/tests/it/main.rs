@@ -12,6 +12,7 @@ mod grpc;
 mod guard;
 mod http;
 mod lifecycle;
+mod openapi;
 mod options;
 mod own_limits;
 mod program;

@@ -12,6 +12,7 @@ use clap::CommandFactory;
 use limiter_server::migration;
 use limiter_server::options::Options;
 use serde_json::json;
+use testbed::server::Server as Redis;
 
 use crate::client::{exchange, get, until};
 use crate::envoy::Envoy;
@@ -42,9 +43,13 @@ fn text(output: &Output) -> String {
 
 /// Runs the sample in Python, and returns what it prints.
 fn sample(server: SocketAddr) -> String {
+    python(server, blocks(README, "python")[0])
+}
+
+fn python(server: SocketAddr, code: &str) -> String {
     let mut command = Command::new(tools::python());
     command
-        .args(["-B", "-c", blocks(README, "python")[0]])
+        .args(["-B", "-c", code])
         .env("LIMITER_URL", format!("http://{server}"));
     text(&command.env("PYTHONPATH", tools::CLIENT).output().unwrap())
 }
@@ -316,6 +321,56 @@ fn a_gateway_limits_requests_and_tokens_in_one_call() {
     }
     assert_eq!(server.post("/v1/acquire_all", body).1["allowed"], false);
     assert_eq!(used("tokens"), json!(350));
+}
+
+/// 100 calls at the same time: eight keys of four users in two teams of one organisation. Then one without a team, with each plan.
+const LEVELS: &str = r#"
+from concurrent.futures import ThreadPoolExecutor
+limiter.timeout = limiter.patience = 60
+def call(i):
+    return charge(f"k{i % 8}", f"u{i % 4}", f"t{i % 2}", "free", "acme")
+with ThreadPoolExecutor(100) as pool:
+    print(sum(not rules for rules in pool.map(call, range(100))), "allowed")
+print([charge("k9", "u9", None, plan, "acme") for plan in ("free", "business")])
+"#;
+
+#[test]
+fn levels_are_one_decision_and_one_script() {
+    let section = README.split("### Limit an organisation").nth(1).unwrap();
+    let redis = Redis::start().unwrap();
+    let url = redis.url();
+    let args = [
+        "--store",
+        &*url,
+        "--store-timeout",
+        "30s",
+        "--store-probe",
+        "1h",
+    ];
+    let server = Server::start(blocks(section, "yaml")[0], &args);
+    let status = |level: &str| {
+        let body = format!(r#"{{"domain":"levels","descriptor":[{level}]}}"#);
+        server.post("/v1/status", &body).1["used"].as_u64().unwrap()
+    };
+    let scripts = || {
+        let stats = redis.info("commandstats").unwrap();
+        let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
+        rest.split_once(',').unwrap().0.parse::<u64>().unwrap()
+    };
+    assert_eq!(status(r#"["key","loads the script"]"#), 0);
+    let before = scripts();
+    let printed = python(
+        server.http,
+        &[blocks(section, "python")[0], LEVELS].concat(),
+    );
+    assert_eq!(printed, "45 allowed\n[['plan=free,organisation'], []]\n");
+    assert_eq!(scripts() - before, 102);
+    for (level, max, keys) in [("key", 8, 8), ("user", 14, 4), ("team", 24, 2)] {
+        let used = (0..keys).map(|id| status(&format!(r#"["{level}","{}{id}"]"#, &level[..1])));
+        let used: Vec<_> = used.collect();
+        assert!(used.iter().all(|used| *used <= max), "{level}: {used:?}");
+        assert_eq!(used.iter().sum::<u64>(), 45, "{level}: {used:?}");
+    }
 }
 
 #[test]

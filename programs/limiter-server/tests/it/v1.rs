@@ -23,7 +23,7 @@ use crate::server::Server;
 const DOC: &str = include_str!("../../docs/v1.md");
 
 /// Returns the cells of the table whose head begins like this, without backquotes.
-fn rows(head: &str) -> Vec<Vec<String>> {
+pub(crate) fn rows(head: &str) -> Vec<Vec<String>> {
     let table = DOC
         .lines()
         .skip_while(|line| !line.starts_with(head))
@@ -108,11 +108,15 @@ pub(crate) fn assert_decision(op: &str, answer: &Value) {
     }
 }
 
+/// Returns the configuration of the examples.
+pub(crate) fn config() -> &'static str {
+    let (_, config) = DOC.split_once("```yaml\n").unwrap();
+    config.split("```").next().unwrap()
+}
+
 /// Runs the examples against their configuration. Returns the fixture and its responses.
 async fn run_examples() -> (Fixture, Vec<Value>) {
-    let config = DOC.split("```yaml\n").nth(1).unwrap();
-    let config = config.split("```").next().unwrap();
-    let fixture = Fixture::new(config, Arc::new(MemoryStore::new()), Headers::default());
+    let fixture = Fixture::new(config(), Arc::new(MemoryStore::new()), Headers::default());
     let mut receipt = Value::Null;
     let mut answers = Vec::new();
     for row in rows("| operation | request ") {
