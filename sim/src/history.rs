@@ -224,7 +224,8 @@ impl History {
         let rule = |history: &Self| {
             let broken = history.play(false, None).broken;
             let text = broken.first().map(String::as_str).unwrap_or_default();
-            text.replace(|c: char| c.is_ascii_digit(), "")
+            let rule = text.split(['(', '[', '{']).next().unwrap_or_default();
+            rule.replace(|c: char| c.is_ascii_digit(), "")
         };
         let expected = rule(&self);
         let mut size = self.steps.len() / 2;

@@ -252,6 +252,7 @@ impl Book {
                 cost: asked.cost,
                 fits: verdict.fits,
                 is_merged: false,
+                is_renewed: false,
             };
             self.list.append(asked, entry, clock);
             self.known.insert(wire.id);

@@ -38,6 +38,7 @@ fn read(bytes: Option<&Vec<u8>>) -> List {
         cost,
         fits: true,
         is_merged: false,
+        is_renewed: false,
     };
     List {
         entries: log.entries().map(entry).collect(),

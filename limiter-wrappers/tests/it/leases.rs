@@ -1,14 +1,11 @@
 //! Leases: what is decided without the store, and when the store is asked.
 
-use std::pin::pin;
-
+use futures_util::FutureExt;
 use futures_util::future::join_all;
-use futures_util::poll;
-use limiter_core::store::{JointOp, Op};
-use limiter_core::{Policy, SyncStore, WindowStore, policy};
-use limiter_testkit::ReferenceStore;
+use limiter_core::store::Op;
+use limiter_core::{SyncStore, policy};
 
-use crate::scene::{Does, Scene, bare, wait};
+use crate::scene::{Does, Scene, wait};
 
 fn scene(policy: &str) -> Scene {
     Scene::new(policy, |stack| {
@@ -17,6 +14,14 @@ fn scene(policy: &str) -> Scene {
 }
 
 impl Scene {
+    /// Makes acquires: how many, how many of them call the store, and what that then counts.
+    async fn bursts(&self, key: &str, cost: u64, bursts: &[(u64, usize, u64)]) {
+        for (count, waited, used) in bursts {
+            let found = (self.burst(key, *count, cost).await, self.used(key));
+            assert_eq!(found, (*waited, *used), "{count} acquires of {key}");
+        }
+    }
+
     /// Another process acquires.
     fn take(&self, key: &str, cost: u64) {
         let policy = self.limiter.policy();
@@ -31,31 +36,33 @@ impl Scene {
 #[tokio::test(start_paused = true)]
 async fn the_eighth_acquire_takes_eight_and_each_next_block_twice_as_much() {
     let scene = scene("1000/1h+10m");
-    for (count, waited, used) in [
+    let bursts = [
         (7, 7, 7),
         (1, 1, 16),
         (8, 0, 16),
         (1, 1, 33),
         (16, 0, 33),
         (33, 1, 66),
-    ] {
-        assert_eq!(scene.burst("k", count, 1).await, waited);
-        assert_eq!(scene.used("k"), used);
-    }
+    ];
+    scene.bursts("k", 1, &bursts).await;
     scene.limiter.reset("k").await.unwrap();
-    assert_eq!((scene.burst("k", 1, 1).await, scene.used("k")), (1, 1));
+    scene.bursts("k", 1, &[(1, 1, 1)]).await;
+    // A dropped request lets the next one ask.
+    scene.burst("d", 7, 1).await;
+    let dropped = scene.limiter.acquire("d").into_future().now_or_never();
+    assert!(dropped.is_none());
+    scene.bursts("d", 1, &[(8, 8, 31)]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_block_that_was_not_used_up_is_followed_by_half_and_rare_acquires_take_none() {
     let scene = scene("1000/1h+10m");
-    assert_eq!(scene.burst("k", 8, 1).await, 8);
+    scene.bursts("k", 1, &[(8, 8, 16)]).await;
     wait(590_623).await;
     // Nothing is spent at exactly 63/64 of the lease.
-    assert_eq!(scene.burst("k", 1, 1).await, 0);
-    assert_eq!(scene.burst("k", 4, 1).await, 4);
-    assert_eq!((scene.used("k"), scene.burst("k", 1, 1).await), (20, 1));
-    assert_eq!(scene.used("k"), 29);
+    scene
+        .bursts("k", 1, &[(1, 0, 16), (4, 4, 20), (1, 1, 29)])
+        .await;
     for _ in 0..30 {
         wait(85_715).await;
         scene.burst("rare", 1, 1).await;
@@ -72,15 +79,11 @@ async fn a_slow_store_grants_no_block() {
         scene.server.calls() - before
     };
     scene.server.set(Does::AnswerLate);
-    assert_eq!(
-        [crowd(16).await, crowd(16).await, scene.used("k") as usize],
-        [16, 16, 32]
-    );
+    assert_eq!([crowd(16).await, crowd(16).await], [16, 16]);
+    assert_eq!(scene.used("k"), 32);
     scene.server.set(Does::Answer);
-    assert_eq!(
-        [crowd(16).await, crowd(32).await, scene.used("k") as usize],
-        [16, 32, 112]
-    );
+    assert_eq!([crowd(16).await, crowd(32).await], [16, 32]);
+    assert_eq!(scene.used("k"), 112);
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,40 +91,17 @@ async fn all_but_plain_acquires_call_the_store() {
     let scene = scene("1000/1h+10m");
     scene.burst("k", 8, 1).await;
     let (limiter, before) = (&scene.limiter, scene.server.calls());
-    let other = policy!("900/1h+10m");
+    let (other, without) = (policy!("900/1h+10m"), policy!("1000/1h"));
     drop(limiter.acquire("k").permit().await.unwrap());
-    assert!(
-        limiter
-            .acquire("k")
-            .idempotency_key(7_u128)
-            .await
-            .unwrap()
-            .is_allowed()
-    );
-    assert!(
-        limiter
-            .acquire("k")
-            .policy(&other)
-            .await
-            .unwrap()
-            .is_allowed()
-    );
-    assert!(
-        limiter
-            .acquire("k")
-            .policy(&policy!("1000/1h"))
-            .await
-            .unwrap()
-            .is_allowed()
-    );
-    drop((
-        limiter.record("k").await.unwrap(),
-        limiter.peek("k").await.unwrap(),
-    ));
+    drop(limiter.acquire("k").idempotency_key(7_u128).await.unwrap());
+    drop(limiter.acquire("k").policy(&other).await.unwrap());
+    drop(limiter.acquire("k").policy(&without).await.unwrap());
+    drop(limiter.record("k").await.unwrap());
+    drop(limiter.peek("k").await.unwrap());
     assert_eq!((scene.server.calls() - before, scene.used("k")), (6, 21));
     // A higher cost leaves the block.
-    assert_eq!(scene.burst("k", 1, 9).await, 1);
-    assert_eq!((scene.burst("k", 8, 1).await, scene.used("k")), (0, 30));
+    scene.bursts("k", 9, &[(1, 1, 30)]).await;
+    scene.bursts("k", 1, &[(8, 0, 30)]).await;
     for policy in ["1000/1h+10m, 900/1h", "16/1h+10m"] {
         let scene = self::scene(policy);
         for calls in 1..=10 {
@@ -134,41 +114,23 @@ async fn all_but_plain_acquires_call_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_block_is_at_most_half_of_what_remains_and_whole_multiples_of_the_cost() {
     let scene = scene("40/1h+10m");
-    for (count, waited, used) in [
+    let bursts = [
         (8, 8, 16),
         (8, 0, 16),
         (1, 1, 29),
         (12, 0, 29),
         (11, 11, 40),
-    ] {
-        assert_eq!(
-            (scene.burst("k", count, 1).await, scene.used("k")),
-            (waited, used)
-        );
-    }
+    ];
+    scene.bursts("k", 1, &bursts).await;
     assert!(!scene.acquire("k", 1).await.unwrap());
     let scene = self::scene("100/1h+10m");
-    for (count, waited, used) in [(8, 8, 48), (8, 0, 48), (1, 1, 75), (8, 0, 75)] {
-        assert_eq!(
-            (scene.burst("k", count, 3).await, scene.used("k")),
-            (waited, used)
-        );
-    }
+    let bursts = [(8, 8, 48), (8, 0, 48), (1, 1, 75), (8, 0, 75)];
+    scene.bursts("k", 3, &bursts).await;
 }
 
+/// With the wait of the cost alone.
 #[tokio::test(start_paused = true)]
-async fn refused_with_a_block_an_acquire_is_decided_again_without() {
-    let admitted = scene("1000/1h+10m");
-    admitted.burst("k", 7, 1).await;
-    admitted.take("k", 990);
-    let before = admitted.server.calls();
-    assert!(admitted.acquire("k", 1).await.unwrap());
-    assert_eq!(
-        (admitted.server.calls() - before, admitted.used("k")),
-        (2, 998)
-    );
-
-    // That denial is cached, with the wait of the cost alone.
+async fn what_is_refused_with_a_block_and_without_is_cached() {
     let denied = scene("1000/1h+10m");
     denied.burst("k", 7, 1).await;
     denied.take("k", 993);
@@ -183,86 +145,12 @@ async fn refused_with_a_block_an_acquire_is_decided_again_without() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_reply_is_never_spent_and_the_next_acquire_asks() {
-    let scene = scene("1000/1h+10m");
-    scene.burst("k", 7, 1).await;
-    scene.server.set(Does::LoseAnswer);
-    assert!(scene.acquire("k", 1).await.is_err());
-    scene.server.set(Does::Answer);
-    assert_eq!((scene.burst("k", 7, 1).await, scene.used("k")), (7, 23));
-    assert_eq!((scene.burst("k", 1, 1).await, scene.used("k")), (1, 40));
-    // A dropped request.
-    scene.burst("d", 7, 1).await;
-    {
-        let acquire = pin!(scene.limiter.acquire("d").into_future());
-        assert!(poll!(acquire).is_pending());
-    }
-    assert_eq!((scene.burst("d", 8, 1).await, scene.used("d")), (8, 31));
-    // The block is spent during an outage.
-    scene.server.set(Does::Refuse);
-    assert_eq!(scene.burst("d", 16, 1).await, 0);
-    assert!(scene.acquire("d", 1).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_block_that_can_be_spent_keeps_its_place() {
     let scene = Scene::new("1000/1h+10m", |stack| {
         stack.denial_cache_capacity(1).or_error()
     });
-    for (key, count, waited, used) in [
-        ("a", 8, 8, 16),
-        ("b", 20, 20, 20),
-        ("a", 8, 0, 16),
-        ("b", 8, 8, 36),
-        ("b", 8, 0, 36),
-    ] {
-        assert_eq!(
-            (scene.burst(key, count, 1).await, scene.used(key)),
-            (waited, used),
-            "{key}"
-        );
-    }
-}
-
-static POLICY: Policy = policy!("1000/1h+10m");
-
-/// Joint acquires on the keys `a` and `b`: how many, the calls, and what both keys then count.
-#[tokio::test]
-async fn several_operations_are_decided_from_blocks_if_blocks_cover_all() {
-    let remote = testbed::Faulty::<ReferenceStore>::default();
-    let store = bare(remote.clone())
-        .denial_cache_capacity(100)
-        .seed(1)
-        .or_error();
-    let used = |key| remote.store().apply_now(&Op::peek(key, &POLICY)).log.usage[0].used;
-    for (keys, times, calls, expected) in [
-        (&["a", "b"][..], 8, 8, [16, 16]),
-        // One block is short: one call, with a block for that one, and nothing is spent twice.
-        (&["a"], 1, 0, [16, 16]),
-        (&["a", "b"], 7, 0, [16, 16]),
-        (&["a", "b"], 1, 1, [33, 17]),
-        (&["b"], 1, 0, [33, 17]),
-        (&["b"], 1, 1, [33, 34]),
-    ] {
-        let before = remote.calls();
-        for _ in 0..times {
-            let ops: Vec<JointOp<'_>> = keys
-                .iter()
-                .map(|key| Op::acquire(key, &POLICY).into())
-                .collect();
-            for (joint, facts) in ops
-                .iter()
-                .zip(store.apply_all(&ops).await.unwrap().unwrap())
-            {
-                let facts = facts.unwrap();
-                facts.verify(&joint.described_by(&facts)).unwrap();
-                assert!(!facts.refundable);
-            }
-        }
-        assert_eq!(
-            (remote.calls() - before, ["a", "b"].map(used)),
-            (calls, expected),
-            "{keys:?}"
-        );
-    }
+    scene.bursts("a", 1, &[(8, 8, 16)]).await;
+    scene.bursts("b", 1, &[(20, 20, 20)]).await;
+    scene.bursts("a", 1, &[(8, 0, 16)]).await;
+    scene.bursts("b", 1, &[(8, 8, 36), (8, 0, 36)]).await;
 }

@@ -1,6 +1,7 @@
 //! A guarded store that fails on command, in virtual time: tokio's clock is paused, and the stores read it.
 
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::poll;
@@ -84,25 +85,33 @@ impl Scene {
         Ok(decision.map_err(|error| error.kind())?.is_allowed())
     }
 
+    /// Makes acquires of these costs.
+    pub(crate) async fn acquires(&self, key: &str, costs: &[u64]) -> Vec<Result<bool, ErrorKind>> {
+        let mut all = Vec::new();
+        for cost in costs {
+            all.push(self.acquire(key, *cost).await);
+        }
+        all
+    }
+
     /// Makes acquires a millisecond apart, which must be admitted without a receipt. Returns how many were not decided at once.
     pub(crate) async fn burst(&self, key: &str, count: u64, cost: u64) -> usize {
         let mut waited = 0;
         for _ in 0..count {
             wait(1).await;
             let mut acquire = pin!(self.limiter.acquire(key).cost(cost).into_future());
-            let is_pending =
-                poll!(acquire.as_mut()).map(|decision| assert!(is_plain(&decision.unwrap())));
-            if is_pending.is_pending() {
-                waited += 1;
-                assert!(is_plain(&acquire.await.unwrap()));
-            }
+            let decision = match poll!(acquire.as_mut()) {
+                Poll::Ready(decision) => decision,
+                Poll::Pending => {
+                    waited += 1;
+                    acquire.await
+                }
+            };
+            let decision = decision.unwrap();
+            assert!(decision.is_allowed() && decision.receipt().is_none());
         }
         waited
     }
-}
-
-fn is_plain(decision: &limiter_core::Decision) -> bool {
-    decision.is_allowed() && decision.receipt().is_none()
 }
 
 pub(crate) async fn wait(millis: u64) {

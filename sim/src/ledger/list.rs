@@ -13,6 +13,8 @@ pub(crate) struct Entry {
     pub(crate) fits: bool,
     /// No receipt and no repetition finds it.
     pub(crate) is_merged: bool,
+    /// A renewal has moved it.
+    pub(crate) is_renewed: bool,
 }
 
 /// What a caller sees: whether it is denied, its wait, and of each limit the usage, the next refill and the reset. In microseconds.
@@ -202,7 +204,7 @@ impl List {
             let is_named = entry.id == named && !entry.is_merged;
             // A renewal may find the entry where an earlier attempt moved it.
             let may_have_moved = matches!(change, Change::Renew { id } if id == Some(named));
-            let is_there = entry.at == at || may_have_moved && entry.at > at;
+            let is_there = entry.at == at || may_have_moved && entry.is_renewed && entry.at > at;
             is_named && is_there && t.saturating_sub(at) < receipt.window().as_micros()
         };
         let i = self.entries.iter().position(is_it)?;
@@ -212,7 +214,16 @@ impl List {
             Change::Cost(cost) => self.entries[i].cost = cost,
             Change::Renew { .. } => {
                 self.entries.remove(i);
-                self.append(asked, Entry { at: t, ..entry }, clock);
+                let is_renewed = true;
+                self.append(
+                    asked,
+                    Entry {
+                        at: t,
+                        is_renewed,
+                        ..entry
+                    },
+                    clock,
+                );
             }
         }
         Some(entry.cost)
