@@ -15,7 +15,7 @@ use limiter_core::{Decision, Error, Limit, MAX_LIMITS, Policy, Timestamp};
 
 use crate::log::ring::Narrow;
 use crate::log::view::{Encoding, View};
-use crate::log::{LogForm, LogParts, Other, with_entries};
+use crate::log::{LogForm, LogParts, Other, Parts, with_entries};
 
 /// What came of an evaluation. Unless it is facts, nothing has changed.
 enum Evaluated<const LIMITS: usize> {
@@ -26,14 +26,15 @@ enum Evaluated<const LIMITS: usize> {
     General,
 }
 
-/// Applies an operation to a locked log, unlocks it, and returns the decision. `rest` is [`apply_rest`] for this kind of lock.
+/// Applies an operation to a locked log of a common form, unlocks it, and returns the decision. Leaves the others to `rest`.
 #[inline(always)]
-pub(crate) fn apply<'a, G: DerefMut<Target: LogParts>>(
+pub(crate) fn apply<R, G: DerefMut<Target: LogParts>>(
     mut log: G,
-    op: &Op<'a>,
+    op: &Op<'_>,
     now: Timestamp,
-    rest: impl FnOnce(G, Op<'a>, Timestamp) -> Result<Decision, Error>,
-) -> Result<Decision, Error> {
+    wrap: impl Fn(Result<Decision, Error>) -> R,
+    rest: impl FnOnce(G) -> R,
+) -> R {
     // Each form returns separately: facts merged at one return would be written to memory.
     if let Some(limits) = common_limits::<1>(op) {
         let (form, oldest) = log.parts();
@@ -41,60 +42,58 @@ pub(crate) fn apply<'a, G: DerefMut<Target: LogParts>>(
             LogForm::Ring(ring) if ring.header.is::<Narrow>() => {
                 let entries = ring.view::<Narrow>(oldest);
                 if let Evaluated::Facts(facts) = evaluate::<1, false>(limits, entries, op, now) {
-                    return unlock_and_decide(log, op, limits, facts);
+                    return unlock_and_decide(log, op, limits, facts, wrap);
                 }
             }
             LogForm::Other(Other::Inline(inline)) => {
                 let entries = inline.view();
                 if let Evaluated::Facts(facts) = evaluate::<1, false>(limits, entries, op, now) {
-                    return unlock_and_decide(log, op, limits, facts);
+                    return unlock_and_decide(log, op, limits, facts, wrap);
                 }
             }
             _ => {}
         }
     }
-    rest(log, *op, now)
+    rest(log)
 }
 
 /// Applies an operation that [`apply`] did not.
-pub(crate) fn apply_rest<G: DerefMut<Target: LogParts>>(
-    mut log: G,
-    op: Op<'_>,
-    now: Timestamp,
-) -> Result<Decision, Error> {
-    let form = log.parts().0;
-    let decision = match op.policy.limits().len() {
-        1 => match form {
-            LogForm::Ring(ring) if ring.header.is::<Narrow>() => None,
-            LogForm::Other(Other::Inline(_)) => None,
-            _ => apply_limits::<1>(form, &op, now),
-        },
-        2 => apply_limits::<2>(form, &op, now),
-        3 => apply_limits::<3>(form, &op, now),
-        4 => apply_limits::<4>(form, &op, now),
-        _ => None,
-    };
-    Ok(decision.unwrap_or_else(|| {
-        let facts = apply_any(log, &op, now);
-        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
-        decide(&op, facts)
-    }))
+pub(crate) fn apply_rest(log: Parts<'_>, op: &Op<'_>, now: Timestamp) -> Result<Decision, Error> {
+    match op.policy.limits().len() {
+        1 => apply_limits::<1>(log, op, now),
+        2 => apply_limits::<2>(log, op, now),
+        3 => apply_limits::<3>(log, op, now),
+        4 => apply_limits::<4>(log, op, now),
+        _ => apply_general(log, op, now),
+    }
 }
 
-/// Applies an operation with this number of limits to a compact log, if it is a common one.
+/// Applies an operation with this number of limits.
 #[inline(never)]
 fn apply_limits<const LIMITS: usize>(
-    log: &mut LogForm,
+    (log, oldest): Parts<'_>,
     op: &Op<'_>,
     now: Timestamp,
-) -> Option<Decision> {
-    let limits = common_limits::<LIMITS>(op)?;
-    with_entries!(log, entries => {
-        match evaluate::<LIMITS, false>(limits, entries, op, now) {
-            Evaluated::Facts(facts) => Some(internal::decide_sized(op, limits, facts)),
-            Evaluated::Convert(_) | Evaluated::General => None,
-        }
-    }, _ => None)
+) -> Result<Decision, Error> {
+    if let Some(limits) = common_limits::<LIMITS>(op) {
+        with_entries!(log, entries => {
+            if let Evaluated::Facts(mut facts) = evaluate::<LIMITS, false>(limits, entries, op, now) {
+                if let Outcome::Nothing = facts.outcome {
+                    facts.outcome = Outcome::Nothing;
+                    return Ok(internal::decide_sized(op, limits, facts));
+                }
+                return Ok(internal::decide_sized(op, limits, facts));
+            }
+        }, _ => {});
+    }
+    apply_general((log, oldest), op, now)
+}
+
+#[inline(never)]
+fn apply_general(log: Parts<'_>, op: &Op<'_>, now: Timestamp) -> Result<Decision, Error> {
+    let facts = apply_any(log, op, now);
+    debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
+    Ok(decide(op, facts))
 }
 
 /// Returns the limits of a common operation: with the limiter's policy of `LIMITS` exact limits, and without an id.
@@ -106,28 +105,24 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
 
 /// Unlocks the log and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
 #[inline(always)]
-fn unlock_and_decide<G, const LIMITS: usize>(
+fn unlock_and_decide<G, R, const LIMITS: usize>(
     log: G,
     op: &Op<'_>,
     limits: &[Limit; LIMITS],
     mut facts: SizedFacts<LIMITS>,
-) -> Result<Decision, Error> {
+    wrap: impl Fn(Result<Decision, Error>) -> R,
+) -> R {
     drop(log);
     if let Outcome::Nothing = facts.outcome {
         facts.outcome = Outcome::Nothing;
-        return Ok(internal::decide_sized(op, limits, facts));
+        return wrap(Ok(internal::decide_sized(op, limits, facts)));
     }
-    Ok(internal::decide_sized(op, limits, facts))
+    wrap(Ok(internal::decide_sized(op, limits, facts)))
 }
 
-/// Applies any operation to any log, and unlocks it.
+/// Applies any operation to any log.
 #[inline(never)]
-pub(crate) fn apply_any(
-    mut log: impl DerefMut<Target: LogParts>,
-    op: &Op<'_>,
-    now: Timestamp,
-) -> Facts {
-    let (form, oldest) = log.parts();
+pub(crate) fn apply_any((form, oldest): Parts<'_>, op: &Op<'_>, now: Timestamp) -> Facts {
     // A log of another form holds no id to find.
     if op.id.is_some() && op.mode != Mode::Peek {
         form.make_sparse();
@@ -343,7 +338,7 @@ mod tests {
         let mut log = LogForm::new(u32::MAX - 150);
         let mut receipts = Vec::new();
         for i in 0..len {
-            let facts = apply_any(&mut log, &Op::acquire("", &policy).at(at(i)), at(i));
+            let facts = apply_any((&mut log, None), &Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
             let Outcome::Appended(entry) = facts.outcome else {
                 panic!("not appended")
@@ -353,7 +348,11 @@ mod tests {
             let is_ring = matches!(log, LogForm::Ring(_));
             assert_eq!(is_ring, (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
-        let full = apply_any(&mut log, &Op::acquire("", &policy).at(at(len)), at(len));
+        let full = apply_any(
+            (&mut log, None),
+            &Op::acquire("", &policy).at(at(len)),
+            at(len),
+        );
         assert!(!full.admitted);
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);

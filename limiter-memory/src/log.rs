@@ -30,13 +30,15 @@ pub(crate) enum Other {
 }
 
 /// A log, and its bucket's record of the oldest entry, if it is in a bucket.
+pub(crate) type Parts<'a> = (&'a mut LogForm, Option<&'a mut Oldest>);
+
 pub(crate) trait LogParts {
-    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>);
+    fn parts(&mut self) -> Parts<'_>;
 }
 
 impl LogParts for LogForm {
     #[inline(always)]
-    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>) {
+    fn parts(&mut self) -> Parts<'_> {
         (self, None)
     }
 }

@@ -46,7 +46,7 @@ fn compact(saved: &store::Log, lifetime: Lifetime) -> Option<LogForm> {
         LogForm::Ring(ring)
     };
     for (at, cost) in entries {
-        let _ = evaluate::apply_any(&mut log, &op(cost), at);
+        let _ = evaluate::apply_any((&mut log, None), &op(cost), at);
     }
     Some(log)
 }
@@ -63,7 +63,7 @@ mod tests {
         let mut log = LogForm::new(0);
         let now = |i: u64| Timestamp::from_micros_saturating((1 << 50) + i);
         for i in 0..20 {
-            let _ = evaluate::apply_any(&mut log, &Op::record("", &policy), now(i));
+            let _ = evaluate::apply_any((&mut log, None), &Op::record("", &policy), now(i));
             match &mut log {
                 LogForm::Ring(ring) if i == 5 => ring.header.set_range(u32::MAX - 3, 0),
                 _ => {}
@@ -89,7 +89,7 @@ mod tests {
         let mut log = LogForm::new(0);
         for before_end in [3_599_999_999, 1_000_000, 0] {
             let now = Timestamp::from_micros_saturating(Timestamp::MAX.as_micros() - before_end);
-            let _ = evaluate::apply_any(&mut log, &Op::record("", &policy), now);
+            let _ = evaluate::apply_any((&mut log, None), &Op::record("", &policy), now);
         }
         let saved = export(log);
         assert_eq!(saved.len(), 3);

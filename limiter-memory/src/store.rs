@@ -10,9 +10,9 @@ use limiter_core::store::{
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
-use crate::evaluate::{self, apply_any, apply_rest};
-use crate::log::LogForm;
+use crate::evaluate::{self, apply_any};
 use crate::log::inline::NUMBERS;
+use crate::log::{LogForm, LogParts};
 use crate::placement::lock::{Guard, LogGuard};
 use crate::placement::{DirectSlot, Located, Placement, Vacancy};
 use crate::saved;
@@ -68,6 +68,14 @@ pub struct MemoryStore {
     logs_begun: AtomicU32,
     /// How far the store's clock is ahead of the process's, modulo 2^64.
     clock_ahead: u64,
+}
+
+/// Where [`MemoryStore::decide`] leaves an operation.
+enum Rest<'a> {
+    Unchecked,
+    InSlot(LogGuard<'a>, Timestamp),
+    /// With the key's hash. The slot is locked, or `None` once direct slots are closed.
+    InShard(Option<Guard<'a, DirectSlot>>, u64),
 }
 
 impl MemoryStore {
@@ -195,22 +203,43 @@ impl MemoryStore {
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn check_and_decide(&self, op: Op<'_>) -> Result<Decision, Error> {
-        let op = op.checked()?;
-        Ok(decide(&op, self.apply_now(&op)))
+    /// Decides an operation on a common log in a direct slot, and leaves the others to `rest`. Where a decision is made, it is wrapped
+    /// and returned, because to move it takes half as long as to make it.
+    #[inline(always)]
+    fn decide<R>(
+        &self,
+        op: &Op<'_>,
+        wrap: impl Fn(Result<Decision, Error>) -> R,
+        rest: impl FnOnce(Rest<'_>) -> R,
+    ) -> R {
+        if !op.is_checked() {
+            return rest(Rest::Unchecked);
+        }
+        let name = op.log.name.id();
+        let key = op.log.key;
+        let hash = self.placement.hash(name, key);
+        if !self.placement.has_direct_slots() {
+            return rest(Rest::InShard(None, hash));
+        }
+        // Reading the clock behind a lock stalls on Intel; read it first.
+        let now = self.time(op.at);
+        match self.placement.find_direct(hash, name, key) {
+            Ok(log) => evaluate::apply(log, op, now, wrap, |log| rest(Rest::InSlot(log, now))),
+            Err(slot) => rest(Rest::InShard(Some(slot), hash)),
+        }
     }
 
-    /// Decides an operation on a log that is in no direct slot.
-    // Like `apply_rest_in_slot`, not generic: each crate that calls a store would compile it again.
+    // Not generic: each crate that calls a store would compile it again.
     #[inline(never)]
-    fn decide_in_shard(
-        &self,
-        slot: Option<Guard<'_, DirectSlot>>,
-        hash: u64,
-        op: Op<'_>,
-    ) -> Result<Decision, Error> {
+    fn decide_rest(&self, op: Op<'_>, rest: Rest<'_>) -> Result<Decision, Error> {
+        let (slot, hash) = match rest {
+            Rest::InSlot(mut log, now) => return evaluate::apply_rest(log.parts(), &op, now),
+            Rest::InShard(slot, hash) => (slot, hash),
+            Rest::Unchecked => {
+                let op = op.checked()?;
+                return Ok(decide(&op, self.apply_now(&op)));
+            }
+        };
         let found = self
             .placement
             .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
@@ -218,22 +247,27 @@ impl MemoryStore {
         // had a log with a later entry, which has expired since.
         let now = self.time(op.at);
         match found {
-            Ok(log) => evaluate::apply(log, &op, now, apply_rest),
-            Err(vacancy) => {
-                let apply = |log: &mut _| evaluate::apply(log, &op, now, apply_rest);
-                self.insert(vacancy, op.log, apply)
-            }
+            Ok(log) => evaluate::apply(
+                log,
+                &op,
+                now,
+                |decision| decision,
+                |mut log| evaluate::apply_rest(log.parts(), &op, now),
+            ),
+            Err(vacancy) => self.insert(vacancy, op.log, |log| {
+                evaluate::apply_rest((log, None), &op, now)
+            }),
         }
     }
 
     /// Applies an operation without haste. `clock` returns its time.
     fn facts(&self, op: Op<'_>, clock: impl Fn(At) -> Timestamp) -> Facts {
         match self.placement.locate(op.log.name.id(), op.log.key) {
-            Located::InSlot(log) => apply_any(log, &op, clock(op.at)),
-            Located::InShard(log) => apply_any(log, &op, clock(op.at)),
+            Located::InSlot(mut log) => apply_any(log.parts(), &op, clock(op.at)),
+            Located::InShard(mut log) => apply_any(log.parts(), &op, clock(op.at)),
             Located::Nowhere(vacancy) => {
                 let now = clock(op.at);
-                self.insert(vacancy, op.log, |log| apply_any(log, &op, now))
+                self.insert(vacancy, op.log, |log| apply_any((log, None), &op, now))
             }
         }
     }
@@ -271,11 +305,6 @@ impl MemoryStore {
     }
 }
 
-#[inline(never)]
-fn apply_rest_in_slot(log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Result<Decision, Error> {
-    apply_rest(log, op, now)
-}
-
 impl SyncStore for MemoryStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.facts(*op, |at| self.time(at))
@@ -283,21 +312,7 @@ impl SyncStore for MemoryStore {
 
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        if !op.is_checked() {
-            return self.check_and_decide(op);
-        }
-        let name = op.log.name.id();
-        let key = op.log.key;
-        let hash = self.placement.hash(name, key);
-        if !self.placement.has_direct_slots() {
-            return self.decide_in_shard(None, hash, op);
-        }
-        // Reading the clock behind a lock stalls on Intel; read it first.
-        let now = self.time(op.at);
-        match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, &op, now, apply_rest_in_slot),
-            Err(slot) => self.decide_in_shard(Some(slot), hash, op),
-        }
+        self.decide(&op, |decision| decision, |rest| self.decide_rest(op, rest))
     }
 
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
@@ -349,7 +364,7 @@ impl WindowStore for MemoryStore {
 
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        Some(self.decide_now(op))
+        self.decide(&op, Some, |rest| Some(self.decide_rest(op, rest)))
     }
 }
 

@@ -267,7 +267,7 @@ mod tests {
         micros: u64,
     ) -> Option<(Format, usize, usize)> {
         let op = Op::acquire("", policy).with_cost(cost).at(at(micros));
-        let facts = apply_any(&mut *log, &op, at(micros));
+        let facts = apply_any((log, None), &op, at(micros));
         assert_eq!((facts.admitted, log.newest()), (true, Some(at(micros))));
         assert_eq!(
             with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0)), _ => panic!("sparse")),

@@ -114,7 +114,7 @@ mod tests {
         for key in keys {
             let mut log = LogForm::new(0);
             for at in (0..entries).map(|i| at(u64::from(key) + i)) {
-                let _ = evaluate::apply_any(&mut log, &Op::acquire("", &POLICY), at);
+                let _ = evaluate::apply_any((&mut log, None), &Op::acquire("", &POLICY), at);
             }
             let keyed = KeyedLog {
                 key: Key::new(0, &key.to_le_bytes()),

@@ -4,7 +4,7 @@ use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
 use crate::log::view::Oldest;
-use crate::log::{LogForm, LogParts};
+use crate::log::{LogParts, Parts};
 
 /// A place for one key, in one cache line.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct BucketLog {
 
 impl LogParts for BucketLog {
     #[inline(always)]
-    fn parts(&mut self) -> (&mut LogForm, Option<&mut Oldest>) {
+    fn parts(&mut self) -> Parts<'_> {
         (&mut self.keyed.log, Some(&mut self.oldest))
     }
 }
@@ -220,6 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::log::LogForm;
 
     fn keyed(key: u8) -> KeyedLog {
         KeyedLog {
