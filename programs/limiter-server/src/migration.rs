@@ -109,7 +109,7 @@ pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<()
 /// the rules.
 pub fn replaced(variables: impl IntoIterator<Item = String>, with_xds: bool) -> Vec<String> {
     let known = |variable: String| {
-        if with_xds && pod::WITH_XDS.contains(&&*variable) {
+        if with_xds && pod::takes_effect_with_xds(&variable) {
             return None;
         }
         let (_, instead) = REPLACED

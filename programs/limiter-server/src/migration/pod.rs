@@ -10,30 +10,15 @@ use pbjson_types::Struct;
 use crate::xds::messages::Node;
 use crate::xds::settings::{Settings, TlsFiles};
 
-/// The variables that take effect with `CONFIG_TYPE=GRPC_XDS_SOTW`, or have none then.
-pub(super) const WITH_XDS: &[&str] = &[
-    "GRPC_HOST",
-    "GRPC_PORT",
-    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
-    "HOST",
-    "LOG_FORMAT",
-    "LOG_LEVEL",
-    "PORT",
-    "REDIS_AUTH",
-    "REDIS_SENTINEL_AUTH",
-    "REDIS_SOCKET_TYPE",
-    "REDIS_TLS",
-    "REDIS_TLS_CACERT",
-    "REDIS_TLS_CLIENT_CERT",
-    "REDIS_TLS_CLIENT_KEY",
-    "REDIS_TYPE",
-    "REDIS_URL",
-    "RUNTIME_APPDIRECTORY",
-    "RUNTIME_ROOT",
-    "RUNTIME_SUBDIRECTORY",
-    "USE_PROMETHEUS",
-    "USE_STATSD",
-];
+/// The variables that take effect with `CONFIG_TYPE=GRPC_XDS_SOTW`, or have none there either.
+const WITH_XDS: &str = "GRPC_HOST GRPC_PORT HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED HOST LOG_FORMAT LOG_LEVEL PORT REDIS_AUTH
+    REDIS_SENTINEL_AUTH REDIS_SOCKET_TYPE REDIS_TLS REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TYPE REDIS_URL
+    RUNTIME_APPDIRECTORY RUNTIME_ROOT RUNTIME_SUBDIRECTORY USE_PROMETHEUS USE_STATSD";
+
+/// Returns `true` if a variable needs no replacement when a control plane sends the rules.
+pub(super) fn takes_effect_with_xds(variable: &str) -> bool {
+    WITH_XDS.split_whitespace().any(|name| name == variable)
+}
 
 /// What the variables choose.
 #[derive(Debug, Default)]

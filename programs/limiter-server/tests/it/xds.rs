@@ -1,8 +1,8 @@
 //! Rules by xDS, from a control plane with gRPC's own implementation of the protocol.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::iter;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,11 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_server::migration::Pod;
+use limiter_server::store::Location;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::write_certificates;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
+use crate::ask::rows;
 use crate::client::{exchange, get, until};
 use crate::envoy::Envoy;
 use crate::program::{self, Program};
@@ -125,56 +127,41 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
         .env("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-test:yes");
     let server = start(command);
     let first = plane.until(|request| request["nonce"] == "");
-    assert_eq!(
-        [
-            &first["node"],
-            &first["metadata"],
-            &first["header"],
-            &first["version"]
-        ],
-        [
-            &json!("envoy-ratelimit"),
-            &json!({ "zone": "a", "rack": "7" }),
-            &json!("yes"),
-            &json!("")
-        ]
-    );
+    let node = json!(["envoy-ratelimit", { "zone": "a", "rack": "7" }, "yes", ""]);
+    let fields = ["node", "metadata", "header", "version"].map(|field| &first[field]);
+    assert_eq!(json!(fields), node);
     assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
     let rules = server.admin("/rules");
     assert!(rules.contains(r#""where":"xds/a""#), "{rules}");
 
-    let of = |descriptors: Value| json!({ "configs": [{ "name": "b", "domain": "d", "descriptors": descriptors }] });
-    let one = |rate_limit: Value| of(json!([{ "key": "user", "rate_limit": rate_limit }]));
-    let many: Vec<_> = (0..12).map(|i| json!({ "value": i.to_string() })).collect();
-    for (i, (mut snapshot, reason)) in [
-        (of(json!([{ "value": "x" }])), "xds/b: expected `key` with a text"),
-        (of(json!([{ "key": "a*" }])), "xds/b: expected a key without `*`: wildcards are for values"),
-        (one(json!({ "requests_per_unit": 1 })), "xds/b: user: expected second, minute, hour, day, week, month or year, found \"UNKNOWN\""),
-        (one(json!({ "unit": 9 })), "found \"9\""),
-        (one(json!({ "unit": "DAY", "unlimited": true })), "xds/b: user: `unit` cannot be combined with `unlimited`"),
-        (one(json!({ "unit": "DAY", "name": "n", "replaces": [{ "name": "n" }] })), "xds/b: user: expected the name of another rule"),
-        (one(json!({ "unit": "DAY", "replaces": [{}] })), "xds/b: user: expected `name` with a text"),
-        (
-            of(json!([{ "key": "site", "descriptors": [{ "key": "user", "value": "a" }, { "key": "user", "value": "a" }] }])),
-            "xds/b: site: defined twice: user=a",
-        ),
-        (of(json!(many)), "and 2 more errors"),
-        (json!({ "configs": [{ "name": "b" }] }), "xds/b: expected `domain` with a text"),
-        (
-            json!({ "configs": [{ "name": "b", "domain": "e" }, { "name": "c", "domain": "e" }] }),
-            "xds/c: the domain \"e\" is already defined at xds/b",
-        ),
-        (json!({ "type": "type.googleapis.com/other" }), "RateLimitConfig, found \"type.googleapis.com/other\""),
-        (json!({ "resources": [{ "type": "other", "value": "" }] }), "found \"other\""),
-        (json!({ "resources": [{ "value": "" }, { "value": "/w==" }] }), "resource 2: failed to decode Protobuf message"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        snapshot["version"] = json!(format!("bad {i}"));
+    // Descriptors of the domain `d`, or a whole snapshot.
+    let table = r#"
+        [{"value": "x"}] => xds/b: expected `key` with a text
+        [{"key": "a*"}] => xds/b: expected a key without `*`: wildcards are for values
+        [{"key": "user", "rate_limit": {"requests_per_unit": 1}}] => xds/b: user: expected second, minute, hour, day, week, month or year, found "UNKNOWN"
+        [{"key": "user", "rate_limit": {"unit": 9}}] => found "9"
+        [{"key": "user", "rate_limit": {"unit": "DAY", "unlimited": true}}] => xds/b: user: `unit` cannot be combined with `unlimited`
+        [{"key": "user", "rate_limit": {"unit": "DAY", "name": "n", "replaces": [{"name": "n"}]}}] => xds/b: user: expected the name of another rule
+        [{"key": "user", "rate_limit": {"unit": "DAY", "replaces": [{}]}}] => xds/b: user: expected `name` with a text
+        [{"key": "site", "descriptors": [{"key": "user", "value": "a"}, {"key": "user", "value": "a"}]}] => xds/b: site: defined twice: user=a
+        [{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}] => and 2 more errors
+        {"configs": [{"name": "b"}]} => xds/b: expected `domain` with a text
+        {"configs": [{"name": "b", "domain": "e"}, {"name": "c", "domain": "e"}]} => xds/c: the domain "e" is already defined at xds/b
+        {"type": "type.googleapis.com/other"} => RateLimitConfig, found "type.googleapis.com/other"
+        {"resources": [{"type": "other", "value": ""}]} => found "other"
+        {"resources": [{"value": ""}, {"value": "/w=="}]} => resource 2: failed to decode Protobuf message
+    "#;
+    for (given, reason) in rows(table) {
+        let given: Value = serde_json::from_str(given).unwrap();
+        let mut snapshot = match given.is_array() {
+            true => json!({ "configs": [{ "name": "b", "domain": "d", "descriptors": given }] }),
+            false => given,
+        };
+        snapshot["version"] = json!(reason);
         plane.send(&snapshot);
         let refusal = plane.until(|request| request["error"].as_str().unwrap().contains(reason));
-        assert_eq!([&refusal["version"], &refusal["code"]], [&json!("first"), &json!(3)], "{refusal}");
+        let fields = ["version", "code"].map(|field| &refusal[field]);
+        assert_eq!(json!(fields), json!(["first", 3]), "{refusal}");
         assert_eq!(server.ask("user", "ann"), 429, "{reason}");
     }
     // The control plane repeats what was refused at once, and is slowed down.
@@ -184,15 +171,14 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
     assert_eq!(server.metric("limiter_server_config_valid"), Some(0.0));
 
     // Of good rules, unknown fields are ignored, an older version is not refused, and every change applies.
-    let rule = json!({ "key": "user", "unknown": "ignored", "rate_limit": limit(2), "metadata": { "a": [1, null, "x"] } });
+    let rule = json!({ "key": "user", "unknown": "x", "rate_limit": limit(2), "metadata": { "a": [1, null, "x"] } });
     plane.set("0", &json!([{ "domain": "d", "descriptors": [rule] }]));
     assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
     assert_eq!(server.metric("limiter_server_config_valid"), Some(1.0));
     plane.set("none", &json!([]));
     assert_eq!(server.ask("user", "ann"), 200);
-    let descriptors: Vec<_> = (0..10_000)
-        .map(|i| json!({ "key": "user", "value": i.to_string(), "rate_limit": limit(1) }))
-        .collect();
+    let user = |i: u32| json!({ "key": "user", "value": i.to_string(), "rate_limit": limit(1) });
+    let descriptors: Vec<_> = (0..10_000).map(user).collect();
     plane.set(
         "large",
         &json!([{ "domain": "d", "descriptors": descriptors }]),
@@ -213,9 +199,12 @@ fn a_start_waits_for_rules_unless_it_is_forced() {
 
     let command = plane.client();
     let waiting = thread::spawn(move || start(command));
-    until("both ask for rules", || {
-        (plane.requests.lock().unwrap().len() == 2).then_some(())
+    let mut ended = plane.client().spawn().unwrap();
+    until("all ask for rules", || {
+        (plane.requests.lock().unwrap().len() == 3).then_some(())
     });
+    program::signal(&ended, "TERM");
+    assert_eq!(ended.wait().unwrap().code(), Some(0));
     assert!(!waiting.is_finished());
     plane.send(&json!({ "version": "1", "configs": users(1) }));
     let waited = waiting.join().unwrap();
@@ -280,24 +269,13 @@ fn files_refine_rules() {
     let shown = |server: &Program| {
         serde_json::from_str::<Value>(&server.admin("/rules")).unwrap()["rules"][0].clone()
     };
-    let rule = shown(&server);
     let place = format!("xds/a, refined at {}:3:3", path.display());
+    let rule = shown(&server);
+    let fields = ["limits", "attempts", "quota", "name", "where"].map(|field| &rule[field]);
     let expected = json!([["2/30s", "3/30d"], true, true, "n", place]);
-    assert_eq!(
-        json!([
-            rule["limits"],
-            rule["attempts"],
-            rule["quota"],
-            rule["name"],
-            rule["where"]
-        ]),
-        expected
-    );
-    let unused = format!(
-        "{}:4:3: without effect, because no rule \"other\" of the domain \"d\" has arrived",
-        path.display()
-    );
-    server.until_logged(&unused);
+    assert_eq!(json!(fields), expected);
+    let unused = ":4:3: without effect, because no rule \"other\" of the domain \"d\" has arrived";
+    server.until_logged(unused);
     assert!(server.admin("/page/state").contains("without effect"));
 
     // Each source keeps its last rules without errors, and errors remain visible.
@@ -321,38 +299,23 @@ fn files_refine_rules() {
     assert_eq!(shown(&server)["limits"], json!(["4/1m"]));
 
     // A refinement is a limit and nothing else.
-    for (text, expected) in [
-        (
-            "rate_limit: { unit: day, name: n }",
-            ": expected one of the fields unit, requests_per_unit",
-        ),
-        (
-            "rate_limit: { unit: day }, shadow_mode: true",
-            "expected one of the fields key, value, rate_limit, descriptors, found",
-        ),
-        ("", ":1:27: expected `rate_limit`"),
-    ] {
-        fs::write(
-            &path,
-            format!("{{domain: d, descriptors: [{{key: user, {text}}}]}}"),
-        )
-        .unwrap();
-        let check = |arguments: &[&str]| {
-            let output = Command::new(program::program())
-                .args(arguments)
-                .arg(&path)
-                .output()
-                .unwrap();
-            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    for (text, expected) in rows(
+        "rate_limit: { unit: day, name: n } => : expected one of the fields unit, requests_per_unit
+         rate_limit: { unit: day }, shadow_mode: true => : expected one of the fields key, value, rate_limit, descriptors, found
+         metadata: null => :1:39: expected one of the fields
+         value: x => :1:27: expected `rate_limit`",
+    ) {
+        server.configure(&format!("{{domain: d, descriptors: [{{key: user, {text}}}]}}"));
+        let (code, errors) = program::failed(plane.client().arg("--config").arg(&path));
+        assert!(code == Some(1) && errors.contains(expected), "{errors}");
+        let check = || {
+            let mut check = Command::new(program::program());
+            check.arg("check").arg(&path);
+            check
         };
-        let found = check(&["check", "--refinements"]);
-        assert!(found.contains(expected), "{found}");
-        assert!(!check(&["check"]).contains("expected"));
-        let output = plane.client().arg("--config").arg(&path).output().unwrap();
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains(expected),
-            "{output:?}"
-        );
+        let (code, errors) = program::failed(check().arg("--refinements"));
+        assert!(code == Some(1) && errors.contains(expected), "{errors}");
+        assert_eq!(program::failed(&mut check()), (Some(0), String::new()));
     }
 }
 
@@ -367,11 +330,12 @@ fn gateway(port: u64, certificates: &str) -> Vec<(String, String)> {
          CONFIG_GRPC_XDS_CLIENT_TLS_KEY={certificates}/client.key CONFIG_GRPC_XDS_SERVER_TLS_CACERT={certificates}/ca.pem
          FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp USE_PROMETHEUS=true PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml"
     );
-    let pair = |pair: &str| {
-        let (name, value) = pair.split_once('=').unwrap();
-        (name.to_owned(), value.to_owned())
-    };
     variables.split_whitespace().map(pair).collect()
+}
+
+fn pair(pair: &str) -> (String, String) {
+    let (name, value) = pair.split_once('=').unwrap();
+    (name.to_owned(), value.to_owned())
 }
 
 #[tokio::test]
@@ -444,9 +408,6 @@ fn envoy_obeys_rules_across_the_turn_of_their_unit() {
 
 #[test]
 fn variables_mean_what_they_mean_to_envoys_service() {
-    let read = |variables: &[(String, String)]| {
-        Pod::read(&variables.iter().cloned().collect::<BTreeMap<_, _>>())
-    };
     let shown = |pod: &Pod| {
         let option = |(name, value): &(&str, Option<String>)| match value {
             Some(value) => format!("{name}={value}"),
@@ -454,8 +415,7 @@ fn variables_mean_what_they_mean_to_envoys_service() {
         };
         pod.options.iter().map(option).collect::<Vec<_>>().join(" ")
     };
-    let gateway = gateway(18001, "/certs");
-    let pod = read(&gateway).unwrap();
+    let pod = Pod::read(&gateway(18001, "/certs").into_iter().collect()).unwrap();
     let tls = "tls-cert=/certs/server.pem tls-key=/certs/server.key http-plain";
     assert_eq!(
         shown(&pod),
@@ -472,115 +432,41 @@ fn variables_mean_what_they_mean_to_envoys_service() {
         ("localhost:18001", "envoy-ratelimit")
     );
 
-    let with = |variables: &str| {
-        let more = variables
-            .split_whitespace()
-            .map(|pair| pair.split_once('=').unwrap());
-        let more = more.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        read(
-            &[("CONFIG_TYPE".to_owned(), "GRPC_XDS_SOTW".to_owned())]
-                .into_iter()
-                .chain(more)
-                .collect::<Vec<_>>(),
-        )
-    };
-    for (variables, expected) in [
-        ("CONFIG_TYPE=FILE REDIS_URL=a:1 PORT=1", ""),
-        (
-            "CONFIG_TYPE=FILE GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k",
-            "",
-        ),
-        (
-            "CONFIG_TYPE=FILE GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k GRPC_CLIENT_TLS_CACERT=a GRPC_CLIENT_TLS_SAN=n",
-            "tls-cert=c tls-key=k tls-client-ca=a tls-client-name=n http-plain",
-        ),
-        (
-            "GRPC_HOST=::1 GRPC_PORT=1 HOST=h PORT=2",
-            "grpc=[::1]:1 http=h:2",
-        ),
-        (
-            "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true LOG_FORMAT=json",
-            "unhealthy-when=no-rules log-format=json",
-        ),
-        (
-            "REDIS_URL=r:1 REDIS_SOCKET_TYPE=tcp REDIS_AUTH=p@ss",
-            "store=redis://:p%40ss@r:1",
-        ),
-        ("REDIS_URL=/r.sock", "store=redis+unix:///r.sock"),
-        (
-            "REDIS_URL=/r.sock REDIS_AUTH=u:p",
-            "store=redis+unix:///r.sock?user=u&pass=p",
-        ),
-        (
-            "REDIS_URL=redis://r:1/2 REDIS_TLS=true REDIS_AUTH=u:p REDIS_TLS_CACERT=a REDIS_TLS_CLIENT_CERT=c REDIS_TLS_CLIENT_KEY=k",
-            "store=rediss://u:p@r:1/2 store-tls-ca=a store-tls-cert=c store-tls-key=k",
-        ),
-        (
-            "REDIS_URL=redis://u:p@r:1 REDIS_AUTH=other",
-            "store=redis://u:p@r:1",
-        ),
-        (
-            "REDIS_URL=a:1,b:2 REDIS_TYPE=CLUSTER REDIS_TLS=t",
-            "store=rediss+cluster://a:1,b:2",
-        ),
-        (
-            "REDIS_URL=main,a:1,b:2 REDIS_TYPE=sentinel REDIS_AUTH=p REDIS_SENTINEL_AUTH=s",
-            "store=redis+sentinel://:p@a:1,b:2/main?sentinel_pass=s",
-        ),
-    ] {
-        let options = shown(&with(variables).unwrap());
-        let options = options.replace("grpc=0.0.0.0:8081 http=0.0.0.0:8080", "");
+    for (variables, expected) in rows(
+        "CONFIG_TYPE=FILE REDIS_URL=a:1 PORT=1 =>
+         CONFIG_TYPE=FILE GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k =>
+         CONFIG_TYPE=FILE GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k => tls-cert=c tls-key=k http-plain
+         CONFIG_TYPE=FILE GRPC_SERVER_USE_TLS=T GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k GRPC_CLIENT_TLS_CACERT=a GRPC_CLIENT_TLS_SAN=n => tls-cert=c tls-key=k tls-client-ca=a tls-client-name=n http-plain
+         GRPC_HOST=::1 GRPC_PORT=1 HOST=h PORT=2 => grpc=[::1]:1 http=h:2
+         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true LOG_FORMAT=json => unhealthy-when=no-rules log-format=json
+         REDIS_URL=r:1 REDIS_SOCKET_TYPE=tcp REDIS_AUTH=p@ss => store=redis://:p%40ss@r:1
+         REDIS_URL=/r.sock => store=redis+unix:///r.sock
+         REDIS_URL=/r.sock REDIS_AUTH=u:p => store=redis+unix:///r.sock?user=u&pass=p
+         REDIS_URL=redis://r:1/2 REDIS_TLS=true REDIS_AUTH=u:p => store=rediss://u:p@r:1/2
+         REDIS_URL=redis://u:p@r:1 REDIS_AUTH=other REDIS_TLS_CACERT=a => store=redis://u:p@r:1 store-tls-ca=a
+         REDIS_URL=a:1,b:2 REDIS_TYPE=CLUSTER REDIS_TLS=t => store=rediss+cluster://a:1,b:2
+         REDIS_URL=main,a:1,b:2 REDIS_TYPE=sentinel REDIS_AUTH=p REDIS_SENTINEL_AUTH=s => store=redis+sentinel://:p@a:1,b:2/main?sentinel_pass=s
+         CONFIG_TYPE=OTHER => error CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found \"OTHER\"
+         CONFIG_GRPC_XDS_SERVER_URL=host => error CONFIG_GRPC_XDS_SERVER_URL: expected HOST:PORT, found \"host\"
+         CONFIG_GRPC_XDS_SERVER_USE_TLS=true => error CONFIG_GRPC_XDS_SERVER_TLS_CACERT: expected a file
+         CONFIG_GRPC_XDS_NODE_METADATA=a => error CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…, found \"a\"
+         CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a\u{e9}:b => error CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected a header field, found \"a\u{e9}\"
+         FORCE_START_WITHOUT_INITIAL_CONFIG=yes => error FORCE_START_WITHOUT_INITIAL_CONFIG: expected true or false, found \"yes\"
+         GRPC_SERVER_USE_TLS=true => error GRPC_SERVER_TLS_CERT: expected a file
+         LOG_LEVEL=loud => error LOG_LEVEL: expected trace, debug, info, warn, error, fatal or panic, found \"loud\"
+         REDIS_URL=a:1 REDIS_TYPE=other => error REDIS_TYPE: expected SINGLE, CLUSTER or SENTINEL, found \"other\"
+         REDIS_URL=a:1 REDIS_TYPE=SENTINEL => error REDIS_URL: expected the master's name and the sentinels: NAME,HOST:PORT,…
+         REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true => error REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: it is not supported: use a certificate that contains the host name",
+    ) {
+        let pairs = variables.split_whitespace().map(pair);
+        let xds = ("CONFIG_TYPE".to_owned(), "GRPC_XDS_SOTW".to_owned());
+        let options = match Pod::read(&iter::once(xds).chain(pairs).collect()) {
+            Ok(pod) => shown(&pod).replace("grpc=0.0.0.0:8081 http=0.0.0.0:8080", ""),
+            Err(error) => format!("error {error}"),
+        };
         assert_eq!(options.trim(), expected, "{variables}");
-        if let Some((_, store)) = options.split_once("store=") {
-            limiter_server::store::Location::parse(store.split(' ').next().unwrap()).unwrap();
+        if let Some(store) = options.split("store=").nth(1) {
+            Location::parse(store.split(' ').next().unwrap()).unwrap();
         }
-    }
-    for (variables, expected) in [
-        (
-            "CONFIG_TYPE=OTHER",
-            "CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found \"OTHER\"",
-        ),
-        (
-            "CONFIG_GRPC_XDS_SERVER_URL=host",
-            "CONFIG_GRPC_XDS_SERVER_URL: expected HOST:PORT, found \"host\"",
-        ),
-        (
-            "CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: expected a file",
-        ),
-        (
-            "CONFIG_GRPC_XDS_NODE_METADATA=a",
-            "CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…, found \"a\"",
-        ),
-        (
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a\u{e9}:b",
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected a header field, found \"a\u{e9}\"",
-        ),
-        (
-            "FORCE_START_WITHOUT_INITIAL_CONFIG=yes",
-            "FORCE_START_WITHOUT_INITIAL_CONFIG: expected true or false, found \"yes\"",
-        ),
-        (
-            "GRPC_SERVER_USE_TLS=true",
-            "GRPC_SERVER_TLS_CERT: expected a file",
-        ),
-        (
-            "LOG_LEVEL=loud",
-            "LOG_LEVEL: expected trace, debug, info, warn, error, fatal or panic, found \"loud\"",
-        ),
-        (
-            "REDIS_URL=a:1 REDIS_TYPE=other",
-            "REDIS_TYPE: expected SINGLE, CLUSTER or SENTINEL, found \"other\"",
-        ),
-        (
-            "REDIS_URL=a:1 REDIS_TYPE=SENTINEL",
-            "REDIS_URL: expected the master's name and the sentinels: NAME,HOST:PORT,…",
-        ),
-        (
-            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
-            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: it is not supported: use a certificate that contains the host name",
-        ),
-    ] {
-        assert_eq!(with(variables).unwrap_err(), expected);
     }
 }
