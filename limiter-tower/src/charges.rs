@@ -9,6 +9,7 @@ use limiter_core::{BoxFuture, Permit, SharedStore};
 /// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known. The cost of a streamed
 /// response is known when the stream ends: let the body own a guard that settles. Then a stream that breaks off is charged for its
 /// prompt and for what it has sent. Do not refund it, and do not count from 0: a client could break off each stream on purpose.
+/// Without a reservation of the longest stream, take [instalments](Permit::acquire_more): the rule charges the first one.
 ///
 /// ```
 /// # use axum::{Extension, body::Body};
