@@ -3,7 +3,6 @@
 mod common;
 mod corpus;
 mod formats;
-mod golden;
 #[cfg(feature = "stores")]
 mod keys;
 mod malformed;

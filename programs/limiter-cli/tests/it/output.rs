@@ -106,3 +106,39 @@ fn a_closed_standard_error_does_not_change_the_exit_status() {
         assert_eq!(output.stdout.is_empty(), status != 0, "{args:?}");
     }
 }
+
+#[test]
+fn the_example_in_the_documentation() {
+    let trace = "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n";
+    let args = ["replay", "--limit", "3/60s", "--output", "jsonl", "-"];
+    let printed = stdout_of(&args, trace);
+    let expected = r#"{"at_us":75000000,"key":"k","op":"acquire","cost":1,"allowed":false,"limit":3,"used":3,"remaining":0,"retry_after_us":5000000,"refill_after_us":5000000,"reset_after_us":55000000}"#;
+    assert_eq!(printed.lines().last(), Some(expected));
+}
+
+/// With two limits, of which the second denies, the decision is about the second. Denied attempts count if that is chosen.
+#[test]
+fn each_limit_and_the_counting_apply() {
+    let trace = "at,key\n0,k\n1,k\n61,k\n61,k\n";
+    for (counting, expected) in [
+        ("admitted", [true, false, true, false]),
+        ("attempts", [true, false, false, false]),
+    ] {
+        let args = [
+            "--limit",
+            "1/61s",
+            "--limit",
+            "1/2s",
+            "--counting",
+            counting,
+        ];
+        let args = [&["replay", "--output", "jsonl"][..], &args].concat();
+        let printed = stdout_of(&args, trace);
+        for (line, allowed) in printed.lines().zip(expected) {
+            assert!(
+                line.contains(&format!("\"allowed\":{allowed},")),
+                "{counting}: {printed}"
+            );
+        }
+    }
+}
