@@ -9,6 +9,7 @@ use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use testbed::server::{Cluster, Server};
 
+use crate::access::{allow, as_user, rules};
 use crate::support::{
     TIMEOUT, assert_temporary, builder, connect, is_redis_6, search, send, until, within,
 };
@@ -78,12 +79,21 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     assert_eq!(used().await, 3, "after MOVED");
 }
 
-/// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one.
+/// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one. The documented rules for a
+/// Cluster suffice for that.
 #[tokio::test]
 async fn calls_with_several_keys_follow_a_slot_that_moves() {
     let cluster = Cluster::start().unwrap();
+    for node in cluster.nodes() {
+        allow(
+            node,
+            "shop",
+            &format!("on >secret {} {}", rules()[0], rules()[2]),
+        );
+    }
     let tagged = builder().hash_tag(|_| b"tenant");
-    let store: SharedStore = Arc::new(tagged.connect(&cluster.url()).await.unwrap());
+    let url = as_user(&cluster.url(), "shop");
+    let store: SharedStore = Arc::new(tagged.connect(&url).await.unwrap());
     let limiter = search(policy!("9/1h"), store);
     let moving = slot_of(&cluster, "tenant");
     let (from, to) = owner_and_other(&cluster, moving);

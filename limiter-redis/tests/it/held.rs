@@ -149,17 +149,13 @@ fn stretched(mut case: Case, costs: u32, times: u32) -> Case {
     for policy in &mut case.policies {
         let limit = |of: &Limit| {
             let window = of.window().as_micros().saturating_mul(1 << times);
-            let window = Window::from_micros(window.min(Window::MAX.as_micros()));
-            Limit::with_window(
-                of.max().saturating_mul(1 << costs).min(MAX_COST),
-                window.unwrap(),
-            )
+            let window = Window::from_micros(window.min(Window::MAX.as_micros())).unwrap();
+            let max = of.max().saturating_mul(1 << costs).min(MAX_COST);
+            let exact = Limit::with_window(max, window).unwrap();
+            let resolution = of.resolution().filter(|_| times == 0);
+            resolution.map_or(exact, |it| exact.with_resolution(it).unwrap())
         };
-        let limits: Vec<Limit> = policy
-            .limits()
-            .iter()
-            .map(|of| limit(of).unwrap())
-            .collect();
+        let limits: Vec<Limit> = policy.limits().iter().map(limit).collect();
         let stretched = Policy::new(limits.iter().copied()).unwrap_or(limits[0].into());
         *policy = stretched.with_counting(policy.counting());
     }
