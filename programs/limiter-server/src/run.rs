@@ -13,6 +13,7 @@ use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health as GrpcHealth, HealthServer};
@@ -37,6 +38,8 @@ use crate::{admin, grpc, guard, http, metrics, page, reload};
 /// How long the start waits for the file of `--state`, and the shutdown for its save.
 const LOAD: Duration = Duration::from_secs(60);
 const SAVE: Duration = Duration::from_secs(10);
+/// How long a start that is forced waits for rules.
+const FIRST_RULES: Duration = Duration::from_secs(2);
 /// How long the shutdown waits for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -273,7 +276,7 @@ fn open_guard(options: &Serve, socket: &Socket, address: &str) -> anyhow::Result
     Ok(Guard::new(token.as_deref(), is_local, &options.admin_host))
 }
 
-/// Follows changes of the rules. Waits for the first rules of a control plane, unless the options choose to start without.
+/// Follows changes of the rules. Waits for the first rules of a control plane, only briefly if the options choose to start without.
 async fn follow_rules(
     options: &Serve,
     service: &Arc<Service>,
@@ -300,8 +303,10 @@ async fn follow_rules(
             Ok(())
         }
     }));
-    if waits {
-        first.notified().await;
+    match waits {
+        true => first.notified().await,
+        // So that a restart beside a control plane that is up admits no request without rules.
+        false => _ = timeout(FIRST_RULES, first.notified()).await,
     }
     if options.config.is_some() {
         background.spawn(received.watch()?);

@@ -130,9 +130,10 @@ impl<'a> Variables<'a> {
 
     /// Returns the pairs of a list with commas.
     fn pairs(self, name: &str, between: char) -> Result<Vec<(&'a str, &'a str)>, String> {
+        // Values may be secrets.
         let pair = |pair: &'a str| {
             let parts = pair.split_once(between);
-            parts.ok_or_else(|| format!("{name}: expected KEY{between}VALUE,…, found {pair:?}"))
+            parts.ok_or_else(|| format!("{name}: expected KEY{between}VALUE,…"))
         };
         let list = self.get(name).unwrap_or_default().split(',');
         list.filter(|pair| !pair.is_empty()).map(pair).collect()

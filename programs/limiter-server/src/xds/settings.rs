@@ -17,7 +17,7 @@ pub struct Settings {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The files for TLS; without them, connections are not encrypted.
     pub tls: Option<TlsFiles>,
-    /// Whether the server starts before the first rules have arrived.
+    /// Whether the server starts even if no rules arrive soon.
     pub starts_without_rules: bool,
 }
 

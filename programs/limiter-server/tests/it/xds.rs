@@ -350,14 +350,15 @@ async fn the_environment_of_envoy_gateway_starts_the_server() {
         .envs(gateway(plane.port, &certificates))
         .env("REDIS_URL", format!("127.0.0.1:{}", redis.port()))
         .env("PROMETHEUS_ADDR", "127.0.0.1:0");
+    // No request is admitted before the rules are there.
+    plane.send(&json!({ "version": "1", "configs": users(1) }));
     let server = Program::run(command, folder);
-    plane.set("1", &users(1));
+    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
     assert_eq!(get(server.http, "/healthcheck"), (200, "OK\n".to_owned()));
     let ca = fs::read(format!("{certificates}/ca.pem")).unwrap();
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
     let endpoint = Endpoint::try_from(format!("https://localhost:{}", server.grpc.port())).unwrap();
     endpoint.tls_config(tls).unwrap().connect().await.unwrap();
-    assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
     assert!(redis.command::<usize>(&["DBSIZE"]).unwrap() > 0);
     let lines = server.log.lock().unwrap().clone();
     let metrics = lines
@@ -465,8 +466,9 @@ fn variables_mean_what_they_mean_to_envoys_service() {
          CONFIG_TYPE=OTHER => error CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found \"OTHER\"
          CONFIG_GRPC_XDS_SERVER_URL=host => error CONFIG_GRPC_XDS_SERVER_URL: expected HOST:PORT, found \"host\"
          CONFIG_GRPC_XDS_SERVER_USE_TLS=true => error CONFIG_GRPC_XDS_SERVER_TLS_CACERT: expected a file
-         CONFIG_GRPC_XDS_NODE_METADATA=a => error CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…, found \"a\"
+         CONFIG_GRPC_XDS_NODE_METADATA=a => error CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…
          CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a\u{e9}:b => error CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected a header field, found \"a\u{e9}\"
+         CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=secret => error CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected KEY:VALUE,…
          FORCE_START_WITHOUT_INITIAL_CONFIG=yes => error FORCE_START_WITHOUT_INITIAL_CONFIG: expected true or false, found \"yes\"
          GRPC_SERVER_USE_TLS=true => error GRPC_SERVER_TLS_CERT: expected a file
          LOG_LEVEL=loud => error LOG_LEVEL: expected trace, debug, info, warn, error, fatal or panic, found \"loud\"
