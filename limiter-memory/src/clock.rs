@@ -12,7 +12,7 @@ use limiter_core::Timestamp;
 // The start comes first: it may calibrate for 200 ms, by which the clock would be late.
 static CLOCK: LazyLock<AnchoredClock> = LazyLock::new(|| AnchoredClock {
     start: Start::now(),
-    unix_micros: Timestamp::try_from(SystemTime::now()).map_or(0, Timestamp::as_micros),
+    unix_micros: Timestamp::from_system_saturating(SystemTime::now()).as_micros(),
 });
 
 struct AnchoredClock {
@@ -57,5 +57,5 @@ fn elapsed_micros(start: &Start) -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    Timestamp::from_low_bits(clock.unix_micros + elapsed_micros(&clock.start))
+    Timestamp::from_micros_saturating(clock.unix_micros + elapsed_micros(&clock.start))
 }

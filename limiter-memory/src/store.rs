@@ -117,7 +117,7 @@ impl MemoryStore {
 
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        Timestamp::from_low_bits(clock::now().as_micros().wrapping_add(self.clock_ahead))
+        Timestamp::from_micros_saturating(clock::now().as_micros().wrapping_add(self.clock_ahead))
     }
 
     #[inline(always)]

@@ -38,6 +38,13 @@ impl Timestamp {
         })
     }
 
+    /// Returns the system's time, or the nearest timestamp if that is out of range.
+    #[must_use]
+    pub fn from_system_saturating(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::EPOCH.saturating_add(since)
+    }
+
     /// Returns the microseconds since the Unix epoch.
     #[inline]
     pub const fn as_micros(self) -> u64 {
@@ -177,6 +184,21 @@ mod tests {
             assert!(window.counts(edge, at(now)), "{window} at {now}");
             let counts_before = edge > at(0) && window.counts(at(edge.as_micros() - 1), at(now));
             assert!(!counts_before, "{window} at {now}");
+        }
+    }
+
+    #[test]
+    fn a_system_clock_out_of_range_is_the_nearest_timestamp() {
+        let end = UNIX_EPOCH + Duration::from_micros(MAX_MICROS);
+        for (time, micros) in [
+            (UNIX_EPOCH - Duration::from_secs(1), 0),
+            (UNIX_EPOCH + Duration::from_nanos(1_999), 1),
+            (end, MAX_MICROS),
+            (end + Duration::from_micros(1), MAX_MICROS),
+            (end + Duration::from_secs(1 << 40), MAX_MICROS),
+        ] {
+            let timestamp = Timestamp::from_system_saturating(time);
+            assert_eq!(timestamp.as_micros(), micros, "{time:?}");
         }
     }
 

@@ -413,4 +413,8 @@ fn a_clock_that_is_set_times_every_call() {
     );
     assert_eq!((soon.store().sweep(), soon.store().len()), (0, 1));
     assert!(later(2 * HOUR).store().is_empty());
+    let last = set_to(Timestamp::MAX.micros_since(at(0)));
+    let used = |_| last.acquire("a").now().unwrap().used();
+    assert_eq!([(), (), ()].map(used), [1, 2, 2]);
+    assert_eq!(last.store().read_clock(), Timestamp::MAX);
 }

@@ -118,5 +118,5 @@ fn full(op: &Op<'_>, retry_after: Duration, now: Timestamp) -> Option<Facts> {
 
 /// Returns the system's time.
 fn now() -> Timestamp {
-    Timestamp::try_from(Moment::now().system).unwrap_or_default()
+    Timestamp::from_system_saturating(Moment::now().system)
 }

@@ -172,7 +172,7 @@ impl State {
 
     /// Returns the microseconds by which the store's clock is ahead of the system's.
     fn clock_ahead(&self) -> i64 {
-        let system = timestamp((self.system_clock)());
+        let system = Timestamp::from_system_saturating((self.system_clock)());
         self.store.read_clock().as_micros().cast_signed() - system.as_micros().cast_signed()
     }
 }
@@ -187,10 +187,6 @@ pub(crate) async fn in_time<T: Send + 'static>(
 ) -> anyhow::Result<T> {
     let done = timeout(limit, spawn_blocking(work)).await;
     Ok(done.with_context(|| format!("the disk did not respond within {limit:?}"))??)
-}
-
-fn timestamp(time: SystemTime) -> Timestamp {
-    Timestamp::try_from(time).unwrap_or_default()
 }
 
 /// A limiter's name, a key and its log.
@@ -215,7 +211,7 @@ fn decode(
         .strip_prefix(HEAD)
         .and_then(<[u8]>::split_first_chunk)
         .ok_or(DAMAGED)?;
-    let system = timestamp(system).as_micros();
+    let system = Timestamp::from_system_saturating(system).as_micros();
     let now = system.saturating_add_signed(i64::from_le_bytes(*ahead));
     let now = Timestamp::from_micros_saturating(now);
     let mut logs = Vec::new();
@@ -380,7 +376,9 @@ mod tests {
             let found = HOUR.checked_sub(status.reset_after().as_secs()).unwrap();
             assert!((age..age + 60).contains(&found), "{age} s: {found} s");
             let ahead = after.state.store.read_clock().as_micros() / 1_000_000;
-            let ahead = ahead.saturating_sub(timestamp(SystemTime::now()).as_micros() / 1_000_000);
+            let ahead = ahead.saturating_sub(
+                Timestamp::from_system_saturating(SystemTime::now()).as_micros() / 1_000_000,
+            );
             assert_eq!(ahead > 60, age == 1_800, "{ahead} s");
         }
     }
