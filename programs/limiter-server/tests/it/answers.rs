@@ -406,6 +406,7 @@ async fn a_descriptor_can_bring_its_own_limit() {
         user=ann => OK | OK user 3/MINUTE 2 60s
         user=ann @2/HOUR => OK | OK user 2/HOUR 0 3600s
         user=ann @2/HOUR => OVER | OVER user 2/HOUR 0 3600s
+        user=ann @5/DAY => OK | OK user 5/DAY 4 86400s
         user=ann @0/HOUR => OVER | OVER user 0/UNKNOWN 0
         user=ann @2/HOUR +3 => OVER | OVER user 2/HOUR 0
         // Where no rule has a limiter, and where none matches.

@@ -94,7 +94,7 @@ impl Client {
     pub(crate) fn metric(&self, start: &str) -> Option<f64> {
         // The listener also updates the other metrics.
         let shown = self.admin("/metrics");
-        let text = (self.metrics)() + &shown;
+        let text = (self.metrics)() + &*shown;
         let line = text.lines().find(|line| line.starts_with(start))?;
         line.rsplit_once(' ')?.1.parse().ok()
     }

@@ -135,28 +135,28 @@ wildcards tenant=t*prod,tenant=res*,type: 60/1m";
 
 #[test]
 fn scalars_are_read_as_they_are_written() {
-    for (value, expected) in [
-        ("404", "404"),
-        ("007", "007"),
-        ("1.10", "1.10"),
-        ("-1", "-1"),
-        ("1_000", "1_000"),
-        ("0x10", "0x10"),
-        ("true", "true"),
-        ("no", "no"),
-        (".nan", ".nan"),
-        (
-            "340282366920938463463374607431768211456",
-            "340282366920938463463374607431768211456",
-        ),
-        ("\"a\\tb\"", "a\tb"),
-        ("'it''s'", "it's"),
-        ("ä: ", "error"),
-        ("\"é, ü\" # comment", "é, ü"),
-    ] {
+    // A `\t` is a tab.
+    let lines = r#"
+        404 => 404
+        007 => 007
+        1.10 => 1.10
+        -1 => -1
+        1_000 => 1_000
+        0x10 => 0x10
+        true => true
+        no => no
+        .nan => .nan
+        340282366920938463463374607431768211456 => 340282366920938463463374607431768211456
+        "a\tb" => a\tb
+        'it''s' => it's
+        ä: => error
+        "é, ü" # comment => é, ü
+    "#;
+    for (value, expected) in rows(lines) {
+        let expected = expected.replace(r"\t", "\t");
         let text = format!("domain: d\ndescriptors:\n  - key: 12\n    value: {value}\n");
         match parse(&text) {
-            Ok(rules) => assert!(rules.find("d", &[("12", expected)]).is_some(), "{value}"),
+            Ok(rules) => assert!(rules.find("d", &[("12", &*expected)]).is_some(), "{value}"),
             Err(error) => assert_eq!(expected, "error", "{value}: {error}"),
         }
     }

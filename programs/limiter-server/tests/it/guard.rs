@@ -7,114 +7,76 @@ use http::{Method, Request};
 use limiter_server::guard::{Guard, HEADER, guarded};
 use tower::ServiceExt;
 
-/// Whether the listener is local, and its token.
-type Listener = (bool, Option<&'static str>);
+use crate::ask::rows;
 
-async fn status((local, token): Listener, method: &Method, headers: &[(&str, &str)]) -> u16 {
-    let guard = Guard::new(token, local, &["limits.example".to_owned()]);
+/// Asks a listener that is `local` or `far`, with a token if a word follows it. `+` stands for a space within a header.
+async fn status(listener: &str, method: &Method, headers: &str) -> u16 {
+    let (place, token) = listener
+        .split_once(':')
+        .map_or((listener, None), |(place, token)| (place, Some(token)));
+    let guard = Guard::new(token, place == "local", &["limits.example".to_owned()]);
     let routes = guarded(Router::new().route("/reset", any(async || "done")), guard);
-    let request = headers
-        .iter()
-        .fold(Request::builder(), |request, (name, value)| {
-            request.header(*name, *value)
-        });
-    let request = request
-        .method(method)
-        .uri("/reset")
-        .body(Body::empty())
-        .unwrap();
+    let mut request = Request::builder().method(method).uri("/reset");
+    for (name, value) in headers
+        .split(' ')
+        .filter_map(|header| header.split_once('='))
+    {
+        let name = if name == "x" { HEADER } else { name };
+        request = request.header(name, value.replacen('+', " ", 1));
+    }
+    let request = request.body(Body::empty()).unwrap();
     routes.oneshot(request).await.unwrap().status().as_u16()
 }
 
 #[tokio::test]
 async fn only_names_of_this_machine_reach_a_listener() {
-    let cases = [
-        (200, "localhost"),
-        (200, "LocalHost:6070"),
-        (200, "127.0.0.1:6070"),
-        (200, "[::1]:6070"),
-        (200, "[::1]"),
-        (200, "limits.example:6070"),
-        (421, "x.limits.example"),
-        (421, "evil.example"),
-        (421, "evil.example:6070"),
-        (421, "127.0.0.1.evil.example:6070"),
-        (421, "localhost.evil.example"),
-        (421, "evil.example@localhost"),
-        (421, ""),
-        (421, ":6070"),
-        (421, "évil.example"),
-        (421, "localhost evil.example"),
-        (421, "evil.example localhost"),
-    ];
-    for (expected, hosts) in cases {
-        let lines = hosts.split(' ');
-        let headers: Vec<_> = lines.map(|host| ("host", host)).collect();
-        assert_eq!(
-            status((true, None), &Method::GET, &headers).await,
-            expected,
-            "{hosts:?}"
-        );
-        assert_eq!(
-            status((false, None), &Method::GET, &headers).await,
-            expected,
-            "{hosts:?}"
-        );
+    let lines = "
+        localhost, LocalHost:6070, 127.0.0.1:6070, [::1]:6070, [::1], limits.example:6070 => 200
+        x.limits.example, evil.example, evil.example:6070, 127.0.0.1.evil.example:6070 => 421
+        localhost.evil.example, evil.example@localhost, , :6070, évil.example => 421
+        localhost host=evil.example, evil.example host=localhost => 421
+    ";
+    for (hosts, expected) in rows(lines) {
+        for host in hosts.split(',').map(str::trim) {
+            for listener in ["local", "far"] {
+                let found = status(listener, &Method::GET, &format!("host={host}")).await;
+                assert_eq!(found.to_string(), expected, "{listener} {host:?}");
+            }
+        }
     }
 }
 
 #[tokio::test]
 async fn changes_need_the_header_and_the_token() {
-    let name = (HEADER, "1");
-    let bearer = |token| ("authorization", token);
-    let open = (true, None);
-    let secret = (true, Some("secret"));
-    let cases = [
-        (403, open, vec![]),
-        (200, open, vec![name]),
-        (403, (false, None), vec![name]),
-        (401, secret, vec![name]),
-        (401, secret, vec![name, bearer("Bearer other")]),
-        (401, secret, vec![name, bearer("Basic secret")]),
-        (401, secret, vec![name, bearer("secret")]),
-        (403, secret, vec![bearer("Bearer secret")]),
-        (200, secret, vec![name, bearer("Bearer secret")]),
-        (200, secret, vec![name, bearer("bearer secret")]),
-        (
-            200,
-            (false, Some("secret")),
-            vec![name, bearer("Bearer secret")],
-        ),
-    ];
-    for (expected, guard, headers) in cases {
+    // The header is `x`. Except on loopback, the token also protects reads. A browser asks for it as a password.
+    let lines = "
+        local => GET 200, changes 403
+        local x=1 => GET 200, changes 200
+        far x=1 => GET 200, changes 403
+        local:secret x=1 => GET 200, changes 401
+        local:secret x=1 authorization=Bearer+other => GET 200, changes 401
+        local:secret x=1 authorization=Basic+secret => GET 200, changes 401
+        local:secret x=1 authorization=secret => GET 200, changes 401
+        local:secret authorization=Bearer+secret => GET 200, changes 403
+        local:secret x=1 authorization=Bearer+secret => GET 200, changes 200
+        local:secret x=1 authorization=bearer+secret => GET 200, changes 200
+        far:secret x=1 authorization=Bearer+secret => GET 200, changes 200
+        far:secret => GET 401, changes 403
+        far:secret authorization=Bearer+other => GET 401, changes 403
+        far:secret authorization=Basic+b3BlcmF0b3I6b3RoZXI= => GET 401, changes 403
+        far:secret authorization=Basic+! => GET 401, changes 403
+        far:secret authorization=Basic+b3BlcmF0b3I6c2VjcmV0 => GET 200, changes 403
+    ";
+    for (asked, expected) in rows(lines) {
+        let (listener, headers) = asked.split_once(' ').unwrap_or((asked, ""));
+        let read = status(listener, &Method::GET, headers).await;
         for method in [Method::POST, Method::PUT, Method::DELETE] {
+            let changes = status(listener, &method, headers).await;
             assert_eq!(
-                status(guard, &method, &headers).await,
+                format!("GET {read}, changes {changes}"),
                 expected,
-                "{guard:?} {headers:?}"
+                "{asked}"
             );
         }
-        let reads = if guard == (false, Some("secret")) {
-            expected
-        } else {
-            200
-        };
-        assert_eq!(status(guard, &Method::GET, &headers).await, reads);
-    }
-    // Except on loopback, the token also protects reads. A browser asks for it as a password.
-    let beyond = (false, Some("secret"));
-    for (expected, headers) in [
-        (401, vec![]),
-        (401, vec![bearer("Bearer other")]),
-        (401, vec![bearer("Basic b3BlcmF0b3I6b3RoZXI=")]),
-        (401, vec![bearer("Basic !")]),
-        (200, vec![bearer("Bearer secret")]),
-        (200, vec![bearer("Basic b3BlcmF0b3I6c2VjcmV0")]),
-    ] {
-        assert_eq!(
-            status(beyond, &Method::GET, &headers).await,
-            expected,
-            "{headers:?}"
-        );
     }
 }

@@ -10,7 +10,6 @@ use serde_json::json;
 use crate::answers::Fixture;
 use crate::ask::{Answers, parsed};
 use crate::client::{http, post};
-use crate::program::Program;
 use crate::server::Server;
 
 const CONFIG: &str = "
@@ -321,20 +320,4 @@ async fn each_reset_settlement_and_refund_is_logged_with_its_client() {
         );
     }
     assert_eq!(server.logged("limiter_server::changes"), 4);
-}
-
-#[test]
-fn a_log_in_json_has_the_same_fields() {
-    let server = Program::start(CONFIG, &["--log-format", "json"]);
-    server.ask("user", "ann");
-    server.reset("user", "ann");
-    server.until_logged("\"message\":\"reset\"");
-    let log = server.log.lock().unwrap();
-    let mut line = parsed(log.iter().find(|line| line.contains("\"reset\"")).unwrap());
-    line.as_object_mut().unwrap().remove("timestamp");
-    let expected = json!({
-        "level": "INFO", "target": "limiter_server::changes", "message": "reset", "domain": "d", "rule": "user", "key": "ann",
-        "client": "127.0.0.1", "removed": "1 in 1m",
-    });
-    assert_eq!(line, expected);
 }

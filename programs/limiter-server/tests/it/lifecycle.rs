@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::client::{Client, folder, until};
-use crate::program::{Program, command, limited, program, signal};
+use crate::client::{Client, get, until};
+use crate::program::{Program, command, limited, signal};
 use crate::server::Server;
 
 const CONFIG: &str = "
@@ -119,23 +119,23 @@ async fn connections_without_requests_do_not_hold_the_end() {
 
 #[test]
 fn a_full_disk_costs_log_lines_only() {
-    let (folder, config) = folder(CONFIG);
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let admin = port.local_addr().unwrap();
     drop(port);
-    let mut server = Command::new(program());
-    server.arg("--config").arg(&config);
-    server.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
-    server.args(["--admin", &admin.to_string()]);
+    let (mut server, folder) = command(CONFIG);
     let full = fs::OpenOptions::new().write(true).open("/dev/full");
-    let process = server.stderr(full.unwrap()).spawn().unwrap();
-    let server = Program::adopt(process, folder, admin);
+    server.env("LIMITER_ADMIN", admin.to_string());
+    let mut server = server.stderr(full.unwrap()).spawn().unwrap();
     until("the server serves", || TcpStream::connect(admin).ok());
-    for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
-        server.configure(text);
-        until_metric(&server, VALID, valid);
+    for (text, valid) in [("domain: [", "0"), (CONFIG, "1")] {
+        fs::write(folder.path().join("limits.yaml"), text).unwrap();
+        let line = format!("{VALID} {valid}");
+        until(&line, || {
+            get(admin, "/metrics").1.contains(&line).then_some(())
+        });
     }
-    assert_eq!(server.reloads("success"), Some(1.0));
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[test]

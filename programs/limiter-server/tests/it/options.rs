@@ -159,6 +159,9 @@ fn a_prefix_separates_servers_and_the_timeout_of_the_store_is_a_choice() {
 #[test]
 fn each_line_of_a_log_in_json_is_an_object() {
     let server = start(&[("LIMITER_LOG_FORMAT", "json"), ("HOST", "x")]);
+    server.ask("user", "ann");
+    server.reset("user", "ann");
+    server.until_logged("\"message\":\"reset\"");
     let log = server.log.lock().unwrap();
     for (i, line) in log.iter().enumerate() {
         let line = parsed(line);
@@ -175,6 +178,13 @@ fn each_line_of_a_log_in_json_is_an_object() {
     }
     let first = parsed(&log[0])["message"].clone();
     assert_eq!(first, "HOST has no effect; instead use --http");
+    let mut change = parsed(log.last().unwrap());
+    change.as_object_mut().unwrap().remove("timestamp");
+    let expected = json!({
+        "level": "INFO", "target": "limiter_server::changes", "message": "reset", "domain": "d", "rule": "user", "key": "ann",
+        "client": "127.0.0.1", "removed": "1 in 1h",
+    });
+    assert_eq!(change, expected);
 }
 
 #[tokio::test]

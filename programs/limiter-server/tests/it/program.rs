@@ -1,7 +1,6 @@
 //! Starts the program.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -72,19 +71,6 @@ impl Program {
             admin,
             folder,
             log,
-            metrics: Box::new(String::new),
-        };
-        Self { client, process }
-    }
-
-    /// Returns a program that runs already, with its admin listener.
-    pub(crate) fn adopt(process: Child, folder: TempDir, admin: SocketAddr) -> Self {
-        let client = Client {
-            grpc: admin,
-            http: admin,
-            admin,
-            folder,
-            log: Log::default(),
             metrics: Box::new(String::new),
         };
         Self { client, process }

@@ -148,28 +148,6 @@ async fn run_examples() -> (Fixture, Vec<Value>) {
     (fixture, answers)
 }
 
-/// Returns each kind of response: its status and its body.
-pub(crate) fn responses() -> Vec<(u16, String)> {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (_, decisions) = runtime.block_on(run_examples());
-    let decisions = decisions
-        .into_iter()
-        .map(|answer| (200, answer.to_string()));
-    let others = rows("| status | cause ").into_iter().map(|row| {
-        let status = row[0].parse().unwrap();
-        let body = json!({ "error": row[1] }).to_string();
-        (
-            status,
-            if matches!(status, 404 | 405) {
-                String::new()
-            } else {
-                body
-            },
-        )
-    });
-    decisions.chain(others).collect()
-}
-
 #[tokio::test]
 async fn every_example_responds_as_its_row_says() {
     let (fixture, answers) = run_examples().await;
