@@ -194,7 +194,7 @@ impl<'r> Claim<'r> {
         } else if call.is_above(cost) {
             limiter.status(key).into()
         } else if is_refused && !call.keeps_charge {
-            // A check of one unit must not become a check of these.
+            // Peeks of one log merge: a check of one unit must not become a check of this cost.
             Part::from(limiter.peek(key).cost(cost)).own_entry()
         } else {
             let acquire = limiter.acquire(key).cost(cost);

@@ -73,7 +73,7 @@ fn outcomes(claims: &[Claim<'_>]) -> SmallVec<[Outcome; 4]> {
 }
 
 impl<'r> Verdict<'r> {
-    /// Decides on claims. All charges have receipts if they are `refundable`. The outcome choice decides after `timeout`.
+    /// Decides on claims. All charges have receipts if they are `refundable`. The outage choice decides after `timeout`.
     ///
     /// # Errors
     /// If the store failed for a claim on which the decision depends.

@@ -326,7 +326,7 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
         3 * two=b => OVER | OVER two 2/UNKNOWN 2
         4294967295 * huge=b => OK | OK huge 4294967295/YEAR 4294967295 31536000s
         9 * tried=b => OK | OK tried 1/WEEK 1
-        // A check is one of a unit also beside a larger cost that is only looked up, because the request is refused.
+        // In a refused request, a check asks about one unit, even beside a larger cost on the same log.
         2 * user=c => OK | OK user 3/MINUTE 1 60s
         2 * user=c +0 & user=c & never=c => OVER | OK user 3/MINUTE 1 60s | OVER user 3/MINUTE 1 60s | OVER never 0/UNKNOWN 0
         2 * user=c & user=c +0 & never=c => OVER | OVER user 3/MINUTE 1 60s | OK user 3/MINUTE 1 60s | OVER never 0/UNKNOWN 0

@@ -112,7 +112,7 @@ fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
     );
 }
 
-/// Ends and starts a server, also by signals.
+/// SIGTERM ends the first server, which is a program.
 #[tokio::test]
 async fn receipts_outlive_ten_restarts() {
     let folder = tempfile::tempdir().unwrap();
