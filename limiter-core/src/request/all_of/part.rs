@@ -208,6 +208,18 @@ impl<'a, S: WindowStore> Part<'a, S> {
             || one.identity().is_some() && one.identity() == two.identity()
     }
 
+    /// Orders calls by their logs, ids and limits.
+    fn order(&self, other: &Self) -> Ordering {
+        let [a, b] = [self, other].map(|part| {
+            let (log, target) = (part.log(), &part.target);
+            let policy = target.policy.as_deref();
+            let limits = policy.unwrap_or(target.limiter.policy()).limits().iter();
+            let limits = limits.map(|limit| (limit.max(), limit.window()));
+            ((log.name.id(), log.key, target.id), limits)
+        });
+        a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1))
+    }
+
     /// Returns `true` if both calls, on logs with the same name and key, are one operation.
     fn is_one_with(&self, other: &Self) -> bool {
         let kind = |part: &Self| (part.mode, part.is_status, part.target.at, part.target.id);
@@ -217,9 +229,6 @@ impl<'a, S: WindowStore> Part<'a, S> {
         kind(self) == kind(other)
             && options(self) == options(other)
             && (one.policy, one.limiter_policy) == (two.policy, two.limiter_policy)
-            && ![self, other]
-                .iter()
-                .any(|part| part.has_own_entry || part.cost == 0)
             && self.is_on_store_of(other)
     }
 
@@ -227,9 +236,12 @@ impl<'a, S: WindowStore> Part<'a, S> {
     pub(super) fn merged(
         calls: SmallVec<[Self; 2]>,
     ) -> (SmallVec<[Self; 2]>, SmallVec<[usize; 4]>) {
+        let log = |i: usize| (calls[i].log().name, calls[i].log().key);
+        let alone = |i: usize| (calls[i].has_own_entry || calls[i].cost == 0).then_some(i);
         let firsts = firsts(
             calls.len(),
-            |i, j| order(calls[i].log(), calls[j].log()),
+            |i, j| calls[i].order(&calls[j]).then(alone(i).cmp(&alone(j))),
+            |i, j| log(i) == log(j),
             |i, j| calls[i].is_one_with(&calls[j]),
         );
         let mut parts = SmallVec::<[Self; 2]>::with_capacity(calls.len());
@@ -258,34 +270,72 @@ impl<'a, S: WindowStore> Part<'a, S> {
 pub struct First {
     /// Its place.
     pub call: usize,
-    /// How many other operations on its log begin before it.
+    /// How many other operations on its log begin before it. 0 unless the call is the first.
     pub wave: usize,
 }
 
-/// Finds for each of `len` calls the first with which it is one operation. `order` orders their logs, and `is_one` compares two calls on
-/// one log.
+/// Finds for each of `len` calls the first with which it is one operation. `order` puts calls on one log next to each other, and those
+/// that may be one operation equal. `on_one_log` and `is_one` compare two calls.
 pub fn firsts(
     len: usize,
     order: impl Fn(usize, usize) -> Ordering,
+    on_one_log: impl Fn(usize, usize) -> bool,
     is_one: impl Fn(usize, usize) -> bool,
 ) -> SmallVec<[First; 4]> {
     let mut firsts: SmallVec<[First; 4]> = (0..len).map(|call| First { call, wave: 0 }).collect();
     let mut by_log: SmallVec<[usize; 4]> = (0..len).collect();
     by_log.sort_by(|&i, &j| order(i, j));
-    for on_one_log in by_log.chunk_by(|&i, &j| order(i, j).is_eq()) {
-        let mut operations = SmallVec::<[First; 4]>::new();
-        for &call in on_one_log {
-            let earlier = operations.iter().find(|first| is_one(first.call, call));
-            let wave = operations.len();
-            firsts[call] = *earlier.unwrap_or(&First { call, wave });
-            if earlier.is_none() {
-                operations.push(First { call, wave });
+    for calls in by_log.chunk_by(|&i, &j| on_one_log(i, j)) {
+        let mut operations = SmallVec::<[usize; 4]>::new();
+        for alike in calls.chunk_by(|&i, &j| order(i, j).is_eq()) {
+            let before = operations.len();
+            for &call in alike {
+                let earlier = operations[before..]
+                    .iter()
+                    .find(|&&first| is_one(first, call));
+                match earlier {
+                    Some(first) => firsts[call].call = *first,
+                    None => operations.push(call),
+                }
             }
+        }
+        operations.sort_unstable();
+        for (wave, first) in operations.into_iter().enumerate() {
+            firsts[first].wave = wave;
         }
     }
     firsts
 }
 
-fn order(a: LogKey<'_>, b: LogKey<'_>) -> Ordering {
-    (a.name.id(), a.key).cmp(&(b.name.id(), b.key))
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn calls_that_differ_in_order_are_not_compared() {
+        let compared = Cell::new(0);
+        // Call `i` is on log `i % 2`, and one operation with the calls that have its kind there.
+        let kinds: Vec<usize> = (0..2_000).map(|i| i % 1_500 / 2).collect();
+        let key = |i: usize| (i % 2, kinds[i]);
+        let firsts = firsts(
+            kinds.len(),
+            |i, j| key(i).cmp(&key(j)),
+            |i, j| i % 2 == j % 2,
+            |i, j| {
+                compared.set(compared.get() + 1);
+                key(i) == key(j)
+            },
+        );
+        for (i, first) in firsts.iter().enumerate() {
+            let (call, wave) = if i < 1_500 {
+                (i, i / 2)
+            } else {
+                (i - 1_500, 0)
+            };
+            assert_eq!((first.call, first.wave), (call, wave), "{i}");
+        }
+        assert_eq!(compared.get(), 500);
+    }
 }

@@ -58,6 +58,7 @@ fn outcomes(claims: &[Claim<'_>]) -> SmallVec<[Outcome; 4]> {
     let firsts = firsts(
         claims.len(),
         |i, j| log(i).cmp(&log(j)),
+        |i, j| log(i) == log(j),
         |i, j| claims[i].is_one_with(&claims[j]),
     );
     for (i, first) in firsts.into_iter().map(|first| first.call).enumerate() {
