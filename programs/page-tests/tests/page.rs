@@ -243,6 +243,10 @@ async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
             .await?;
         assert_eq!(send(&server, ("user", "a"), 1), "OK");
         assert_eq!(send(&server, ("user", "a"), 1), "OVER_LIMIT");
+        page.hides("#config-warnings").await?;
+        write(&CONFIG.replace("2/1h", "3/1h+1s"));
+        page.shows("#config-warnings", "the lease is never used")
+            .await?;
         write(&CONFIG.replace("user", "client"));
         page.shows("#search-error", "No log to show: there is no such rule")
             .await?;
