@@ -117,9 +117,11 @@ impl Stack {
     ) -> usize {
         let mut world = self.world.lock();
         let number = world.calls.len();
+        // The ids of a table's logs are random.
+        let settled = settles.map(|(change, receipt)| (change, receipt.at()));
         let text = || {
             format!(
-                "p{} call {number}: {what} {asked:?} {settles:?}",
+                "p{} call {number}: {what} {asked:?} {settled:?}",
                 self.process
             )
         };
