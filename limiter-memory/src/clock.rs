@@ -54,8 +54,9 @@ fn elapsed_micros(start: &Start) -> u64 {
     start.elapsed().as_micros() as u64
 }
 
+/// Returns the microseconds since the Unix epoch, which may be more than a timestamp's.
 #[inline]
-pub(crate) fn now() -> Timestamp {
+pub(crate) fn micros() -> u64 {
     let clock = &*CLOCK;
-    Timestamp::from_micros_saturating(clock.unix_micros + elapsed_micros(&clock.start))
+    clock.unix_micros + elapsed_micros(&clock.start)
 }
