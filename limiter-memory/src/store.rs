@@ -237,17 +237,30 @@ impl MemoryStore {
         }
     }
 
-    // Not generic: each crate that calls a store would compile it again.
-    #[inline(never)]
+    /// Decides the others, by calls that no crate compiles again.
+    #[inline(always)]
     fn decide_rest(&self, op: Op<'_>, rest: Rest<'_>) -> Result<Decision, Error> {
-        let (slot, hash) = match rest {
-            Rest::InSlot(mut log, now) => return evaluate::apply_rest(log.parts(), &op, now),
-            Rest::InShard(slot, hash) => (slot, hash),
-            Rest::Unchecked => {
-                let op = op.checked()?;
-                return Ok(decide(&op, self.apply_now(&op)));
-            }
-        };
+        match rest {
+            Rest::Unchecked => self.check_and_decide(op),
+            Rest::InSlot(log, now) => apply_rest_in_slot(log, op, now),
+            Rest::InShard(slot, hash) => self.decide_in_shard(slot, hash, op),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_and_decide(&self, op: Op<'_>) -> Result<Decision, Error> {
+        let op = op.checked()?;
+        Ok(decide(&op, self.apply_now(&op)))
+    }
+
+    #[inline(never)]
+    fn decide_in_shard(
+        &self,
+        slot: Option<Guard<'_, DirectSlot>>,
+        hash: u64,
+        op: Op<'_>,
+    ) -> Result<Decision, Error> {
         let found = self
             .placement
             .find_in_shard(slot, hash, op.log.name.id(), op.log.key);
@@ -311,6 +324,15 @@ impl MemoryStore {
         let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
         begun.wrapping_mul(FIRST_NUMBER_STEP) % FIRST_NUMBERS
     }
+}
+
+#[inline(never)]
+fn apply_rest_in_slot(
+    mut log: LogGuard<'_>,
+    op: Op<'_>,
+    now: Timestamp,
+) -> Result<Decision, Error> {
+    evaluate::apply_rest(log.parts(), &op, now)
 }
 
 impl SyncStore for MemoryStore {
