@@ -97,7 +97,8 @@ impl Run {
         let since = Instant::now()
             .checked_sub(window / 2)
             .filter(|_| receipt.is_some() && !may_be_gone);
-        let is_given_up = held.is_err() && since.is_some_and(is_quiet);
+        let is_late = |error: &Error| error.to_string().contains("in time");
+        let is_given_up = held.as_ref().err().is_some_and(is_late) && since.is_some_and(is_quiet);
         let check = || {
             ensure!(
                 !is_given_up,
