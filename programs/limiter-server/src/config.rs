@@ -117,6 +117,15 @@ pub(crate) fn stamp(paths: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
+/// Returns a text on one line: control characters would forge lines of the log.
+pub(crate) fn on_a_line(text: &str) -> String {
+    let escaped = |char: char| match char {
+        _ if char.is_control() => char.escape_default().to_string(),
+        _ => char.into(),
+    };
+    text.chars().map(escaped).collect()
+}
+
 fn failed(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }

@@ -10,7 +10,7 @@ use limiter_core::{Counting, Error, KeyBuf, LimitStatus, Limiter, Policy, Shared
 use limiter_tower::FieldNames;
 use pbjson_types::Struct;
 
-use crate::config::{Errors, Paths, Position, stamp};
+use crate::config::{Errors, Paths, Position, on_a_line, stamp};
 use crate::proto::Unit;
 use crate::xds::messages::RateLimitConfig;
 
@@ -346,13 +346,7 @@ impl Rule {
 
     /// Returns the domain and the path on one line.
     pub(crate) fn on_a_line(&self) -> [String; 2] {
-        [&self.domain, &self.path].map(|text| {
-            let escaped = |char: char| match char {
-                _ if char.is_control() => char.escape_default().to_string(),
-                _ => char.into(),
-            };
-            text.chars().map(escaped).collect()
-        })
+        [&self.domain, &self.path].map(|text| on_a_line(text))
     }
 
     /// Returns the limiter, if the rule has one.

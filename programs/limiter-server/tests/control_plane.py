@@ -8,6 +8,7 @@ for another type of the response. As go-control-plane does, it responds to a req
 import base64
 import json
 import queue
+import random
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,12 @@ def resources(snapshot):
         yield any_pb2.Any(type_url=resource.get("type", TYPE), value=base64.b64decode(resource["value"]))
 
 
+def shuffled(resources):
+    # As in Go, whose maps have no order.
+    all = list(resources)
+    return random.sample(all, len(all))
+
+
 class Discovery(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
     def StreamAggregatedResources(self, requests, context):
         received, nonce = queue.Queue(), 0
@@ -120,7 +127,7 @@ class Discovery(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
                 nonce += 1
                 yield discovery_pb2.DiscoveryResponse(
                     version_info=current["version"],
-                    resources=resources(current),
+                    resources=shuffled(resources(current)),
                     type_url=current.get("type", TYPE),
                     nonce=str(nonce),
                 )

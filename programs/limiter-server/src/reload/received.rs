@@ -8,13 +8,14 @@ use metrics::gauge;
 use tracing::error;
 
 use super::{VALID, Watch, apply, describe, run};
-use crate::config::Errors;
+use crate::config::{Errors, on_a_line};
 use crate::rules::RuleSet;
 use crate::service::Service;
 use crate::xds::messages::RateLimitConfig;
 
-/// The most errors in a refusal.
+/// The most errors in a refusal, and the longest of them. Control planes end a stream with a long refusal.
 const MAX_ERRORS: usize = 10;
+const MAX_CHARS: usize = 1_000;
 
 /// The rules in force, by their sources. Each source keeps what it last had without errors.
 #[derive(Debug)]
@@ -28,7 +29,8 @@ pub(crate) struct Received {
 struct Sources {
     resources: Vec<RateLimitConfig>,
     refinements: RuleSet,
-    /// The errors of the files, if the latest have any.
+    /// The errors of the latest resources, and those of the files.
+    refused: Option<Errors>,
     errors: Option<Errors>,
 }
 
@@ -44,6 +46,7 @@ impl Received {
         let sources = Sources {
             resources: Vec::new(),
             refinements: path.map(read).transpose()?.unwrap_or_default(),
+            refused: None,
             errors: None,
         };
         Ok(Self {
@@ -53,28 +56,38 @@ impl Received {
         })
     }
 
-    /// Applies the rules that have arrived.
+    /// Applies the rules that have arrived, or reports why they cannot be read.
     ///
     /// # Errors
     /// The first of their errors, as the reason of a refusal. The rules before then remain in force.
-    pub(crate) fn receive(&self, resources: Vec<RateLimitConfig>) -> Result<(), String> {
+    pub(crate) fn receive(
+        &self,
+        resources: Result<Vec<RateLimitConfig>, String>,
+    ) -> Result<(), String> {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = self.read(&resources, &sources.refinements);
-        let refusal = read.as_ref().err().map(|Errors(errors)| {
+        let read = resources.map_err(|error| Errors(vec![error]));
+        let read = read.and_then(|resources| {
+            let rules = self.read(&resources, &sources.refinements)?;
+            Ok((rules, resources))
+        });
+        let short = |error: String| on_a_line(&error).chars().take(MAX_CHARS).collect();
+        let read = read.map_err(|Errors(errors)| Errors(errors.into_iter().map(short).collect()));
+        sources.refused = read.as_ref().err().cloned();
+        let refusal = sources.refused.as_ref().map(|Errors(errors)| {
             let more = errors.len().saturating_sub(MAX_ERRORS);
             let first = errors.iter().take(MAX_ERRORS).cloned();
             let more = (more > 0).then(|| format!("and {more} more errors"));
             first.chain(more).collect::<Vec<_>>().join("\n")
         });
-        apply(&self.service, read, "the rules of the control plane");
-        match refusal {
-            Some(refusal) => Err(refusal),
-            None => {
-                sources.resources = resources;
-                self.keep(sources.errors.clone());
-                Ok(())
-            }
+        let rules = read.map(|(rules, resources)| {
+            sources.resources = resources;
+            rules
+        });
+        apply(&self.service, rules, "the rules of the control plane");
+        if refusal.is_none() {
+            self.keep("refinements", sources.errors.clone());
         }
+        refusal.map_or(Ok(()), Err)
     }
 
     /// Reads the files again.
@@ -96,6 +109,9 @@ impl Received {
             rules,
             &format!("the configuration {}", path.display()),
         );
+        if sources.errors.is_none() {
+            self.keep("rules of the control plane", sources.refused.clone());
+        }
     }
 
     fn read(
@@ -107,10 +123,10 @@ impl Received {
         RuleSet::receive(resources, refinements, store, Some(&self.service.rules()))
     }
 
-    /// Reports errors of the files for as long as they have any.
-    fn keep(&self, errors: Option<Errors>) {
+    /// Reports errors of the other source for as long as it has any.
+    fn keep(&self, source: &str, errors: Option<Errors>) {
         if let Some(errors) = errors {
-            error!("the refinements still have errors; the old ones remain in force");
+            error!("the {source} still have errors; the old ones remain in force");
             gauge!(VALID).set(0);
             self.service.reload(Err(errors));
         }

@@ -30,6 +30,7 @@ use tracing::{info, warn};
 
 use super::messages::{Any, DiscoveryRequest, DiscoveryResponse, RateLimitConfig, Status};
 use super::settings::{Settings, TlsFiles};
+use crate::config::on_a_line;
 use crate::tls;
 
 const PATH: &str =
@@ -68,9 +69,11 @@ impl Client {
         }
     }
 
-    /// Applies all rules that arrive, and connects again for ever. `apply` returns why it refuses rules.
-    pub(crate) async fn follow<F>(mut self, apply: impl Fn(Vec<RateLimitConfig>) -> F)
-    where
+    /// Applies all rules that arrive, or why they cannot be read, and connects again for ever. `apply` returns why it refuses them.
+    pub(crate) async fn follow<F>(
+        mut self,
+        apply: impl Fn(Result<Vec<RateLimitConfig>, String>) -> F,
+    ) where
         F: Future<Output = Result<(), String>>,
     {
         let server = self.settings.server.clone();
@@ -90,7 +93,7 @@ impl Client {
     /// Serves one connection until it ends.
     async fn connection<F>(
         &mut self,
-        apply: &impl Fn(Vec<RateLimitConfig>) -> F,
+        apply: &impl Fn(Result<Vec<RateLimitConfig>, String>) -> F,
     ) -> anyhow::Result<()>
     where
         F: Future<Output = Result<(), String>>,
@@ -168,12 +171,14 @@ impl Client {
     async fn decide<F>(
         &mut self,
         mut response: DiscoveryResponse,
-        apply: &impl Fn(Vec<RateLimitConfig>) -> F,
+        apply: &impl Fn(Result<Vec<RateLimitConfig>, String>) -> F,
     ) -> Result<(), String>
     where
         F: Future<Output = Result<(), String>>,
     {
         (response.version_info, response.nonce) = Default::default();
+        // Control planes in Go send the same resources in a different order each time.
+        response.resources.sort_by(|a, b| a.value.cmp(&b.value));
         if let Some((last, verdict)) = &self.last
             && *last == response
         {
@@ -182,10 +187,7 @@ impl Client {
             }
             return verdict.clone();
         }
-        let verdict = match configs(&response) {
-            Ok(configs) => apply(configs).await,
-            Err(error) => Err(error),
-        };
+        let verdict = apply(configs(&response)).await;
         self.last = Some((response, verdict.clone()));
         verdict
     }
@@ -193,13 +195,13 @@ impl Client {
 
 fn configs(response: &DiscoveryResponse) -> Result<Vec<RateLimitConfig>, String> {
     expect_type(&response.type_url)?;
-    let config = |(i, resource): (usize, &Any)| {
+    let config = |resource: &Any| {
         expect_type(&resource.type_url)?;
+        let len = resource.value.len();
         RateLimitConfig::decode(&*resource.value)
-            .map_err(|error| format!("resource {}: {error}", i + 1))
+            .map_err(|error| format!("a resource of {len} B: {error}"))
     };
-    let resources = response.resources.iter().enumerate();
-    resources.map(config).collect()
+    response.resources.iter().map(config).collect()
 }
 
 fn expect_type(found: &str) -> Result<(), String> {
@@ -231,5 +233,5 @@ async fn encrypted(
 /// Returns the code and the text of a failure, without the header fields around them.
 #[allow(clippy::needless_pass_by_value, reason = "`map_err` passes a value")]
 fn failed(status: tonic::Status) -> anyhow::Error {
-    anyhow!("{:?}: {}", status.code(), status.message())
+    anyhow!("{:?}: {}", status.code(), on_a_line(status.message()))
 }

@@ -149,9 +149,12 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
         {"configs": [{"name": "b", "domain": "e"}, {"name": "c", "domain": "e"}]} => xds/c: the domain "e" is already defined at xds/b
         {"type": "type.googleapis.com/other"} => RateLimitConfig, found "type.googleapis.com/other"
         {"resources": [{"type": "other", "value": ""}]} => found "other"
-        {"resources": [{"value": ""}, {"value": "/w=="}]} => resource 2: failed to decode Protobuf message
+        {"resources": [{"value": ""}, {"value": "/w=="}]} => a resource of 1 B: failed to decode Protobuf message
+        {"configs": [{"name": "b\nx", "domain": "e", "descriptors": [{"key": "k\u001b", "rate_limit": {}}]}]} => xds/b\nx: k\u{1b}: expected second
     "#;
+    let mut refused = 0.0;
     for (given, reason) in rows(table) {
+        refused += 1.0;
         let given: Value = serde_json::from_str(given).unwrap();
         let mut snapshot = match given.is_array() {
             true => json!({ "configs": [{ "name": "b", "domain": "d", "descriptors": given }] }),
@@ -164,6 +167,20 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
         assert_eq!(json!(fields), json!(["first", 3]), "{refusal}");
         assert_eq!(server.ask("user", "ann"), 429, "{reason}");
     }
+    server.until_logged("a resource of 1 B");
+    // A long refusal would end the stream. Resources in another order are the same ones.
+    let long =
+        |i: u32| json!({ "key": "k".repeat(1_000_000), "value": i.to_string(), "rate_limit": {} });
+    let long: Vec<_> = (0..5).map(long).collect();
+    let mut configs = vec![json!({ "name": "b", "domain": "d", "descriptors": long })];
+    configs.extend((0..8).map(|i| json!({ "domain": i.to_string() })));
+    plane.send(&json!({ "version": "long", "configs": configs }));
+    until("the refusal is repeated", || {
+        let requests = plane.requests.lock().unwrap();
+        let refusals = requests.iter().filter_map(|it| it["error"].as_str());
+        (refusals.filter(|it| it.starts_with("xds/b: kkk")).count() == 3).then_some(())
+    });
+    assert_eq!(server.reloads("failure"), Some(refused + 1.0));
     // The control plane repeats what was refused at once, and is slowed down.
     let requests = plane.requests.lock().unwrap().len() as u64;
     let most = 30 + began.elapsed().as_secs();
@@ -297,6 +314,20 @@ fn files_refine_rules() {
     fs::write(&path, refined("{ policy: 4/1m }")).unwrap();
     valid(1.0);
     assert_eq!(shown(&server)["limits"], json!(["4/1m"]));
+    plane.send(&json!({ "version": "3", "configs": [{ "name": "a" }] }));
+    valid(0.0);
+    fs::write(&path, refined("{ policy: 5/1m }")).unwrap();
+    until("the files are read", || {
+        (shown(&server)["limits"] == json!(["5/1m"])).then_some(())
+    });
+    valid(0.0);
+    assert!(
+        server
+            .admin("/page/state")
+            .contains("xds/a: expected `domain`")
+    );
+    plane.set("4", &users(8));
+    valid(1.0);
 
     // A refinement is a limit and nothing else.
     for (text, expected) in rows(
