@@ -146,6 +146,8 @@ class Instalments:
 
     def spend(self, cost: int = 1) -> None:
         """Counts units before they are used. Takes an instalment if they need one, and raises ``Denied`` if it does not fit."""
+        if not isinstance(cost, int) or cost < 0:
+            raise ValueError(f"cost is {cost!r}, expected a whole number from 0")
         lacking = self.spent + cost - self._taken
         if lacking > 0:
             self._take(max(lacking, self._size))

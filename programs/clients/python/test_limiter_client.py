@@ -252,8 +252,11 @@ class ClientTest(unittest.TestCase):
                 self.assertEqual(self.used(), used, cost)
             paid.spend(6)
         self.assertEqual((paid.spent, self.used()), (15, 15))
+        # What the server would refuse at the end would cost the whole instalment.
         with self.limiter.instalments(self.user, 4) as paid:
-            pass
+            for cost in 0.5, -1, "1":
+                with self.assertRaises(ValueError):
+                    paid.spend(cost)
         self.assertEqual((paid.spent, self.used()), (0, 15))
         with self.assertRaises(Denied), self.limiter.instalments(self.user, 6):
             self.fail("admitted")
