@@ -141,7 +141,12 @@ impl RuleSet {
         };
         let rules = Self::collect(resources.iter().map(|config| {
             let tree = [resource::tree(config)];
-            Reader::domains(&format!("xds/{}", config.name), "", &tree, shared)
+            Reader::domains(
+                &format!("xds/{}", on_a_line(&config.name)),
+                "",
+                &tree,
+                shared,
+            )
         }))?;
         let used: HashSet<_> = rules
             .list

@@ -83,8 +83,8 @@ impl RuleSet {
             } else {
                 return None;
             };
-            let position = &rule.position;
-            Some(format!("{position}: from {old} to {new}: a window may exceed its maximum {text}"))
+            let (position, [_, path]) = (&rule.position, rule.on_a_line());
+            Some(format!("{position}: {path}: from {old} to {new}: a window may exceed its maximum {text}"))
         });
         changed.collect()
     }
@@ -155,9 +155,12 @@ mod tests {
             });
             for (shares, expected) in [(false, alone), (true, in_a_fleet)] {
                 let found = new.risky_changes(&old, shares).join("\n");
+                let rule = expected.map_or("", |_| "f:1:27: user: from");
                 let is_expected = found.contains(expected.unwrap_or_default());
                 assert!(
-                    is_expected && found.is_empty() == expected.is_none(),
+                    is_expected
+                        && found.starts_with(rule)
+                        && found.is_empty() == expected.is_none(),
                     "{found}"
                 );
             }

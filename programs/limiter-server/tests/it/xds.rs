@@ -189,7 +189,11 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
 
     // Of good rules, unknown fields are ignored, an older version is not refused, and every change applies.
     let rule = json!({ "key": "user", "unknown": "x", "rate_limit": limit(2), "metadata": { "a": [1, null, "x"] } });
-    plane.set("0", &json!([{ "domain": "d", "descriptors": [rule] }]));
+    plane.set(
+        "0",
+        &json!([{ "name": "b\ny", "domain": "d", "descriptors": [rule] }]),
+    );
+    assert!(server.admin("/rules").contains(r#""where":"xds/b\\ny""#));
     assert_eq!([(); 2].map(|()| server.ask("user", "ann")), [200, 429]);
     assert_eq!(server.metric("limiter_server_config_valid"), Some(1.0));
     plane.set("none", &json!([]));
