@@ -55,6 +55,16 @@ impl Decision {
     ///
     /// A repetition of a denied acquire is denied until its idempotency key is free again, even if it would fit by now. A new key need
     /// not wait for that.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
+    /// let search = Limiter::new("search", policy!("1/10s"), MemoryStore::new());
+    /// assert_eq!(search.acquire("customer 7").now()?.retry_after(), None);
+    /// let wait = search.acquire("customer 7").now()?.retry_after().unwrap();
+    /// assert!(wait.as_secs() < 10);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {

@@ -25,6 +25,16 @@ pub struct Reset<'a, S, B> {
 
 impl<S> Limiter<S> {
     /// Removes a key's whole log. The output is `false` if there was none.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
+    /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+    /// search.acquire("customer 7").now()?;
+    /// assert!(search.reset("customer 7").now()?);
+    /// assert!(!search.reset("customer 7").now()?);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
         Reset {

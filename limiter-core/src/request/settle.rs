@@ -41,6 +41,16 @@ impl<S> Limiter<S> {
     /// A log holds [`MAX_COST`](crate::MAX_COST) at most: a cost that would exceed it with the other entries is reduced.
     ///
     /// After a cost that exceeds a limit, a record or a denied attempt may displace older entries, as before a [refund](Self::refund).
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
+    /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+    /// let receipt = search.acquire("customer 7").cost(5).now()?.receipt().unwrap();
+    /// search.settle("customer 7", receipt, 2).now()?;
+    /// assert_eq!(search.status("customer 7").now()?.used(), 2);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)
@@ -50,6 +60,16 @@ impl<S> Limiter<S> {
     ///
     /// A refund also frees what a record above the maximum, or a denied attempt, has displaced since the entry was appended. Where a
     /// limiter makes refunds and such records, a window may admit more than its maximum by that cost.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
+    /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+    /// let receipt = search.acquire("customer 7").now()?.receipt().unwrap();
+    /// assert!(search.refund("customer 7", receipt).now()?.applied());
+    /// assert!(!search.refund("customer 7", receipt).now()?.applied());
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
     #[inline]
     pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
         self.settle(key, receipt, 0)

@@ -38,6 +38,15 @@ macro_rules! builder {
             ///
             /// The call uses the same log. Its entry also counts in the limiter's default policy, and it never erases an entry
             /// that the default policy still counts.
+            ///
+            /// ```
+            /// # use limiter_core::{Limiter, policy};
+            /// # use limiter_testkit::ReferenceStore as MemoryStore;
+            /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+            /// let gold = policy!("50/10s");
+            /// assert_eq!(search.acquire("customer 7").policy(&gold).now()?.remaining(), 49);
+            /// # Ok::<(), limiter_core::Error>(())
+            /// ```
             #[inline(always)]
             pub fn policy(mut self, policy: &'a Policy) -> Self {
                 self.call.policy = Some(policy);
@@ -101,6 +110,15 @@ macro_rules! costs {
             /// Sets the cost in units, which fit all together or not at all. Default: 1.
             ///
             /// An acquire or a peek accepts 1 to the policy's smallest maximum. A record accepts any cost of at least 1.
+            ///
+            /// ```
+            /// # use limiter_core::{Limiter, policy};
+            /// # use limiter_testkit::ReferenceStore as MemoryStore;
+            /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+            /// assert_eq!(search.acquire("customer 7").cost(3).now()?.remaining(), 2);
+            /// assert!(search.acquire("customer 7").cost(3).now()?.is_denied());
+            /// # Ok::<(), limiter_core::Error>(())
+            /// ```
             #[inline(always)]
             pub fn cost(mut self, cost: u64) -> Self {
                 self.call.cost = cost;
@@ -117,6 +135,17 @@ macro_rules! costs {
             /// let no client that pays for units choose its keys. A denied acquire that did not count leaves no id behind, so
             /// repeating it is a new attempt. One that counted stays denied until its key is free; a new attempt takes a new key.
             /// A peek with a key finds the entry, and returns the verdict that the repetition would.
+            ///
+            /// ```
+            /// # use limiter_core::{Limiter, policy};
+            /// # use limiter_testkit::ReferenceStore as MemoryStore;
+            /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+            /// for _ in 0..3 {
+            ///     let decision = search.acquire("customer 7").idempotency_key(42_u128).now()?;
+            ///     assert_eq!(decision.remaining(), 4);
+            /// }
+            /// # Ok::<(), limiter_core::Error>(())
+            /// ```
             #[inline(always)]
             pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
                 self.call.id = Some(key.into());
