@@ -28,6 +28,8 @@ pub struct Mismatch {
     /// The sentences that the result is likely to break, for a case that checks no particular one.
     likely: Vec<Sentence>,
     pub(crate) text: String,
+    /// Whether the case is as small as shrinking made it.
+    pub(crate) is_shrunk: bool,
 }
 
 impl fmt::Display for Mismatch {
@@ -61,6 +63,7 @@ impl Mismatch {
             citations: citations.to_vec(),
             likely: Vec::new(),
             text,
+            is_shrunk: false,
         }
     }
 

@@ -121,6 +121,7 @@ async fn shrink(
             Ok(_) => tree.complicate(),
         };
     }
+    mismatch.is_shrunk = true;
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
     let text = smallest.to_string();
     mismatch.text = format!("{}\n\nas a script:\n{text}", mismatch.text.trim_end());

@@ -13,7 +13,7 @@ const MAX_SHOWN: usize = 10;
 /// The failing cases of one phase.
 ///
 /// [`Display`](fmt::Display) prints the contract's sentences, the preceding calls, and the expected result next to the store's.
-/// The shortest case for each sentence comes first. Prints at most ten cases and counts the rest.
+/// A shrunk case comes first, then the shortest case for each sentence. Prints at most ten cases and counts the rest.
 pub struct Failure {
     phase: Phase,
     mismatches: Vec<Mismatch>,
@@ -23,8 +23,8 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(phase: Phase, mut mismatches: Vec<Mismatch>, seed: u64) -> Self {
-        // The shortest case for each sentence comes first.
-        mismatches.sort_by_key(|mismatch| mismatch.call);
+        // A shrunk case comes first, because it is kept and has a script; then the shortest case for each sentence.
+        mismatches.sort_by_key(|mismatch| (!mismatch.is_shrunk, mismatch.call));
         let mut seen = HashSet::new();
         mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.cited().first().copied()));
         let cited: HashSet<Sentence> = mismatches
