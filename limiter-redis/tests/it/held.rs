@@ -2,7 +2,7 @@
 //! in few bytes, read and written with few commands.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::join_all;
@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use crate::simulated::on_both;
 use crate::support::{
-    at, calls, connect, db_size, inspected, limit, limited, members, reset_calls, run, send, size,
+    at, calls, connect, db_size, inspected, limit, limited, members, reset_calls, run, size,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -64,9 +64,6 @@ struct Both {
     reference: ReferenceStore,
     /// The reference store's ids of Redis' entries.
     ids: Mutex<HashMap<Place, EntryId>>,
-    /// Whether a caller's id came again at the time of its entry, which had left the log. Redis then takes the old receipt for the new
-    /// entry's.
-    came_again: AtomicBool,
     /// How many operations removed no entry, one, two, or more.
     removed: Arc<Mutex<[u64; 4]>>,
 }
@@ -74,9 +71,7 @@ struct Both {
 impl Both {
     fn pair(&self, log: LogKey<'_>, of_redis: Entry, of_reference: Entry) {
         let place = (self.redis.redis_key(log), of_redis.id, of_redis.at);
-        let before = self.ids.lock().unwrap().insert(place, of_reference.id);
-        let came_again = before.is_some_and(|before| before != of_reference.id);
-        self.came_again.fetch_or(came_again, Ordering::Relaxed);
+        self.ids.lock().unwrap().insert(place, of_reference.id);
     }
 
     fn compare(&self, log: LogKey<'_>, before: usize, what: &str) {
@@ -198,23 +193,13 @@ fn redis_holds_exactly_what_the_reference_holds() {
             redis: runtime.block_on(on_both(&server, &simulated)),
             reference: ReferenceStore::new(),
             ids: Mutex::default(),
-            came_again: AtomicBool::default(),
             removed: Arc::clone(&removed),
         };
         // A failed case leaves its keys behind.
         let run = runs.fetch_add(1, Ordering::Relaxed);
         let keys = |k| format!("{run} {k}").into_bytes();
-        let store = Arc::new(store);
-        match runtime.block_on(replay(&store, &case, keys)) {
-            Err(mismatch) if !store.came_again.load(Ordering::Relaxed) => {
-                Err(TestCaseError::fail(mismatch.to_string()))
-            }
-            Err(_) => {
-                send(&server, "FLUSHALL");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
+        let replayed = runtime.block_on(replay(&Arc::new(store), &case, keys));
+        replayed.map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     assert!(compared.is_ok(), "{}", compared.unwrap_err());
     let removed = removed.lock().unwrap();

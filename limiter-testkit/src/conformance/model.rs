@@ -132,12 +132,12 @@ impl Model {
             log = step.on.map_or(issued.log, |_| log);
             // A store may use an idempotency key as the entry id. The receipt then also matches another entry with that id and
             // time, which S1 and L13 leave open.
-            // A renewal with an id finds it in any case, in the log of the receipt.
+            // By S9, a renewal with an id finds it if a renewal has moved it.
             let is_namesake = |entry: &ReferenceEntry| {
                 entry.callers_id.is_some()
                     && entry.callers_id == issued.id
                     && entry.at == receipt.at()
-                    && (step.id.is_none() || log != issued.log)
+                    && (step.id.is_none() || !entry.is_renewed)
                     && entry.id != receipt.entry()
             };
             if self.entries(log).iter().any(is_namesake) {
