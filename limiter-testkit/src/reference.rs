@@ -232,7 +232,7 @@ fn times(at: At, log: &[ReferenceEntry], clock: Timestamp) -> [Timestamp; 2] {
 
 impl Logs {
     fn clock(&self) -> Timestamp {
-        let system = || Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::EPOCH);
+        let system = || Timestamp::from_system_saturating(SystemTime::now());
         self.clock.unwrap_or_else(system)
     }
 

@@ -20,7 +20,7 @@ impl Moment {
     pub(crate) fn now(store: &SharedStore) -> Self {
         Self {
             store: store.clock().map(Clock::now),
-            system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(),
+            system: Timestamp::from_system_saturating(SystemTime::now()),
             instant: Instant::now(),
         }
     }
