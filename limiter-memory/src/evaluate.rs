@@ -77,12 +77,8 @@ fn apply_limits<const LIMITS: usize>(
 ) -> Result<Decision, Error> {
     if let Some(limits) = common_limits::<LIMITS>(op) {
         with_entries!(log, entries => {
-            if let Evaluated::Facts(mut facts) = evaluate::<LIMITS, false>(limits, entries, op, now) {
-                if let Outcome::Nothing = facts.outcome {
-                    facts.outcome = Outcome::Nothing;
-                    return Ok(internal::decide_sized(op, limits, facts));
-                }
-                return Ok(internal::decide_sized(op, limits, facts));
+            if let Evaluated::Facts(facts) = evaluate::<LIMITS, false>(limits, entries, op, now) {
+                return unlock_and_decide((), op, limits, facts, |decision| decision);
             }
         }, _ => {});
     }
@@ -103,7 +99,7 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
     (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
 }
 
-/// Unlocks the log and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
+/// Unlocks the log, if `log` is its lock, and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
 #[inline(always)]
 fn unlock_and_decide<G, R, const LIMITS: usize>(
     log: G,
