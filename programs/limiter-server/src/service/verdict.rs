@@ -55,9 +55,16 @@ fn outcomes(claims: &[Claim<'_>]) -> SmallVec<[Outcome; 4]> {
         let log = claims[i].call().map(|(_, log)| log);
         log.map(|log| (log.name.id(), log.key))
     };
+    // By log and own limit. What takes no units shares no call.
+    let order = |i: usize| {
+        let own = claims[i].call().and_then(|(call, _)| call.own.as_deref());
+        let own = own.map(|own| (own.smallest_max(), own.longest_window()));
+        let alone = (claims[i].hits == 0 || log(i).is_none()).then_some(i);
+        (log(i), own, alone)
+    };
     let firsts = firsts(
         claims.len(),
-        |i, j| log(i).cmp(&log(j)),
+        |i, j| order(i).cmp(&order(j)),
         |i, j| log(i) == log(j),
         |i, j| claims[i].is_one_with(&claims[j]),
     );
