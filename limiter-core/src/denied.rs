@@ -78,7 +78,7 @@ impl Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(limiter) = self.limiter {
-            write!(f, "{limiter}: ")?;
+            write!(f, "{}: ", limiter.as_str().escape_debug())?;
         }
         let limit = self.decision.limit();
         let wait = self.retry_after();

@@ -250,7 +250,8 @@ fn all_are_charged_or_none_in_as_few_round_trips_as_the_store_allows() {
 #[test]
 fn the_denial_has_the_longest_wait_and_the_first_error_is_returned() {
     for store in stores() {
-        let (five, two) = limiters(&store);
+        let (five, _) = limiters(&store);
+        let two = Limiter::new("two\n", policy!("2/1h"), store.clone());
         let short = Limiter::new("short", policy!("1/1s"), store.clone());
         let calls = || all([take(&five, 2), take(&two, 2), take(&short, 1)]);
         assert!(admits(calls()));
@@ -260,7 +261,7 @@ fn the_denial_has_the_longest_wait_and_the_first_error_is_returned() {
         let denied = second.into_result().unwrap_err();
         assert_eq!(denied.retry_after(), wait);
         let text = denied.to_string();
-        let start = "two: the limit 2/1h is exceeded; retry after 3";
+        let start = "two\\n: the limit 2/1h is exceeded; retry after 3";
         assert!(text.starts_with(start), "{text}");
         let broken = failing();
         let calls = || all([take(&two, 1), take(&broken, 1), take(&five, 6)]);
