@@ -30,14 +30,14 @@ impl Health {
     /// Returns the server's health: `true` if it is healthy, and its state in words.
     pub(crate) fn state(&self) -> (bool, &'static str) {
         let is_away = self.service.store().is_away();
+        let has_no_rules = self.service.rules().iter().next().is_none();
         let problem = self.unhealthy_when.iter().find_map(|when| match when {
             Unhealthy::StoreDown => is_away.then_some("store down\n"),
-            Unhealthy::NoRules => {
-                (self.service.rules().iter().count() == 0).then_some("no rules\n")
-            }
+            Unhealthy::NoRules => has_no_rules.then_some("no rules\n"),
         });
         match problem {
             Some(problem) => (false, problem),
+            None if has_no_rules => (true, "OK, no rules\n"),
             None if is_away => (true, "OK, store down\n"),
             None if !self.service.store().evicting().is_empty() => {
                 (true, "OK, store evicts logs\n")

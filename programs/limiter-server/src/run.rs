@@ -306,7 +306,14 @@ async fn follow_rules(
     match waits {
         true => first.notified().await,
         // So that a restart beside a control plane that is up admits no request without rules.
-        false => _ = timeout(FIRST_RULES, first.notified()).await,
+        false => {
+            if timeout(FIRST_RULES, first.notified()).await.is_err() {
+                let unmatched = options.unmatched;
+                tracing::warn!(
+                    "started without rules: until they arrive, no request matches one, and --unmatched ({unmatched:?}) decides"
+                );
+            }
+        }
     }
     if options.config.is_some() {
         background.spawn(received.watch()?);

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ pub enum OnOutage {
     /// Limit in memory, and carry the charges over afterwards.
     #[default]
     Fallback,
-    /// Admit requests.
+    /// Admit requests. If the store refuses decisions, for instance because of a wrong password, fail them instead.
     Open,
     /// Deny requests.
     Closed,
@@ -155,6 +157,7 @@ type Stack = Guarded<Refusals<ObservedStore<SharedStore>>>;
 pub struct Store {
     shared: SharedStore,
     stack: Option<Stack>,
+    refuses: Arc<AtomicBool>,
     memory: Option<Arc<MemoryStore>>,
     redis: Option<Arc<RedisStore>>,
     report: Box<dyn Fn() + Send + Sync>,
@@ -217,7 +220,10 @@ impl StoreBuilder<'_> {
                 (Arc::new(store), "postgres")
             }
         };
-        let stack = Guarded::builder(Refusals::new(observed(store, name))).timeout(timeout);
+        let refuses = Arc::<AtomicBool>::default();
+        let fails_open = self.on_outage == OnOutage::Open;
+        let refusals = Refusals::new(observed(store, name), fails_open, Arc::clone(&refuses));
+        let stack = Guarded::builder(refusals).timeout(timeout);
         let stack = match self.on_outage {
             OnOutage::Fallback => stack.fallback(self.memory),
             OnOutage::Open => stack.fail_open(),
@@ -230,6 +236,7 @@ impl StoreBuilder<'_> {
         let (stack, reported) = (Some(stack.clone()), stack);
         Ok(Store {
             stack,
+            refuses,
             redis,
             report: Box::new(move || report("stack", &reported)),
             ..Store::over(shared)
@@ -244,6 +251,7 @@ impl Store {
         Self {
             shared,
             stack: None,
+            refuses: Arc::default(),
             memory: None,
             redis: None,
             report: Box::new(|| {}),
@@ -274,10 +282,10 @@ impl Store {
         self.memory.as_ref()
     }
 
-    /// Returns `true` if the store or one of its nodes is down, so that the outage choice decides.
+    /// Returns `true` if the store or one of its nodes is down or refuses decisions, so that the outage choice decides.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        self.stack.as_ref().is_some_and(Guarded::in_outage)
+        self.refuses.load(Relaxed) || self.stack.as_ref().is_some_and(Guarded::in_outage)
     }
 
     /// Returns the names of the nodes that are down. None has a name unless the store is a Redis Cluster.

@@ -157,15 +157,29 @@ fn settings(variables: Variables<'_>) -> Result<Settings, String> {
         header.ok_or_else(|| format!("{headers}: expected a header field, found {key:?}"))
     };
     let tls = variables.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| {
-        let own = ["CERT", "KEY"]
-            .map(|part| variables.get(&format!("CONFIG_GRPC_XDS_CLIENT_TLS_{part}")));
-        Ok::<_, String>(TlsFiles {
+        let own = [
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+        ];
+        let client = match own.map(|name| variables.get(name)) {
+            [Some(cert), Some(key)] => Some((PathBuf::from(cert), key.into())),
+            [None, None] => None,
+            [cert, _] => {
+                let [missing, given] = if cert.is_none() {
+                    own
+                } else {
+                    [own[1], own[0]]
+                };
+                return Err(format!(
+                    "{missing}: expected a file, because {given} is set"
+                ));
+            }
+        };
+        Ok(TlsFiles {
             ca: variables
                 .required("CONFIG_GRPC_XDS_SERVER_TLS_CACERT")?
                 .into(),
-            client: own[0]
-                .zip(own[1])
-                .map(|(cert, key)| (PathBuf::from(cert), key.into())),
+            client,
             name: variables
                 .get("CONFIG_GRPC_XDS_SERVER_TLS_SAN")
                 .map(str::to_owned),

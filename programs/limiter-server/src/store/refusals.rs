@@ -1,7 +1,9 @@
 //! A store that refuses this server's decisions is down.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, Op, Settlement, SettlementFacts, async_trait,
@@ -14,34 +16,48 @@ const KNOWN_CAUSES: usize = 16;
 /// Turns refusals into outages, and logs why calls fail. For stores that always wait.
 ///
 /// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must continue to
-/// decide when somebody rotates a password.
+/// decide when somebody rotates a password, unless it would admit everything.
 #[derive(Debug)]
 pub(super) struct Refusals<S> {
     store: S,
+    /// Whether refusals stay errors, because the choice for outages is to admit.
+    fails_open: bool,
+    /// Whether the store has refused the latest decision.
+    refuses: Arc<AtomicBool>,
     /// The latest different causes of failures. The nodes of a Cluster alternate.
     causes: Mutex<VecDeque<String>>,
 }
 
 impl<S> Refusals<S> {
-    pub(super) fn new(store: S) -> Self {
+    pub(super) fn new(store: S, fails_open: bool, refuses: Arc<AtomicBool>) -> Self {
         Self {
             store,
+            fails_open,
+            refuses,
             causes: Mutex::default(),
         }
     }
 
-    /// Logs why a call failed, and returns the error, as an outage if `is_decision`: a refused refund stops no decision.
-    fn note(&self, error: Error, is_decision: bool) -> Error {
-        let is_refusal = error.kind() == ErrorKind::Configuration;
-        let cause = match (error.to_string(), error.limiter_name()) {
-            (text, Some(name)) => {
-                text.replacen(&format!("limiter \"{}\": ", name.escape_debug()), "", 1)
+    /// Notes whether the store decides. Returns a refusal as an outage, unless that would admit.
+    fn decided<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let is_refusal = |error: &Error| error.kind() == ErrorKind::Configuration;
+        let is_refused = result.as_ref().is_err_and(is_refusal);
+        self.refuses.store(is_refused, Relaxed);
+        result.map_err(|error| match self.note(error) {
+            error if is_refused && !self.fails_open => {
+                Error::new(ErrorKind::Unavailable, cause(&error))
             }
-            (text, None) => text,
-        };
+            error => error,
+        })
+    }
+
+    /// Logs why a call failed. A refused refund stops no decision.
+    fn note(&self, error: Error) -> Error {
+        let is_refusal = error.kind() == ErrorKind::Configuration;
         if !is_refusal && !error.is_retryable() {
             return error;
         }
+        let cause = cause(&error);
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
         if !causes.contains(&cause) {
             if is_refusal {
@@ -50,36 +66,37 @@ impl<S> Refusals<S> {
                 tracing::warn!("a store call failed: {cause}");
             }
             causes.truncate(KNOWN_CAUSES - 1);
-            causes.push_front(cause.clone());
+            causes.push_front(cause);
         }
-        if is_refusal && is_decision {
-            Error::new(ErrorKind::Unavailable, cause)
-        } else {
-            error
-        }
+        error
     }
+}
+
+/// Returns the text of an error without the limiter's name.
+fn cause(error: &Error) -> String {
+    let name = error.limiter_name().unwrap_or_default().escape_debug();
+    let text = error.to_string();
+    text.replacen(&format!("limiter \"{name}\": "), "", 1)
 }
 
 #[async_trait]
 impl<S: WindowStore> WindowStore for Refusals<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let facts = self.store.apply(op).await;
-        facts.map_err(|error| self.note(error, true))
+        self.decided(self.store.apply(op).await)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let facts = self.store.settle(settlement).await;
-        facts.map_err(|error| self.note(error, false))
+        facts.map_err(|error| self.note(error))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let existed = self.store.reset(log).await;
-        existed.map_err(|error| self.note(error, false))
+        existed.map_err(|error| self.note(error))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let facts = self.store.apply_all(ops).await;
-        facts.map_err(|error| self.note(error, true))
+        self.decided(self.store.apply_all(ops).await)
     }
 
     fn inner(&self) -> Option<&dyn WindowStore> {

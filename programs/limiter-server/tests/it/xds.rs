@@ -210,19 +210,27 @@ fn bad_rules_are_refused_with_their_reason_and_the_old_ones_remain() {
 #[test]
 fn a_start_waits_for_rules_unless_it_is_forced() {
     let mut plane = ControlPlane::start(&["0"]);
-    let mut forced = plane.client();
-    forced
-        .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
-        .env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
-    let forced = start(forced);
-    assert_eq!(forced.health(), (503, "no rules\n".to_owned()));
-    assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 200]);
+    let forced = ["true", "false"].map(|healthy| {
+        let mut forced = plane.client();
+        forced
+            .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+            .env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", healthy);
+        start(forced)
+    });
+    for (forced, health) in forced
+        .iter()
+        .zip([(503, "no rules\n"), (200, "OK, no rules\n")])
+    {
+        assert_eq!(forced.health(), (health.0, health.1.to_owned()));
+        assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 200]);
+        assert_eq!(forced.logged("started without rules"), 1);
+    }
 
     let command = plane.client();
     let waiting = thread::spawn(move || start(command));
     let mut ended = plane.client().spawn().unwrap();
     until("all ask for rules", || {
-        (plane.requests.lock().unwrap().len() == 3).then_some(())
+        (plane.requests.lock().unwrap().len() == 4).then_some(())
     });
     program::signal(&ended, "TERM");
     assert_eq!(ended.wait().unwrap().code(), Some(0));
@@ -230,10 +238,12 @@ fn a_start_waits_for_rules_unless_it_is_forced() {
     plane.send(&json!({ "version": "1", "configs": users(1) }));
     let waited = waiting.join().unwrap();
     assert_eq!([(); 2].map(|()| waited.ask("user", "ann")), [200, 429]);
-    until("the rules arrive", || {
-        (forced.health().0 == 200).then_some(())
-    });
-    assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 429]);
+    for forced in forced {
+        until("the rules arrive", || {
+            (forced.health() == (200, "OK\n".to_owned())).then_some(())
+        });
+        assert_eq!([(); 2].map(|()| forced.ask("user", "ann")), [200, 429]);
+    }
 }
 
 #[test]
@@ -501,6 +511,8 @@ fn variables_mean_what_they_mean_to_envoys_service() {
          CONFIG_TYPE=OTHER => error CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found \"OTHER\"
          CONFIG_GRPC_XDS_SERVER_URL=host => error CONFIG_GRPC_XDS_SERVER_URL: expected HOST:PORT, found \"host\"
          CONFIG_GRPC_XDS_SERVER_USE_TLS=true => error CONFIG_GRPC_XDS_SERVER_TLS_CACERT: expected a file
+         CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c => error CONFIG_GRPC_XDS_CLIENT_TLS_KEY: expected a file, because CONFIG_GRPC_XDS_CLIENT_TLS_CERT is set
+         CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k => error CONFIG_GRPC_XDS_CLIENT_TLS_CERT: expected a file, because CONFIG_GRPC_XDS_CLIENT_TLS_KEY is set
          CONFIG_GRPC_XDS_NODE_METADATA=a => error CONFIG_GRPC_XDS_NODE_METADATA: expected KEY=VALUE,…
          CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a\u{e9}:b => error CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected a header field, found \"a\u{e9}\"
          CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=secret => error CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected KEY:VALUE,…
