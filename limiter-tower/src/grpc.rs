@@ -12,7 +12,7 @@ use crate::respond::Respond;
 /// | cause | code |
 /// |---|---|
 /// | a denial, a cost that exceeds a limit | `RESOURCE_EXHAUSTED` |
-/// | the store failed | `UNAVAILABLE` |
+/// | the store failed | `UNAVAILABLE`, or `INTERNAL` if no retry mends it |
 /// | no key | `UNAUTHENTICATED` for 401, `PERMISSION_DENIED` for 403, otherwise `INVALID_ARGUMENT` |
 ///
 /// `RetryInfo` has the exact wait in whole microseconds. `Retry-After` and the rate limit fields are sent as metadata.
@@ -32,7 +32,10 @@ fn status(rejection: &Rejection) -> Status {
             Code::ResourceExhausted,
             "the request costs more than the quota",
         ),
-        Cause::StoreFailed(_) => (Code::Unavailable, "temporarily reduced capacity"),
+        Cause::StoreFailed(error) if error.is_retryable() => {
+            (Code::Unavailable, "temporarily reduced capacity")
+        }
+        Cause::StoreFailed(_) => (Code::Internal, "the limit cannot be checked"),
         Cause::MissingKey(StatusCode::UNAUTHORIZED) => (Code::Unauthenticated, "no rate limit key"),
         Cause::MissingKey(StatusCode::FORBIDDEN) => (Code::PermissionDenied, "no rate limit key"),
         Cause::MissingKey(_) => (Code::InvalidArgument, "no rate limit key"),

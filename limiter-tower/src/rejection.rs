@@ -17,7 +17,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 pub enum StoreFailure {
     /// Fail open: the rule that failed does not apply to the request. All other rules do.
     Open,
-    /// Fail closed: 503 with `Retry-After`, and no other rule charges the request.
+    /// Fail closed: 503 with `Retry-After`, unless no retry mends the error, and no other rule charges the request.
     Closed {
         /// How long the client is asked to wait, rounded up to whole seconds, at least 1 s.
         retry_after: Duration,
@@ -48,7 +48,7 @@ pub struct Rejection {
     pub(crate) fields: Values,
 }
 
-/// Fails closed: 503 with `Retry-After: 1`, or 413 for a cost that exceeds a limit.
+/// Fails closed: 503, with `Retry-After: 1` if a [retry](Error::is_retryable) may succeed, or 413 for a cost that exceeds a limit.
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         Self::of_error(Vec::new(), error, PAUSE)
@@ -73,9 +73,12 @@ impl Rejection {
     ) -> Self {
         let denying = calls.parts().iter().filter(|part| part.denies());
         let errors = denying.filter_map(PartDecision::error);
-        // Nothing else matters to a request that can never fit.
-        let never_fits = |error: &&Error| error.kind() == ErrorKind::CostExceedsLimit;
-        match errors.clone().find(never_fits).or(errors.clone().next()) {
+        // Nothing else matters to a request that can never fit, and least of all an error that a retry mends.
+        let rank = |error: &&Error| match error.kind() {
+            ErrorKind::CostExceedsLimit => 0,
+            _ => 1 + u8::from(error.is_retryable()),
+        };
+        match errors.min_by_key(rank) {
             Some(error) => Self::of_error(violated, error.clone(), pause),
             None => Self::new(Cause::Denied, calls.retry_after(), violated),
         }
@@ -84,7 +87,10 @@ impl Rejection {
     fn of_error(violated: Vec<String>, error: Error, pause: Duration) -> Self {
         match error.kind() {
             ErrorKind::CostExceedsLimit => Self::new(Cause::CostExceedsLimit, None, violated),
-            _ => Self::new(Cause::StoreFailed(error), Some(pause), Vec::new()),
+            _ => {
+                let pause = error.is_retryable().then_some(pause);
+                Self::new(Cause::StoreFailed(error), pause, Vec::new())
+            }
         }
     }
 

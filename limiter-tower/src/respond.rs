@@ -28,7 +28,7 @@ impl<B, F: Fn(&Rejection) -> Response<B> + Send + Sync + 'static> Respond<B> for
 /// |---|---|---|
 /// | a denial | 429 | `quota-exceeded`, with `violated-policies` |
 /// | a cost that exceeds a limit | 413, without `Retry-After` | `quota-exceeded`, with `violated-policies` |
-/// | the store failed | 503 | `temporary-reduced-capacity` |
+/// | the store failed | 503, without `Retry-After` if no retry mends it | `temporary-reduced-capacity` |
 /// | no key | the one in [`MissingKey::Reject`](crate::MissingKey::Reject) | `about:blank`, with a `detail` |
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Problem;

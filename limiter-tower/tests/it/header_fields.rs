@@ -11,7 +11,8 @@ use limiter_core::{AllOf, Error, ErrorKind, Limiter, Policy, Window, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::Constant;
 use limiter_tower::{
-    Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Rejection, ResetFormat, Rule,
+    Charge, GrpcStatus, HeaderFormat, LimitLayer, RateLimitHeaders, Rejection, ResetFormat,
+    Respond, Rule,
 };
 use sfv::FieldType;
 
@@ -224,15 +225,21 @@ async fn a_handler_answers_like_the_layer() {
         }
         compare(&layer, &handler, &[status; 2]).await;
     }
-    for (kind, status, wait) in [
-        (ErrorKind::CostExceedsLimit, 413, None),
-        (ErrorKind::Timeout, 503, Some(1)),
+    // With gRPC's RESOURCE_EXHAUSTED, UNAVAILABLE and INTERNAL.
+    for (kind, expected) in [
+        (ErrorKind::CostExceedsLimit, (413, None, "8")),
+        (ErrorKind::Timeout, (503, Some(1), "14")),
+        (ErrorKind::Configuration, (503, None, "13")),
     ] {
         let rejection = Rejection::from(Error::new(kind, ""));
-        assert_eq!(
-            (rejection.status().as_u16(), rejection.retry_after_secs()),
-            (status, wait)
+        let grpc: Response = GrpcStatus.respond(&rejection);
+        let code = grpc.headers()["grpc-status"].to_str().unwrap();
+        let found = (
+            rejection.status().as_u16(),
+            rejection.retry_after_secs(),
+            code,
         );
+        assert_eq!(found, expected);
     }
 }
 

@@ -57,14 +57,34 @@ async fn closed_means_503_and_open_means_unlimited() {
     }
 }
 
-/// A wrong password, a missing permission or a damaged log would otherwise lift the limit until somebody notices.
+/// A wrong password, a missing permission or a damaged log would otherwise lift the limit until somebody notices. No retry mends it,
+/// even if another store may be back by then.
 #[tokio::test]
-async fn open_admits_only_while_a_store_is_down() {
-    for does in [Does::Misconfigure, Does::Corrupt, Does::Contradict] {
-        let (store, limiter) = remote();
+async fn only_a_store_that_is_down_opens_a_limit_and_asks_for_a_retry() {
+    for (does, open, retry_after) in [
+        (Does::Refuse, 200, Some(1)),
+        (Does::LoseAnswer, 200, Some(1)),
+        (Does::Misconfigure, 503, None),
+        (Does::Corrupt, 503, None),
+        (Does::Contradict, 503, None),
+    ] {
+        let [(down, first), (store, second)] = [(); 2].map(|()| remote());
+        down.set(Does::Refuse);
         store.set(does);
-        let reply = ask([shared(&limiter)], StoreFailure::Open).await;
-        assert_eq!(reply.status, 503, "{does:?}");
+        let rules = || [shared(&first), shared(&second)];
+        let reply = ask(rules(), StoreFailure::Open).await;
+        let expected = retry_after.filter(|_| open == 503);
+        assert_eq!(
+            (reply.status, reply.retry_after()),
+            (open, expected),
+            "{does:?}"
+        );
+        let reply = ask(rules(), CLOSED).await;
+        assert_eq!(
+            (reply.status, reply.retry_after()),
+            (503, retry_after),
+            "{does:?}"
+        );
     }
 }
 
