@@ -143,18 +143,22 @@ class Instalments:
     def __init__(self, limiter: Limiter, descriptor: Descriptor, size: int) -> None:
         self._limiter, self._descriptor, self._size = limiter, descriptor, size
         self.spent, self._taken, self._last_cost = 0, 0, 0
+        self._asked: Optional[Tuple[int, str]] = None
 
     def spend(self, cost: int = 1) -> None:
         """Counts units before they are used. Takes an instalment if they need one, and raises ``Denied`` if it does not fit."""
         if not isinstance(cost, int) or cost < 0:
             raise ValueError(f"cost is {cost!r}, expected a whole number from 0")
-        lacking = self.spent + cost - self._taken
-        if lacking > 0:
+        while (lacking := self.spent + cost - self._taken) > 0:
             self._take(max(lacking, self._size))
         self.spent += cost
 
     def _take(self, cost: int) -> None:
-        decision = self._limiter.acquire(self._descriptor, cost)
+        # After a lost response, the same instalment is asked for again, and counts once.
+        self._asked = self._asked or (cost, uuid.uuid4().hex)
+        cost, id = self._asked
+        decision = self._limiter.acquire(self._descriptor, cost, id=id)
+        self._asked = None
         if not decision.allowed:
             raise Denied(decision)
         self._last, self._last_cost, self._taken = decision, cost, self._taken + cost

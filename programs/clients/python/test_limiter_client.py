@@ -261,6 +261,16 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(Denied), self.limiter.instalments(self.user, 6):
             self.fail("admitted")
 
+    def test_an_instalment_whose_response_was_lost_counts_once(self) -> None:
+        with Limiter(self.proxy.url(), "d", patience=0).instalments(self.user, 4) as paid:
+            self.proxy.lose = 9
+            with self.assertRaises(Unavailable):
+                paid.spend(5)
+            self.proxy.lose = 0
+            paid.spend(8)
+            self.assertEqual(self.used(), 8)
+        self.assertEqual((paid.spent, self.used()), (8, 8))
+
     def test_a_block_that_outlives_its_window_is_charged(self) -> None:
         short = {"short": self.user["user"]}
         for cost, ends in (3, "returns"), (4, "raises"), (None, "returns"), (None, "raises"):
