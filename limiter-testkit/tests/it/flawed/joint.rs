@@ -38,7 +38,7 @@ impl Flawed {
         let each = logs.iter().zip(&sound);
         let alone = each.map(|(kept, joint)| kept.log.clone().apply(&joint.op, time(now)));
         let alone: Vec<Facts> = alone.collect();
-        let held = self.held(&sound, &alone);
+        let held: Vec<bool> = JointOp::held(&sound, &alone).collect();
         let each = sound.iter().zip(logs).zip(held);
         let applied = each.map(|((joint, mut kept), is_held)| {
             let op = if is_held {
@@ -61,27 +61,6 @@ impl Flawed {
             error.map_or_else(|| applied.next().map(Ok), |error| Some(Err(error)))
         };
         Ok(failed.into_iter().filter_map(result).collect())
-    }
-
-    /// Returns which operations others deny.
-    fn held(&self, ops: &[JointOp<'_>], alone: &[Facts]) -> Vec<bool> {
-        let mut held: Vec<bool> = JointOp::held(ops, alone).collect();
-        let denies = |i: &usize| ops[*i].denies(alone[*i].admitted);
-        let repeats = |i: &usize| matches!(alone[*i].outcome, Outcome::Repeated { .. });
-        let (first, last) = ((0..ops.len()).find(denies), (0..ops.len()).rfind(denies));
-        match self.flaw {
-            "HoldsRepetitions" => {
-                for i in (0..ops.len()).filter(repeats).filter(|i| !denies(i)) {
-                    held[i] = first.is_some();
-                }
-            }
-            "DeniesByTheLast" => {
-                held[first.unwrap_or(0)] = first != last;
-                held[last.unwrap_or(0)] = false;
-            }
-            _ => {}
-        }
-        held
     }
 
     fn one_by_one(&self, ops: &[JointOp<'_>]) -> JointFacts {
