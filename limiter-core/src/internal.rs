@@ -7,7 +7,6 @@ pub use crate::log::search::gallop;
 pub use crate::name::percent_encode;
 pub use crate::policy::parse::policy_from_literal;
 pub use crate::policy::resolution::RESOLUTIONS;
-pub use crate::request::all_of::part::{First, firsts};
 #[cfg(feature = "tokio")]
 pub use crate::request::hold::{Moment, set_system_clock};
 pub use crate::request::wait::within;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use limiter_core::request::joint::{self, Undecided};
-use limiter_core::request::{AllOf, PartOutcome};
+use limiter_core::request::{AllOf, PartOutcome, Undecided};
 use limiter_core::{BoxFuture, WindowStore as _};
 
 use crate::charges::{Charges, run};
@@ -158,7 +157,7 @@ impl Rules {
     /// Settles a request's charges. If the store fails, the charge stays.
     pub(crate) async fn settle(rulings: &mut Decided<'static>, costs: Vec<ActualCost>) {
         for (call, cost) in costs.into_iter().enumerate() {
-            let Some(part) = joint::part_mut(&mut rulings.calls, call) else {
+            let Some(part) = rulings.calls.part_mut(call) else {
                 continue;
             };
             let _ = match cost {

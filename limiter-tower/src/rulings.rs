@@ -1,8 +1,7 @@
 //! A request's calls on the limiters of a layer's rules, and their outcomes.
 
 use http::StatusCode;
-use limiter_core::request::joint::{self, Undecided};
-use limiter_core::request::{AllOf, Part, PartDecision};
+use limiter_core::request::{AllOf, Part, PartDecision, Undecided};
 use limiter_core::{JointDecision, Permit, SharedStore};
 use smallvec::SmallVec;
 
@@ -109,7 +108,7 @@ impl<'a> Rulings<Undecided<'a>> {
 impl<'a> Decided<'a> {
     /// Returns the calls to make after a denial.
     pub(crate) fn again(self) -> Rulings<Undecided<'a>> {
-        self.with(joint::again)
+        self.with(JointDecision::again)
     }
 
     /// Returns the same without its borrows.

@@ -1,7 +1,8 @@
 //! One decision over several limiters.
 
 mod decision;
-pub(crate) mod part;
+mod merge;
+mod part;
 mod undecided;
 
 use std::time::Duration;
@@ -9,9 +10,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-pub use self::decision::{JointDecision, PartDecision, part_mut, refund};
+pub use self::decision::{JointDecision, PartDecision};
 pub use self::part::{Part, PartOutcome};
-pub use self::undecided::{Undecided, again};
+pub use self::undecided::Undecided;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::store::clock::BoxFuture;

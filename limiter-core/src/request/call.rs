@@ -88,34 +88,30 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         self.limiter.store.decide_now(self.op())
     }
 
-    /// Applies an operation of the call after [`WindowStore::try_decide`] could not decide it.
-    pub(super) async fn apply(&self, op: Op<'_>) -> Result<Decision, Error>
-    where
-        S: WindowStore,
-    {
-        let op = op.checked()?;
-        let facts = self.limiter.store.apply(op).await?;
-        facts.verify(&op)?;
-        Ok(decide(&op, facts))
-    }
-
     /// Makes the call, and awaits the store only if it cannot decide without waiting.
     pub(super) async fn decide(&self) -> Result<Decision, Error>
     where
         S: WindowStore,
     {
-        self.decide_op(self.op()).await
+        self.limiter.decide(self.op()).await
     }
+}
 
-    /// Makes an operation of the call, as [`decide`](Self::decide) does.
-    pub(super) async fn decide_op(&self, op: Op<'_>) -> Result<Decision, Error>
-    where
-        S: WindowStore,
-    {
-        match self.limiter.store.try_decide(op) {
+impl<S: WindowStore> Limiter<S> {
+    /// Decides an operation, and awaits the store only if it cannot decide without waiting.
+    pub(super) async fn decide(&self, op: Op<'_>) -> Result<Decision, Error> {
+        match self.store.try_decide(op) {
             Some(decision) => decision,
             None => self.apply(op).await,
         }
+    }
+
+    /// Decides an operation after [`WindowStore::try_decide`] could not.
+    pub(super) async fn apply(&self, op: Op<'_>) -> Result<Decision, Error> {
+        let op = op.checked()?;
+        let facts = self.store.apply(op).await?;
+        facts.verify(&op)?;
+        Ok(decide(&op, facts))
     }
 }
 
@@ -138,7 +134,7 @@ impl<'a, S, B: Clone> Call<'a, S, B> {
         }
         let start = || -> BoxFuture<'a, _> {
             let call = self.clone();
-            Box::pin(async move { call.apply(call.op()).await })
+            Box::pin(async move { call.limiter.apply(call.op()).await })
         };
         running.get_or_insert_with(start).as_mut().poll(context)
     }

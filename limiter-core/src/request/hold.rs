@@ -180,7 +180,7 @@ struct Slot<S: WindowStore + Clone> {
 
 impl<S: WindowStore + Clone> Slot<S> {
     fn new(permit: Permit<'static, S>) -> Self {
-        let window = permit.target.call(Mode::Acquire).op().slot_window();
+        let window = permit.target.op(Mode::Acquire).slot_window();
         let window = window.map_or(Duration::ZERO, Window::as_duration);
         let sent = permit.sent.unwrap_or_else(Moment::now);
         Self {
@@ -195,7 +195,7 @@ impl<S: WindowStore + Clone> Slot<S> {
     /// Renews an entry of unknown age, unless it has left the shortest window: then others may hold its units.
     async fn renew_first(&mut self) -> Result<(), Error> {
         let whole = self.permit.entry.window();
-        let window = self.permit.target.call(Mode::Acquire).op().slot_window();
+        let window = self.permit.target.op(Mode::Acquire).slot_window();
         let within = |entry: Receipt, window| Receipt::new(entry.entry(), entry.at(), window);
         self.permit.entry = within(self.permit.entry, window.unwrap_or(whole));
         let renewed = self.permit.renew().await;

@@ -218,7 +218,7 @@ impl<'a, S> Permit<'a, S> {
         };
         let entry = decision.entry();
         let entry = entry.or_else(|| decision.is_uncounted().then(none))?;
-        let window = target.call(Mode::Acquire).op().receipt_window()?;
+        let window = target.op(Mode::Acquire).receipt_window()?;
         Some(Self {
             target,
             entry: Receipt::new(entry.id, entry.at, window),

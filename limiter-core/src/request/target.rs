@@ -8,7 +8,7 @@ use super::settle::Settle;
 use crate::key::KeyBuf;
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::store::op::{At, EntryId, Mode};
+use crate::store::op::{At, EntryId, Mode, Op};
 use crate::store::settlement::Receipt;
 
 #[derive(Clone, Debug)]
@@ -57,6 +57,16 @@ impl<'a, S> Target<'a, S> {
             policy,
             at: call.at,
             id: call.id,
+        }
+    }
+
+    pub(super) fn op(&self, mode: Mode) -> Op<'_> {
+        let (default, own) = (self.limiter.policy(), self.policy.as_deref());
+        Op {
+            limiter_policy: own.map(|_| default),
+            at: self.at,
+            id: self.id,
+            ..Op::new(mode, &self.key, own.unwrap_or(default)).with_name(self.limiter.name())
         }
     }
 

@@ -40,7 +40,7 @@ where
     let looks = may_wait && op.policy.counting() == Counting::Attempts;
     let attempt = if looks { op.to_peek() } else { op };
     before_try();
-    let mut decision = call.decide_op(attempt).await?;
+    let mut decision = call.limiter.decide(attempt).await?;
     let end = decision.at().saturating_add(longest);
     let mut slept = Duration::ZERO;
     while may_wait && let Some(wait) = decision.retry_after() {
@@ -52,7 +52,7 @@ where
         sleep(clock, wait).await;
         slept = slept.saturating_add(wait);
         before_try();
-        decision = call.decide_op(attempt).await?;
+        decision = call.limiter.decide(attempt).await?;
     }
     if looks {
         before_try();

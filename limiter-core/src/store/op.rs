@@ -22,7 +22,7 @@ pub enum Mode {
 }
 
 /// The source of an operation's time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
     /// The store's clock. This is the default.
     #[default]

@@ -14,6 +14,8 @@ use limiter_testkit::ReferenceStore;
 pub(crate) struct SlowStore {
     pub(crate) reference: Arc<ReferenceStore>,
     pub(crate) calls: AtomicU64,
+    /// How often its identity was read.
+    pub(crate) identities: AtomicU64,
     /// Whether it decides without a future.
     pub(crate) tries: bool,
     /// How often an operation and a settlement return `Pending`. Default: once.
@@ -67,6 +69,7 @@ impl WindowStore for SlowStore {
     }
 
     fn identity(&self) -> Option<usize> {
+        self.identities.fetch_add(1, Ordering::Relaxed);
         self.joins.then_some(std::ptr::from_ref(self).addr())
     }
 

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get as on_get;
-use limiter_core::request::joint::Undecided;
+use limiter_core::request::Undecided;
 use limiter_core::{AllOf, Error, ErrorKind, Limiter, Policy, Window, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::Constant;

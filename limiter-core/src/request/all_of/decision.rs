@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::Options;
 use super::part::{Part, PartOutcome};
+use super::undecided::Undecided;
 use crate::denied::Denied;
 use crate::error::Error;
 use crate::limiter::{Limiter, SharedStore};
@@ -46,10 +47,10 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         self.parts.get(*self.places.get(call)?)
     }
 
-    /// Returns `true` unless the calls were [denied](Self::is_denied).
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        !self.is_denied()
+    /// Returns the outcome of the call that was added as number `call`, to [settle](PartDecision::settle) or
+    /// [reset](PartDecision::reset) it.
+    pub fn part_mut(&mut self, call: usize) -> Option<&mut PartDecision<'a, S>> {
+        self.parts.get_mut(*self.places.get(call)?)
     }
 
     /// Returns `true` if a call denies or failed. Then nothing is charged, except by calls that [keep their charge](Part::keep_charge).
@@ -106,6 +107,30 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         };
         JointDecision {
             parts: self.parts.into_iter().map(owned).collect(),
+            places: self.places,
+            options: self.options,
+        }
+    }
+
+    /// Refunds all charges except [kept](Part::keep_charge) ones, at the same time. If the store fails, or if the future is dropped,
+    /// charges may stay.
+    pub async fn refund(&mut self) {
+        let timeout = self.options.timeout;
+        let parts = self.parts.iter_mut();
+        let undone = parts.filter(|made| made.part.is_undone(&made.outcome));
+        join_all(undone.map(|made| within(timeout, made.settle(0)))).await;
+    }
+
+    /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
+    pub fn again(self) -> Undecided<'a, S> {
+        let kept = |outcome| matches!(outcome, PartOutcome::Charged(_)).then_some(outcome);
+        let made = self.parts.into_iter();
+        let (parts, outcomes) = made.map(|made| (made.part, kept(made.outcome))).unzip();
+        Undecided {
+            parts,
+            outcomes,
+            // A charge denies nothing.
+            has_denial: false,
             places: self.places,
             options: self.options,
         }
@@ -219,23 +244,4 @@ impl<S: WindowStore> PartDecision<'_, S> {
         self.outcome = PartOutcome::Uncharged(status);
         Ok(removed)
     }
-}
-
-/// Refunds all charges except [kept](Part::keep_charge) ones, at the same time. If the store fails, or if the future is dropped, charges
-/// may stay.
-pub async fn refund<S: WindowStore>(decision: &mut JointDecision<'_, S>) {
-    let timeout = decision.options.timeout;
-    let undone = decision
-        .parts
-        .iter_mut()
-        .filter(|made| made.part.is_undone(&made.outcome));
-    join_all(undone.map(|made| within(timeout, made.settle(0)))).await;
-}
-
-/// Returns the outcome of the call that was added as number `call`, to [settle](PartDecision::settle) or [reset](PartDecision::reset) it.
-pub fn part_mut<'c, 'a, S: WindowStore>(
-    decision: &'c mut JointDecision<'a, S>,
-    call: usize,
-) -> Option<&'c mut PartDecision<'a, S>> {
-    decision.parts.get_mut(*decision.places.get(call)?)
 }

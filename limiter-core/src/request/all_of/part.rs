@@ -1,6 +1,5 @@
 //! The calls of a decision over several limiters.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -13,8 +12,7 @@ use crate::request::target::{BorrowedOrShared, Target};
 use crate::request::verbs::{Acquire, Peek, ReadStatus, Record};
 use crate::status::Status;
 use crate::store::WindowStore;
-use crate::store::log_key::LogKey;
-use crate::store::op::Mode;
+use crate::store::op::{Mode, Op};
 
 /// One call of an [`AllOf`](super::AllOf): a request with options.
 ///
@@ -22,14 +20,14 @@ use crate::store::op::Mode;
 #[derive(Debug)]
 pub struct Part<'a, S> {
     pub(super) target: Target<'a, S>,
-    mode: Mode,
+    pub(super) mode: Mode,
     is_status: bool,
     pub(super) cost: u64,
     pub(super) keeps_charge: bool,
     pub(super) is_advisory: bool,
     fails_open: bool,
     has_own_entry: bool,
-    /// How many other parts on its log come before it.
+    /// How many other operations on its log come before it.
     pub(super) wave: usize,
 }
 
@@ -111,28 +109,15 @@ impl<'a, S> Part<'a, S> {
         self
     }
 
-    pub(super) fn log(&self) -> LogKey<'_> {
-        self.target.limiter.log(&self.target.key)
-    }
-
-    /// Returns the call to make. If another call denied, it only looks, which finds the entry that it repeats. A record never denies, so
-    /// it then reads the usage.
-    pub(super) fn call(&self, looks: bool, wants_receipt: bool) -> Call<'_, S, &[u8]> {
+    /// Returns the operation to make. If another call denied, it only looks, which finds the entry that it repeats. A record never denies,
+    /// so it then reads the usage.
+    pub(super) fn op(&self, looks: bool) -> Op<'_> {
         let looks = looks && !self.keeps_charge;
         let is_status = self.is_status || (looks && self.mode == Mode::Record);
-        let mode = if looks { Mode::Peek } else { self.mode };
-        let mut call = Call {
-            cost: if is_status { 1 } else { self.cost },
-            ..self.target.call(mode)
-        };
-        call.hints.is_status = is_status;
-        call.hints.wants_receipt = wants_receipt && mode != Mode::Peek;
-        call
-    }
-
-    /// Returns the error of an invalid call, for which its store need not be asked.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        self.call(false, false).op().checked().map(drop)
+        let mut op = self.target.op(if looks { Mode::Peek } else { self.mode });
+        op.cost = if is_status { 1 } else { self.cost };
+        op.hints.is_status = is_status;
+        op
     }
 
     /// Returns what came of the call.
@@ -146,7 +131,7 @@ impl<'a, S> Part<'a, S> {
                 PartOutcome::Charged(decision)
             }
             Ok(decision) => PartOutcome::Uncharged(decision.into_status()),
-            Err(error) => PartOutcome::Failed(error.with_log(self.log())),
+            Err(error) => PartOutcome::Failed(error.with_log(self.op(false).log)),
         }
     }
 
@@ -179,7 +164,7 @@ impl<'a, S> Part<'a, S> {
     }
 }
 
-impl<'a, S: WindowStore> Part<'a, S> {
+impl<S: WindowStore> Part<'_, S> {
     pub(super) fn store(&self) -> &S {
         self.target.limiter.store()
     }
@@ -187,8 +172,7 @@ impl<'a, S: WindowStore> Part<'a, S> {
     /// Returns when the call is made. A record never denies; it can only fail. One above the maximum cannot be undone.
     pub(super) fn turn(&self) -> impl Ord + use<S> {
         let is_record = self.mode == Mode::Record;
-        let call = self.call(false, false);
-        let is_final = self.mode == Mode::Acquire && call.op().receipt_window().is_none();
+        let is_final = self.mode == Mode::Acquire && self.op(false).receipt_window().is_none();
         let identity = self.store().identity();
         (self.is_advisory, is_record, is_final, identity, self.wave)
     }
@@ -202,140 +186,34 @@ impl<'a, S: WindowStore> Part<'a, S> {
             && self.wave == other.wave
     }
 
-    fn is_on_store_of(&self, other: &Self) -> bool {
-        let [one, two] = [self.store(), other.store()];
-        one.address() == two.address()
-            || one.identity().is_some() && one.identity() == two.identity()
-    }
-
-    /// Orders calls by their logs, ids and limits.
-    fn order(&self, other: &Self) -> Ordering {
-        let [a, b] = [self, other].map(|part| {
-            let (log, target) = (part.log(), &part.target);
-            let policy = target.policy.as_deref();
-            let limits = policy.unwrap_or(target.limiter.policy()).limits().iter();
-            let limits = limits.map(|limit| (limit.max(), limit.window()));
-            ((log.name.id(), log.key, target.id), limits)
-        });
-        a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1))
-    }
-
-    /// Returns `true` if both calls, on logs with the same name and key, are one operation.
-    fn is_one_with(&self, other: &Self) -> bool {
-        let kind = |part: &Self| (part.mode, part.is_status, part.target.at, part.target.id);
-        let options = |part: &Self| (part.keeps_charge, part.is_advisory, part.fails_open);
-        let [one, two] = [self, other].map(|part| part.call(false, false));
-        let [one, two] = [one.op(), two.op()];
-        kind(self) == kind(other)
-            && options(self) == options(other)
-            && (one.policy, one.limiter_policy) == (two.policy, two.limiter_policy)
-            && self.is_on_store_of(other)
-    }
-
-    /// Merges calls that are one operation. Returns the parts, and the place of each call's.
-    pub(super) fn merged(
-        calls: SmallVec<[Self; 2]>,
-    ) -> (SmallVec<[Self; 2]>, SmallVec<[usize; 4]>) {
-        let log = |i: usize| (calls[i].log().name, calls[i].log().key);
-        let alone = |i: usize| (calls[i].has_own_entry || calls[i].cost == 0).then_some(i);
-        let firsts = firsts(
-            calls.len(),
-            |i, j| calls[i].order(&calls[j]).then(alone(i).cmp(&alone(j))),
-            |i, j| log(i) == log(j),
-            |i, j| calls[i].is_one_with(&calls[j]),
-        );
-        let mut parts = SmallVec::<[Self; 2]>::with_capacity(calls.len());
-        let mut places = SmallVec::<[usize; 4]>::new();
-        for (i, (mut part, first)) in calls.into_iter().zip(firsts).enumerate() {
-            if first.call == i {
-                part.wave = first.wave;
-                places.push(parts.len());
-                parts.push(part);
-                continue;
-            }
-            let place = places[first.call];
-            let cost = &mut parts[place].cost;
-            *cost = match part.mode {
-                Mode::Peek => part.cost.max(*cost),
-                Mode::Acquire | Mode::Record => part.cost.saturating_add(*cost),
-            };
-            places.push(place);
-        }
-        (parts, places)
-    }
-}
-
-/// The first of the calls that are one operation.
-#[derive(Clone, Copy, Debug)]
-pub struct First {
-    /// Its place.
-    pub call: usize,
-    /// How many other operations on its log begin before it. 0 unless the call is the first.
-    pub wave: usize,
-}
-
-/// Finds for each of `len` calls the first with which it is one operation. `order` puts calls on one log next to each other, and those
-/// that may be one operation equal. `on_one_log` and `is_one` compare two calls.
-pub fn firsts(
-    len: usize,
-    order: impl Fn(usize, usize) -> Ordering,
-    on_one_log: impl Fn(usize, usize) -> bool,
-    is_one: impl Fn(usize, usize) -> bool,
-) -> SmallVec<[First; 4]> {
-    let mut firsts: SmallVec<[First; 4]> = (0..len).map(|call| First { call, wave: 0 }).collect();
-    let mut by_log: SmallVec<[usize; 4]> = (0..len).collect();
-    by_log.sort_by(|&i, &j| order(i, j));
-    for calls in by_log.chunk_by(|&i, &j| on_one_log(i, j)) {
-        let mut operations = SmallVec::<[usize; 4]>::new();
-        for alike in calls.chunk_by(|&i, &j| order(i, j).is_eq()) {
-            let before = operations.len();
-            for &call in alike {
-                let earlier = operations[before..]
-                    .iter()
-                    .find(|&&first| is_one(first, call));
-                match earlier {
-                    Some(first) => firsts[call].call = *first,
-                    None => operations.push(call),
-                }
-            }
-        }
-        operations.sort_unstable();
-        for (wave, first) in operations.into_iter().enumerate() {
-            firsts[first].wave = wave;
-        }
-    }
-    firsts
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[test]
-    fn calls_that_differ_in_order_are_not_compared() {
-        let compared = Cell::new(0);
-        // Call `i` is on log `i % 2`, and one operation with the calls that have its kind there.
-        let kinds: Vec<usize> = (0..2_000).map(|i| i % 1_500 / 2).collect();
-        let key = |i: usize| (i % 2, kinds[i]);
-        let firsts = firsts(
-            kinds.len(),
-            |i, j| key(i).cmp(&key(j)),
-            |i, j| i % 2 == j % 2,
-            |i, j| {
-                compared.set(compared.get() + 1);
-                key(i) == key(j)
-            },
-        );
-        for (i, first) in firsts.iter().enumerate() {
-            let (call, wave) = if i < 1_500 {
-                (i, i / 2)
-            } else {
-                (i - 1_500, 0)
-            };
-            assert_eq!((first.call, first.wave), (call, wave), "{i}");
-        }
-        assert_eq!(compared.get(), 500);
+    /// Orders calls by log, and calls that are one operation next to each other. `place` is the call's.
+    pub(super) fn kind(&self, place: usize) -> impl Ord + use<'_, S> {
+        let op = self.op(false);
+        let alone = (self.has_own_entry || self.cost == 0).then_some(place);
+        let store = self.store();
+        let limits = |policy: &Policy| -> SmallVec<[_; 2]> {
+            let limits = policy.limits().iter();
+            limits
+                .map(|limit| {
+                    (
+                        limit.max(),
+                        limit.window(),
+                        limit.resolution(),
+                        limit.lease(),
+                    )
+                })
+                .collect()
+        };
+        (
+            (alone, self.mode as u8, self.is_status, op.at, op.id),
+            (self.keeps_charge, self.is_advisory, self.fails_open),
+            (
+                limits(op.policy),
+                op.policy.counting() as u8,
+                op.policy.name(),
+            ),
+            op.limiter_policy.map(limits),
+            store.identity().ok_or(store.address()),
+        )
     }
 }

@@ -1,6 +1,7 @@
 //! One descriptor of a request: the matching rule, and what it asks of it.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use limiter_core::request::Part;
@@ -12,7 +13,7 @@ use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Uni
 use crate::rules::{Effect, Match, Rule, RuleSet, UNITS};
 
 /// The effect of a rule's denial on the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Class {
     /// It denies the request.
     Enforced,
@@ -153,17 +154,14 @@ impl<'r> Claim<'r> {
         }
     }
 
-    /// Returns `true` if both claims, on one log, are one operation of the summed cost.
-    pub(super) fn is_one_with(&self, other: &Self) -> bool {
-        let (Ask::Call(one), Ask::Call(two)) = (&self.ask, &other.ask) else {
-            return false;
-        };
-        let kind = |claim: &Self, call: &Call<'_>| (claim.class, call.keeps_charge, call.id);
-        self.hits > 0
-            && other.hits > 0
-            && kind(self, one) == kind(other, two)
-            && one.own == two.own
-            && std::ptr::eq(one.limiter, two.limiter)
+    /// Returns what claims have in common that are one operation of the summed cost. `None` if the claim is no such operation.
+    pub(super) fn operation(&self) -> Option<impl Hash + Eq + use<'_>> {
+        let (call, log) = self.call()?;
+        let own = call.own.as_deref();
+        let own = own.map(|own| (own.limits(), own.counting()));
+        let limiter = std::ptr::from_ref(call.limiter);
+        let kind = (self.class, call.keeps_charge, call.id);
+        (self.hits > 0).then_some((log, kind, own, limiter))
     }
 
     /// Returns `true` if no wait helps with this cost of the claims that are one operation.

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use limiter_core::internal::firsts;
-use limiter_core::request::joint::{self, Undecided};
-use limiter_core::request::{AllOf, PartDecision, PartOutcome};
+use limiter_core::request::{AllOf, PartDecision, PartOutcome, Undecided};
 use limiter_core::{Error, JointDecision, LimitStatus, SharedStore, Status};
 use smallvec::SmallVec;
 
@@ -42,37 +40,17 @@ pub(super) struct Outcome {
 
 /// Finds which claims share a call.
 fn outcomes(claims: &[Claim<'_>]) -> SmallVec<[Outcome; 4]> {
-    let own = |(first, claim): (_, &Claim<'_>)| Outcome {
-        first,
-        cost: claim.hits,
-        ..Outcome::default()
-    };
-    let mut outcomes: SmallVec<[Outcome; 4]> = claims.iter().enumerate().map(own).collect();
-    if claims.len() < 2 {
-        return outcomes;
-    }
-    let log = |i: usize| {
-        let log = claims[i].call().map(|(_, log)| log);
-        log.map(|log| (log.name.id(), log.key))
-    };
-    // By log and own limit. What takes no units shares no call.
-    let order = |i: usize| {
-        let own = claims[i].call().and_then(|(call, _)| call.own.as_deref());
-        let own = own.map(|own| (own.smallest_max(), own.longest_window()));
-        let alone = (claims[i].hits == 0 || log(i).is_none()).then_some(i);
-        (log(i), own, alone)
-    };
-    let firsts = firsts(
-        claims.len(),
-        |i, j| order(i).cmp(&order(j)),
-        |i, j| log(i) == log(j),
-        |i, j| claims[i].is_one_with(&claims[j]),
-    );
-    for (i, first) in firsts.into_iter().map(|first| first.call).enumerate() {
-        outcomes[i].first = first;
-        if first != i {
-            outcomes[first].cost = outcomes[first].cost.saturating_add(claims[i].hits);
-        }
+    let mut outcomes = SmallVec::<[Outcome; 4]>::new();
+    let mut firsts = HashMap::new();
+    for (i, claim) in claims.iter().enumerate() {
+        let operation = claim.operation();
+        let first = operation.map_or(i, |operation| *firsts.entry(operation).or_insert(i));
+        outcomes.push(Outcome {
+            first,
+            ..Outcome::default()
+        });
+        let cost = &mut outcomes[first].cost;
+        *cost = cost.saturating_add(claim.hits);
     }
     for i in 0..claims.len() {
         outcomes[i].cost = outcomes[outcomes[i].first].cost;
@@ -128,7 +106,7 @@ impl<'r> Verdict<'r> {
         let is_denied = refused || verdict.spent || verdict.calls.is_denied();
         verdict.admitted = error.is_none() && !is_denied;
         if !verdict.admitted {
-            joint::refund(&mut verdict.calls).await;
+            verdict.calls.refund().await;
         }
         verdict.note_usages();
         if !verdict.admitted {
