@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use exact_limiter::{AllOf, Limit, Limiter, Policy, open_store};
+use exact_limiter::{AllOf, Limit, Limiter, Policy};
 use futures::future::join_all;
 use testbed::server::Server;
+
+use crate::patient;
 
 /// The maximum of each level: eight keys of four users in two teams of one organisation.
 const LEVELS: [(&str, u64, u64); 4] = [
@@ -22,7 +24,7 @@ async fn a_hundred_calls_exceed_no_level_and_each_is_one_script() {
         let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
         rest.split_once(',').unwrap().0.parse::<u64>().unwrap()
     };
-    let store = open_store(&server.url()).unwrap();
+    let store = patient(&server.url());
     let limit = |max| Policy::from(Limit::new(max, Duration::from_secs(3_600)).unwrap());
     let levels = LEVELS.map(|(name, max, _)| Limiter::new(name, limit(max), store.clone()));
     // Returns the level that denies.

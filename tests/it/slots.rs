@@ -3,14 +3,16 @@
 use std::process::Command;
 use std::time::Duration;
 
-use exact_limiter::{ErrorKind, Limiter, open_store, policy};
+use exact_limiter::{ErrorKind, Limiter, RedisStore, policy};
 use testbed::server::Server;
+
+use crate::patient;
 
 /// The address of Redis, for the process that is killed.
 const ADDRESS: &str = "LIMITER_TEST_SLOT";
 
-fn slots(url: &str) -> Limiter {
-    Limiter::new("slots", policy!("1/3s"), open_store(url).unwrap())
+fn slots(url: &str) -> Limiter<std::sync::Arc<RedisStore>> {
+    Limiter::new("slots", policy!("1/3s"), patient(url))
 }
 
 /// Holds a slot until the process is killed, if it was started by the other test.
