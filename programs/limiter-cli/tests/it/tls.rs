@@ -46,6 +46,7 @@ fn only_a_trusted_certificate_is_accepted() {
     let url: PostgresUrl = tls.parse().unwrap();
     let authority = fs::read(path("trusted/ca.pem")).unwrap();
     let table = url.certificates(Some(authority), None).open().unwrap();
+    let table = table.timeout(std::time::Duration::from_secs(20));
     runtime().unwrap().block_on(table.create()).unwrap();
     for url in [
         format!("rediss://127.0.0.1:{port}"),
