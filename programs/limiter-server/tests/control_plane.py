@@ -76,7 +76,9 @@ snapshot = None
 
 
 def print_line(**fields):
-    print(json.dumps(fields), flush=True)
+    # One write: `print` writes the end of the line separately, and streams have threads of their own.
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
 
 
 def resources(snapshot):
