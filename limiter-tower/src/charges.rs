@@ -1,52 +1,57 @@
 //! Charges that a handler settles.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use limiter_core::{BoxFuture, Permit, SharedStore};
 
 /// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
-/// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known. The cost of a streamed
-/// response is known when the stream ends: let the body own a guard that settles. Then a stream that breaks off is charged for its
-/// prompt and for what it has sent. Do not refund it, and do not count from 0: a client could break off each stream on purpose.
-/// Without a reservation of the longest stream, take [instalments](Permit::acquire_more): the rule charges the first one.
+/// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known, or let a
+/// [meter](Self::meter) do so when the work ends.
 ///
-/// ```
-/// # use axum::{Extension, body::Body};
-/// # use futures::{StreamExt, stream};
-/// # use limiter_tower::Charges;
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-///
-/// async fn chat(Extension(charges): Extension<Charges>, prompt: String) -> Body {
-///     let tokens = Arc::new(AtomicU64::new(prompt.split(' ').count() as u64));
-///     let counted = tokens.clone();
-///     let guard = charges.iter().next().cloned().map(|charge| {
-///         scopeguard::guard(charge, move |charge| {
-///             let cost = counted.load(Relaxed);
-///             tokio::spawn(async move { charge.settle_or_record(cost).await });
-///         })
-///     });
-///     Body::from_stream(stream::iter(["three ", "short ", "words"]).map(move |token| {
-///         let _owned = &guard;
-///         tokens.fetch_add(1, Relaxed);
-///         Ok::<_, std::io::Error>(token)
-///     }))
-/// }
-/// # let _ = chat;
-/// ```
+/// Without a rule, collect the permits of a handler: `Charges::from_iter([permit])`.
 #[derive(Clone, Debug)]
 pub struct Charges(Arc<[Permit<'static, SharedStore>]>);
 
-impl Charges {
-    pub(crate) fn new(permits: Vec<Permit<'static, SharedStore>>) -> Self {
-        Self(permits.into())
+impl FromIterator<Permit<'static, SharedStore>> for Charges {
+    fn from_iter<I: IntoIterator<Item = Permit<'static, SharedStore>>>(permits: I) -> Self {
+        Self(permits.into_iter().collect())
     }
+}
 
+impl Charges {
     /// Returns the charges in the order of the rules.
     pub fn iter(&self) -> impl Iterator<Item = &Permit<'static, SharedStore>> {
         self.0.iter()
     }
+}
+
+/// Settles a charge after its work, and again after an error that a retry mends.
+pub(crate) async fn settle(charge: Permit<'static, SharedStore>, cost: u64) {
+    #[cfg_attr(not(feature = "tokio"), allow(unused_mut))]
+    let mut settled = charge.settle(cost).await;
+    #[cfg(feature = "tokio")]
+    while settled
+        .as_ref()
+        .is_err_and(limiter_core::Error::is_retryable)
+        && tokio::runtime::Handle::try_current().is_ok()
+    {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        settled = charge.settle(cost).await;
+    }
+    if settled.is_ok_and(|settled| !settled.applied()) {
+        // Unlike a settlement, a record that is repeated counts again.
+        let _ = charge.settle_or_record(cost).await;
+    }
+}
+
+/// Runs a future for which nobody waits: as a task of the tokio runtime, if there is one, otherwise as far as it gets immediately.
+pub(crate) fn detach(future: impl Future<Output = ()> + Send + 'static) {
+    let mut running = run(future);
+    let _ = running
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
 }
 
 /// Runs a future for at most ten seconds even if nobody waits for it: as a task of the tokio runtime, if there is one. If a store never

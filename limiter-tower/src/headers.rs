@@ -2,6 +2,8 @@
 
 mod list;
 mod names;
+#[cfg(feature = "client")]
+mod reported;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -17,6 +19,8 @@ use limiter_core::{
 use self::list::List;
 pub use self::names::FieldNames;
 pub(crate) use self::names::Policies;
+#[cfg(feature = "client")]
+pub use self::reported::{ReportedLimit, ReportedLimits};
 use crate::rule::Rule;
 use crate::rulings::Decided;
 

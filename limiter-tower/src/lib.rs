@@ -3,7 +3,7 @@
 //! # Where to start
 //! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
 //! - [`key`] lists the clients that a rule can limit.
-//! - [`RateLimitHeaders`] and [`Respond`] change the responses.
+//! - [`RateLimitHeaders`] and [`Respond`] change the responses. [`Meter`] charges streams.
 //! - [`LayerBuilder::observe`] reports the outcome of each rule. Metrics and traces of stores are in `limiter-wrappers`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,6 +17,7 @@ mod head;
 mod headers;
 pub mod key;
 mod layer;
+mod meter;
 mod observation;
 mod rejection;
 mod respond;
@@ -35,7 +36,10 @@ pub use charges::Charges;
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
 pub use headers::{FieldNames, HeaderFormat, RateLimitHeaders, ResetFormat};
+#[cfg(feature = "client")]
+pub use headers::{ReportedLimit, ReportedLimits};
 pub use layer::LimitLayer;
+pub use meter::Meter;
 pub use observation::{Observation, RuleOutcome};
 pub use rejection::{Cause, Rejection, StoreFailure};
 pub use respond::{Problem, Respond};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use limiter_core::request::{AllOf, PartOutcome, Undecided};
 use limiter_core::{BoxFuture, WindowStore as _};
 
-use crate::charges::{Charges, run};
+use crate::charges::{Charges, detach};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Policies;
 use crate::observation::Observation;
@@ -119,7 +119,7 @@ impl Rules {
         self.list
             .iter()
             .any(settles)
-            .then(|| Charges::new(permits()))
+            .then(|| permits().into_iter().collect())
     }
 
     /// Whether a response or its absence may change a charge.
@@ -130,7 +130,7 @@ impl Rules {
     /// Refunds the charges of an abandoned request if its rules have [`Rule::refund_abandoned`](crate::Rule::refund_abandoned).
     pub(crate) fn abandon(&self, rulings: &Decided<'_>) {
         for permit in rulings.permits(&self.list, |rule| rule.refund_abandoned) {
-            drop(run(async move { permit.refund().await }));
+            detach(async move { drop(permit.refund().await) });
         }
     }
 

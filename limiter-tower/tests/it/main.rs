@@ -5,6 +5,7 @@ mod addresses;
 mod common;
 mod hanging;
 mod header_fields;
+mod reported;
 mod rules;
 mod settling;
 mod store_failure;

@@ -1,19 +1,22 @@
 //! Charging what a request turned out to cost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Query;
 use axum::http::StatusCode;
-use axum::response::IntoResponse;
 use axum::{Extension, Router};
+use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
-use limiter_core::{ErrorKind, Limiter, policy};
+use limiter_core::{ErrorKind, Limiter, SharedStore, policy};
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 use tower::ServiceExt;
 
-use crate::common::{CLOSED, Does, get, get_with, hello, remote, serve, shared, used};
+use crate::common::{
+    CLOSED, Does, Remote, get, get_with, hello, remote, serve, shared, store, used,
+};
 
 /// A service with one password, behind a rule that settles a good login so.
 fn login(limiter: &Limiter, good: ActualCost) -> Router {
@@ -86,32 +89,110 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
 async fn a_handler_settles_when_it_knows() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
     let rule = shared(&limiter).charge(|_| Charge::units(400));
-    let rule = rule.settle_in_handler().unwrap();
     let handler = |Extension(charges): Extension<Charges>| async move {
-        assert_eq!(charges.iter().count(), 1);
-        let parts = futures::stream::unfold((0, charges), async |(sent, charges)| {
-            if sent == 3 {
-                for charge in charges.iter() {
-                    assert!(charge.settle(sent).await.unwrap().applied());
-                }
-                return None;
-            }
-            Some((Ok::<_, std::io::Error>("word "), (sent + 1, charges)))
-        });
-        Body::from_stream(parts).into_response()
+        for charge in charges.iter() {
+            assert!(charge.settle(3).await.unwrap().applied());
+        }
     };
-    let app = serve([rule], handler);
-    let reply = get(&app).await;
+    let reply = get(&serve([rule.settle_in_handler().unwrap()], handler)).await;
     assert_eq!(reply.limits(), "\"limit\";r=600;t=60");
-    assert_eq!(
-        (reply.body.as_str(), used(&limiter).await),
-        ("word word word ", 3)
-    );
-    // A client that reads only one word stays charged.
-    let request = Request::get("/").body(Body::empty()).unwrap();
-    let response = app.oneshot(request).await.unwrap();
-    assert!(response.into_body().frame().await.unwrap().is_ok());
-    assert_eq!(used(&limiter).await, 403);
+    assert_eq!(used(&limiter).await, 3);
+}
+
+/// With a paused clock, a sleep ends when all tasks have done what they can.
+#[tokio::test(start_paused = true)]
+async fn a_meter_charges_what_was_used_however_the_work_ends() {
+    // What the handler does after a prompt of seven tokens: it sends a token (t), lets a window pass (w), learns that a hundred tokens
+    // were used (u), fails (f) or never ends (n). What the store does with the first settlements and records, how many of them it gets,
+    // and what counts in the end.
+    for (work, does, calls, expected) in [
+        ("ttt", &[][..], 1, 10),
+        ("ttu", &[], 1, 100),
+        ("ttft", &[], 1, 9),
+        ("tn", &[], 1, 8),
+        ("n", &[], 1, 7),
+        (
+            "ttt",
+            &[Does::Refuse, Does::LoseAnswer, Does::Refuse],
+            4,
+            10,
+        ),
+        ("ttt", &[Does::Misconfigure], 1, 400),
+        ("ttt", &[Does::Hang], 1, 400),
+        ("ttt", &[Does::Refuse; 99], 11, 400),
+        ("tw", &[], 3, 8),
+        ("tw", &[Does::Refuse], 4, 8),
+        // The record counts, and is not repeated.
+        ("tw", &[Does::Answer, Does::Answer, Does::LoseAnswer], 3, 8),
+    ] {
+        let (inner, clock) = store();
+        let store = Remote::new(inner);
+        let limiter =
+            Limiter::new("limit", policy!("1000/1m"), Arc::new(store.clone())).into_shared();
+        let rule = shared(&limiter).charge(|_| Charge::units(400));
+        let mut does = does.iter();
+        store.rule(move |verb, _| match verb {
+            "settle" | "record" => *does.next().unwrap_or(&Does::Answer),
+            _ => Does::Answer,
+        });
+        let handler = move |Extension(charges): Extension<Charges>| async move {
+            let mut meter = charges.meter(7);
+            if work == "n" {
+                std::future::pending::<()>().await;
+            }
+            Body::from_stream(futures::stream::iter(work.chars()).then(move |step| {
+                match step {
+                    't' => meter.add(1),
+                    'u' => meter.set(100),
+                    'w' => {
+                        clock.advance(Duration::from_secs(60));
+                    }
+                    _ => {}
+                }
+                async move {
+                    match step {
+                        'f' => Err(std::io::Error::other("the model failed")),
+                        'n' => std::future::pending().await,
+                        _ => Ok("token "),
+                    }
+                }
+            }))
+        };
+        let app = serve([rule.settle_in_handler().unwrap()], handler);
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let read = async {
+            app.oneshot(request)
+                .await
+                .unwrap()
+                .into_body()
+                .collect()
+                .await
+        };
+        _ = tokio::time::timeout(Duration::from_secs(1), read).await;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let found = store.calls_to("settle") + store.calls_to("record");
+        assert_eq!((found, used(&limiter).await), (calls, expected), "{work}");
+    }
+}
+
+#[test]
+fn without_a_runtime_a_meter_settles_in_memory_alone() {
+    for (immediate, expected) in [(true, 3), (false, 400)] {
+        let (inner, _) = store();
+        let remote: SharedStore = if immediate {
+            inner
+        } else {
+            Arc::new(Remote::new(inner))
+        };
+        let limiter = Limiter::new("limit", policy!("1000/1m"), remote);
+        let used = futures::executor::block_on(async {
+            let permit = limiter.acquire("k").cost(400).permit().await.unwrap();
+            let permit = permit.into_result().unwrap().into_owned();
+            drop(Charges::from_iter([permit]).meter(3));
+            used(&limiter).await
+        });
+        assert_eq!(used, expected);
+    }
 }
 
 #[tokio::test]
