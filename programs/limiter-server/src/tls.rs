@@ -1,4 +1,4 @@
-//! TLS, and mutual TLS: of the listeners, and of the client of the control plane.
+//! TLS of the listeners, and mutual TLS.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
@@ -110,24 +110,6 @@ fn config(options: &Serve) -> anyhow::Result<Option<ServerConfig>> {
         .with_context(|| cert.display().to_string())?;
     config.alpn_protocols = ["h2", "http/1.1"].map(Into::into).into();
     Ok(Some(config))
-}
-
-/// Returns the TLS of a client over HTTP/2: it trusts the authorities in `ca`, and shows the certificate in the files of `own`.
-///
-/// # Errors
-/// If a file cannot be read or does not fit the others.
-pub(crate) fn client(ca: &Path, own: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<ClientConfig> {
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(ca)?);
-    let mut config = match own {
-        None => config.with_no_client_auth(),
-        Some((cert, key)) => config
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .with_context(|| cert.display().to_string())?,
-    };
-    config.alpn_protocols = vec!["h2".into()];
-    Ok(config)
 }
 
 fn roots(file: &Path) -> anyhow::Result<RootCertStore> {

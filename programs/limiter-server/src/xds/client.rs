@@ -1,37 +1,28 @@
 //! The client: connects, receives rules, and accepts or refuses them.
 
+use std::fs;
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use foldhash::fast::RandomState;
 use futures_util::stream;
-use http::Uri;
 use http::uri::PathAndQuery;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
-use rustls::pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsConnector;
-use tokio_util::either::Either;
 use tonic::Request;
-use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic_prost::ProstCodec;
-use tower::service_fn;
 use tracing::{info, warn};
 
 use super::messages::{Any, DiscoveryRequest, DiscoveryResponse, RateLimitConfig, Status};
 use super::settings::{Settings, TlsFiles};
 use crate::config::on_a_line;
-use crate::tls;
 
 const PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -98,63 +89,48 @@ impl Client {
     where
         F: Future<Output = Result<(), String>>,
     {
-        let connecting = async {
-            let settings = &self.settings;
-            let stream = TcpStream::connect(&settings.server).await?;
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE))?;
-            let stream = match &settings.tls {
-                None => Either::Left(stream),
-                Some(files) => Either::Right(Box::pin(encrypted(stream, settings, files).await?)),
-            };
-            let mut http = http2::Builder::new(TokioExecutor::new());
-            http.timer(TokioTimer::new())
-                .keep_alive_interval(PING)
-                .keep_alive_timeout(PONG);
-            anyhow::Ok(http.handshake::<_, Body>(TokioIo::new(stream)).await?)
-        };
-        let (mut sender, connection) = timeout(CONNECT, connecting).await??;
-        info!("connected to the control plane {}", self.settings.server);
+        let server = &self.settings.server;
         let scheme = self.settings.tls.as_ref().map_or("http", |_| "https");
-        let origin: Uri = format!("{scheme}://{}", self.settings.server).parse()?;
-        let grpc = Grpc::with_origin(service_fn(move |it| sender.send_request(it)), origin);
-        let mut grpc = grpc.max_decoding_message_size(MAX_RESPONSE);
-        let stream = async {
-            let (requests, receiver) = mpsc::channel(1);
-            let first = self.request(String::new(), String::new());
-            requests.send(first).await?;
-            let stream = stream::unfold(receiver, async |mut requests| {
-                Some((requests.recv().await?, requests))
-            });
-            let mut request = Request::new(stream);
-            let headers = self.settings.headers.iter().cloned();
-            *request.metadata_mut() = MetadataMap::from_headers(headers.collect());
-            grpc.ready().await?;
-            let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
-            let path = PathAndQuery::from_static(PATH);
-            let responses = grpc.streaming(request, path, codec).await;
-            let mut responses = responses.map_err(failed)?.into_inner();
-            let mut accepted = String::new();
-            while let Some(response) = responses.message().await.map_err(failed)? {
-                self.pause = PAUSES.0;
-                let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
-                let refused = self.decide(response, apply).await.err();
-                if refused.is_none() {
-                    accepted = version;
-                }
-                let mut request = self.request(accepted.clone(), nonce);
-                request.error_detail = refused.map(|message| Status {
-                    code: INVALID,
-                    message,
-                });
-                requests.send(request).await?;
-            }
-            anyhow::Ok(())
-        };
-        tokio::select! {
-            ended = stream => ended,
-            ended = connection => ended.context("the connection has ended"),
+        let mut endpoint = Endpoint::try_from(format!("{scheme}://{server}"))?
+            .tcp_keepalive(Some(PROBE))
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PONG);
+        if let Some(files) = self.settings.tls.clone() {
+            endpoint = endpoint.tls_config(spawn_blocking(move || tls(&files)).await??)?;
         }
+        let channel = timeout(CONNECT, endpoint.connect()).await??;
+        info!("connected to the control plane {server}");
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
+        let (requests, receiver) = mpsc::channel(1);
+        let first = self.request(String::new(), String::new());
+        requests.send(first).await?;
+        let stream = stream::unfold(receiver, async |mut requests| {
+            Some((requests.recv().await?, requests))
+        });
+        let mut request = Request::new(stream);
+        let headers = self.settings.headers.iter().cloned();
+        *request.metadata_mut() = MetadataMap::from_headers(headers.collect());
+        grpc.ready().await?;
+        let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+        let path = PathAndQuery::from_static(PATH);
+        let responses = grpc.streaming(request, path, codec).await;
+        let mut responses = responses.map_err(failed)?.into_inner();
+        let mut accepted = String::new();
+        while let Some(response) = responses.message().await.map_err(failed)? {
+            self.pause = PAUSES.0;
+            let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
+            let refused = self.decide(response, apply).await.err();
+            if refused.is_none() {
+                accepted = version;
+            }
+            let mut request = self.request(accepted.clone(), nonce);
+            request.error_detail = refused.map(|message| Status {
+                code: INVALID,
+                message,
+            });
+            requests.send(request).await?;
+        }
+        Ok(())
     }
 
     fn request(&self, version_info: String, response_nonce: String) -> DiscoveryRequest {
@@ -213,21 +189,17 @@ fn expect_type(found: &str) -> Result<(), String> {
     }
 }
 
-/// Encrypts a connection.
-async fn encrypted(
-    stream: TcpStream,
-    settings: &Settings,
-    files: &TlsFiles,
-) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let host = settings.server.rsplit_once(':').map(|(host, _)| host);
-    let host = host.unwrap_or_default().trim_matches(['[', ']']);
-    let name = files.name.as_deref().unwrap_or(host);
-    let name = ServerName::try_from(name.to_owned()).with_context(|| name.to_owned())?;
-    let files = files.clone();
-    let config = spawn_blocking(move || tls::client(&files.ca, files.client.as_ref())).await??;
-    Ok(TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await?)
+/// Reads the files for TLS.
+fn tls(files: &TlsFiles) -> anyhow::Result<ClientTlsConfig> {
+    let read = |file: &Path| fs::read(file).with_context(|| file.display().to_string());
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?));
+    if let Some((cert, key)) = &files.client {
+        tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    if let Some(name) = &files.name {
+        tls = tls.domain_name(name);
+    }
+    Ok(tls)
 }
 
 /// Returns the code and the text of a failure, without the header fields around them.
