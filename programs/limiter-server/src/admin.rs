@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Router;
@@ -15,15 +16,13 @@ use serde_json::json;
 use crate::http::Refusal;
 use crate::metrics::{installed, labels};
 use crate::page::{self, About};
-use crate::rules::Rule;
+use crate::rules::Counts;
 use crate::service::Service;
 
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
-    let routes = Router::new()
+    Router::new()
         .route("/rules", get(rules))
-        .route("/rlconfig", get(rlconfig));
-    routes
         .with_state(Arc::clone(&service))
         .merge(routes_of_metrics(Arc::clone(&service)))
         .merge(page::routes(service, about))
@@ -50,25 +49,6 @@ async fn rules(State(service): State<Arc<Service>>) -> Result<impl IntoResponse,
     Ok(page::json(service.render(list).await?))
 }
 
-/// Returns the rules as lines of text, at the path that Envoy's service has for them.
-async fn rlconfig(State(service): State<Arc<Service>>) -> Result<impl IntoResponse, Refusal> {
-    let lines = |service: &Service| {
-        let line = |rule: &Arc<Rule>| {
-            let limits = rule.limiter().map(|limiter| limiter.policy().to_string());
-            let limits = limits.unwrap_or_else(|| rule.effect.name().to_owned());
-            let shadow = if rule.shadow {
-                ", shadow_mode: true"
-            } else {
-                ""
-            };
-            let [domain, path] = rule.on_a_line();
-            format!("{domain}.{path}: {limits}{shadow}\n")
-        };
-        service.rules().iter().map(line).collect()
-    };
-    Ok(service.render(lines).await?)
-}
-
 /// Returns the metrics that are read from the service. Only current rules have metrics.
 fn of_rules(service: &Service) -> String {
     const DECISIONS: &str = "limiter_server_decisions_total";
@@ -89,25 +69,15 @@ fn of_rules(service: &Service) -> String {
             out.count(DECISIONS, &labels, count);
         }
     }
-    let help = "Requested units by rule, whether allowed or denied.";
-    out.family(HITS, "counter", help);
-    for rule in rules.with_overrides() {
-        let hits = rule.counts.hits.load(Relaxed);
-        out.count(
-            HITS,
-            &[("domain", &rule.domain), ("rule", &rule.path)],
-            hits,
-        );
-    }
-    let help = "Allowed requests that left at most a fifth of their limit, by rule.";
-    out.family(NEAR, "counter", help);
-    for rule in rules.with_overrides() {
-        let near = rule.counts.near_limit.load(Relaxed);
-        out.count(
-            NEAR,
-            &[("domain", &rule.domain), ("rule", &rule.path)],
-            near,
-        );
+    let of_hits = "Requested units by rule, whether allowed or denied.";
+    let of_near = "Allowed requests that left at most a fifth of their limit, by rule.";
+    let hits: fn(&Counts) -> &AtomicU64 = |counts| &counts.hits;
+    for (name, help, counted) in [(HITS, of_hits, hits), (NEAR, of_near, |it| &it.near_limit)] {
+        out.family(name, "counter", help);
+        for rule in rules.with_overrides() {
+            let labels = [("domain", &*rule.domain), ("rule", &rule.path)];
+            out.count(name, &labels, counted(&rule.counts).load(Relaxed));
+        }
     }
     let help = "Descriptors that match no rule, by domain; empty for an unknown domain.";
     out.family(UNMATCHED, "counter", help);

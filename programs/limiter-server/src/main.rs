@@ -65,7 +65,7 @@ fn run() -> anyhow::Result<ExitCode> {
                 LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
                 LogFormat::Json => log.json().flatten_event(true).init(),
             }
-            migration::check(variables.clone()).map_err(anyhow::Error::msg)?;
+            migration::check(&variables).map_err(anyhow::Error::msg)?;
             for line in migration::replaced(variables.into_keys(), serve.xds.is_some()) {
                 tracing::warn!("{line}");
             }

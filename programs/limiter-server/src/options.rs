@@ -193,7 +193,7 @@ pub struct Serve {
     /// The HTTP listener: `/json`, `/v1/…`, `/healthz`, `/healthcheck`
     #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:8080")]
     pub http: String,
-    /// The admin listener: the page, `/metrics`, `/rules`, `/rlconfig`, `POST /reset`. Except on loopback, it needs `--tls-cert` or
+    /// The admin listener: the page, `/metrics`, `/rules`, `POST /reset`. Except on loopback, it needs `--tls-cert` or
     /// `--admin-plain`
     #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:6070")]
     pub admin: String,

@@ -84,10 +84,8 @@ impl RuleSet {
         let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
         let counts = Self::counts(before);
         let shared = Shared {
-            store,
-            counts: &counts,
             refines,
-            refinements: None,
+            ..Shared::new(store, &counts)
         };
         let rules = Self::collect(paths.read().map(|file| {
             let (file, text) = file.map_err(|error| vec![error])?;
@@ -111,13 +109,7 @@ impl RuleSet {
         before: Option<&Self>,
     ) -> Result<Self, Errors> {
         let counts = Self::counts(before);
-        let shared = Shared {
-            store,
-            counts: &counts,
-            refines: false,
-            refinements: None,
-        };
-        Self::collect([Reader::read(file, text, shared)])
+        Self::collect([Reader::read(file, text, Shared::new(store, &counts))])
     }
 
     /// Reads the domains that a control plane sent, with the limits of `refinements` in place of its own.
@@ -134,10 +126,8 @@ impl RuleSet {
         let by_place = refinements.list.iter();
         let by_place = by_place.map(|rule| ((&*rule.domain, &*rule.path), rule));
         let shared = Shared {
-            store,
-            counts: &counts,
-            refines: false,
             refinements: Some(&by_place.collect()),
+            ..Shared::new(store, &counts)
         };
         let rules = Self::collect(resources.iter().map(|config| {
             let tree = [resource::tree(config)];

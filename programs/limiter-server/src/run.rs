@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use axum::middleware::map_response;
@@ -72,7 +72,6 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
-        check_clock(SystemTime::now())?;
         check_labels(&options.metric_label)?;
         metrics::install(&options.metric_label);
         let (store, state) = open_store(options).await?;
@@ -346,15 +345,6 @@ async fn load(file: PathBuf, memory: MemoryStore) -> anyhow::Result<Arc<State>> 
     Ok(Arc::new(loaded?))
 }
 
-/// Refuses a clock before 1970, with which hyper panics in each response.
-fn check_clock(now: SystemTime) -> anyhow::Result<()> {
-    ensure!(
-        now >= SystemTime::UNIX_EPOCH,
-        "the system's clock is before 1970: set it first"
-    );
-    Ok(())
-}
-
 /// Refuses a label that is given twice: Prometheus reads no metric with it.
 fn check_labels(labels: &[(String, String)]) -> anyhow::Result<()> {
     let mut names = HashSet::new();
@@ -425,17 +415,4 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     stopped.await;
     server.stop().await;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_before_1970_is_refused() {
-        assert!(check_clock(SystemTime::UNIX_EPOCH).is_ok());
-        let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
-        let error = check_clock(before).unwrap_err().to_string();
-        assert_eq!(error, "the system's clock is before 1970: set it first");
-    }
 }

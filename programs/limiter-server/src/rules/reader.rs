@@ -27,6 +27,20 @@ pub(super) struct Shared<'a> {
     pub(super) refinements: Option<&'a HashMap<Place<'a>, &'a Arc<Rule>>>,
 }
 
+impl<'a> Shared<'a> {
+    pub(super) fn new(
+        store: &'a SharedStore,
+        counts: &'a HashMap<Place<'a>, &'a Arc<Counts>>,
+    ) -> Self {
+        Self {
+            store,
+            counts,
+            refines: false,
+            refinements: None,
+        }
+    }
+}
+
 pub(super) struct Reader<'a> {
     file: Arc<str>,
     source: &'a str,

@@ -33,15 +33,17 @@ descriptors:
 - {key: b, value: ä, rate_limit: {unlimited: true}, descriptors: [{key: c}]}
 - {key: b, rate_limit: {unit: day, requests_per_unit: 0}, quota_mode: true}
 - {key: c, rate_limit: {unit: day, requests_per_unit: 010}}
+- {key: \"a\\nb\", value: \"\\e[31m\", rate_limit: {unlimited: true}}
 ";
     fs::write(&path, valid).unwrap();
     let table = "\
-domain  rule   limit                                          position
-d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
-d       b=ä    unlimited                                      limits.yaml:4:3
-d       b=ä,c  exempt                                         limits.yaml:4:67
-d       b      deny, quota mode                               limits.yaml:5:3
-d       c      8/1d                                           limits.yaml:6:3
+domain  rule             limit                                          position
+d       a                5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
+d       b=ä              unlimited                                      limits.yaml:4:3
+d       b=ä,c            exempt                                         limits.yaml:4:67
+d       b                deny, quota mode                               limits.yaml:5:3
+d       c                8/1d                                           limits.yaml:6:3
+d       a\\nb=\\u{1b}[31m  unlimited                                      limits.yaml:7:3
 ";
     let (passed, out, errors) = run(&path);
     assert_eq!((passed, &*out, &*errors), (true, table, ""));

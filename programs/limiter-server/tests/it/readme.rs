@@ -113,7 +113,7 @@ fn reference() -> String {
 
 #[test]
 fn the_readme_lists_the_options_with_their_defaults() {
-    for (variable, _) in migration::REPLACED {
+    for (variable, _) in migration::replacements() {
         let listed = variable.replace('*', "…");
         assert!(FROM_ENVOY.contains(&format!("`{listed}`")), "{listed}");
     }
@@ -123,7 +123,8 @@ fn the_readme_lists_the_options_with_their_defaults() {
         let names = row.split(" | ").next().unwrap().split('`').skip(1);
         for name in names.step_by(2).map(|name| name.replace('…', "X")) {
             let (name, value) = name.split_once('=').unwrap_or((&name, ""));
-            let is_refused = migration::check([(name.to_owned(), value.to_owned())]).is_err();
+            let is_refused =
+                migration::check(&[(name.to_owned(), value.to_owned())].into()).is_err();
             let lines = migration::replaced([name.to_owned()], false);
             assert_eq!(is_refused, !value.is_empty(), "{name}");
             assert_eq!(lines.len(), usize::from(!is_refused), "{name}");
@@ -206,8 +207,8 @@ fn a_running_fleet_moves_and_moves_back() {
     };
     let shadows = |rules| {
         until("the rules are loaded", || {
-            let shown = new.admin("/rlconfig");
-            (shown.matches("shadow_mode: true").count() == rules).then_some(())
+            let shown = new.admin("/rules");
+            (shown.matches(r#""shadow":true"#).count() == rules).then_some(())
         });
     };
     let statuses: Vec<_> = (0..6).map(|_| login()).collect();
