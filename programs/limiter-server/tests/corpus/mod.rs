@@ -6,16 +6,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
-use futures_util::FutureExt;
 use http::{Request, StatusCode};
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
 use limiter_server::grpc::Grpc;
 use limiter_server::http::routes;
-use limiter_server::proto::{
-    Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServer, SHOULD_RATE_LIMIT,
-};
+use limiter_server::proto::{RateLimitRequest, RateLimitServer, SHOULD_RATE_LIMIT};
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
@@ -117,7 +114,6 @@ descriptors:
   detailed_metric: true
 - { key: k, value: v, descriptors: [{ key: l, rate_limit: { unit: day, requests_per_unit: 0 } }] }
 - { key: m, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 3, name: n } }
-- { key: h, rate_limit: { unit: day, requests_per_unit: 1 } }
 - { key: o, quota_mode: true, rate_limit: { unlimited: true, replaces: [{ name: n }] } }
 ";
 
@@ -167,48 +163,6 @@ pub(crate) fn messages(input: &[u8]) {
             );
         }
     });
-}
-
-/// Envoy copies the values of header fields into descriptors, one for each. Each value has its own key, which is text.
-pub(crate) fn headers(input: &[u8]) {
-    let service = service();
-    let values: Vec<&[u8]> = input.split(|byte| *byte == b'\n').take(8).collect();
-    let descriptor = |value: &&[u8]| RateLimitDescriptor {
-        entries: vec![Entry {
-            key: b"h".into(),
-            value: value.to_vec(),
-        }],
-        ..Default::default()
-    };
-    let codes = |descriptors: Vec<RateLimitDescriptor>| {
-        let request = RateLimitRequest {
-            domain: "d".to_owned(),
-            descriptors,
-            hits_addend: 0,
-        };
-        let message = RateLimitRequest::decode(&*request.encode_to_vec()).unwrap();
-        service
-            .decide(&message, None)
-            .now_or_never()
-            .unwrap()
-            .unwrap()
-            .overall_code()
-    };
-    let distinct: HashSet<&&[u8]> = values.iter().collect();
-    assert_eq!(
-        codes(distinct.iter().copied().map(descriptor).collect()),
-        Code::Ok
-    );
-    for value in &values {
-        assert_eq!(codes(vec![descriptor(value)]), Code::OverLimit, "{value:?}");
-    }
-    let denied = service.denied().latest(9);
-    assert_eq!(denied.len(), distinct.len());
-    assert!(
-        denied
-            .iter()
-            .all(|denied| str::from_utf8(&denied.key).is_ok())
-    );
 }
 
 /// Every operation answers any body with a status, and with JSON.

@@ -325,22 +325,3 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
         "{absent}"
     );
 }
-
-#[test]
-fn aliases_and_depth_are_bounded() {
-    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
-    for i in 1..10 {
-        let below = format!("*a{}, ", i - 1).repeat(10);
-        text.push_str(&format!("a{i}: &a{i} [{below}]\n"));
-    }
-    let Errors(errors) = parse(&text).unwrap_err();
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    for (levels, is_valid) in [(16, true), (17, false), (10_000, false)] {
-        let descriptors = "[{key: k, descriptors: ".repeat(levels);
-        let deep = format!(
-            "domain: d\ndescriptors: {descriptors}[]{}",
-            "}]".repeat(levels)
-        );
-        assert_eq!(parse(&deep).is_ok(), is_valid, "{levels}");
-    }
-}

@@ -16,11 +16,6 @@ fn configs() {
 }
 
 #[test]
-fn headers() {
-    every_input("requests", properties::headers);
-}
-
-#[test]
 fn messages() {
     every_input("requests", properties::messages);
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use h2::RecvStream;
 use http::{Request, Response};
 use hyper::body::Bytes;
@@ -21,79 +20,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::ask::decided;
-use crate::client::{Client, PATIENCE, folder, until};
+use crate::client::{Client, PATIENCE, folder, http, until};
 use crate::program::Program;
 use crate::server::{Server, options};
 
 const CONFIG: &str =
     "{domain: d, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}";
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-
-#[tokio::test]
-async fn unfinished_bodies_share_a_budget() {
-    let server = Program::start(CONFIG, &[]);
-    let size = 1 << 20;
-    let part = vec![b' '; (1 << 20) - 99];
-    let mut held: Vec<TcpStream> = (0..100)
-        .map(|_| {
-            let mut stream = TcpStream::connect(server.http).unwrap();
-            let head = format!("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
-            // The server may refuse before it has read everything.
-            let _ = stream
-                .write_all(head.as_bytes())
-                .and_then(|()| stream.write_all(&part));
-            stream.set_nonblocking(true).unwrap();
-            stream
-        })
-        .collect();
-    let mut refused = 0;
-    until("most bodies are refused", || {
-        held.retain_mut(|stream| {
-            let mut answer = [0; 12];
-            let is_refused = stream
-                .read(&mut answer)
-                .is_ok_and(|_| &answer == b"HTTP/1.1 503");
-            refused += usize::from(is_refused);
-            !is_refused
-        });
-        (refused >= 60).then_some(())
-    });
-    assert_eq!(server.health().0, 200);
-
-    let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
-    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    let mut calls = Vec::new();
-    for _ in 0..100 {
-        client = client.ready().await.unwrap();
-        let uri = "http://x/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        let request = Request::post(uri)
-            .header("content-type", "application/grpc")
-            .body(())
-            .unwrap();
-        let (answer, mut body) = client.send_request(request, false).unwrap();
-        // A message of almost 1 MiB, but for its end.
-        let head = Bytes::from_static(&[0, 0, 15, 255, 255]);
-        body.send_data(head, false).unwrap();
-        body.send_data(Bytes::from(part.clone()), false).unwrap();
-        calls.push(async move {
-            let answer = answer.await.unwrap();
-            drop(body);
-            answer.headers()["grpc-status"].clone()
-        });
-    }
-    let answers = timeout(PATIENCE, join_all(calls)).await.unwrap();
-    let refused = answers.iter().filter(|status| *status == "8").count();
-    assert!(refused >= 60, "{refused} refused");
-    let most = server.proc("status", "VmHWM:");
-    assert!(most < 200 << 10, "{most} KiB held");
-    // The memory is free again.
-    let body =
-        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    until("a decision is made", || {
-        (server.post("/json", body).0 == 200).then_some(())
-    });
-}
 
 /// What each listener's requests in progress, and each of its connections, occupy at most, in KiB.
 const REQUESTS: u64 = 64 << 10;
@@ -126,16 +59,21 @@ fn what_clients_occupy_fits_the_limit_of_kubernetes() {
     assert!(readme.contains(&product), "README.md lacks: {product}");
 }
 
-/// Makes as many requests over HTTP/2 as the server lets connections make, and reads no byte of a body. Returns the
-/// connections and the number of requests that were refused.
-async fn unread(
-    to: SocketAddr,
+/// Requests that a client leaves unfinished, or whose responses it does not read.
+struct Load {
+    path: &'static str,
+    kind: &'static str,
+    body: Bytes,
+    ends: bool,
+    /// Each has 100 requests.
     connections: usize,
-    (path, kind, body): (&str, &str, &'static str),
-) -> (Vec<JoinHandle<()>>, Arc<AtomicUsize>) {
+}
+
+/// Makes these requests over HTTP/2, and reads no byte of a body. Returns the connections and the number of requests that were refused.
+async fn unread(to: SocketAddr, load: &Load) -> (Vec<JoinHandle<()>>, Arc<AtomicUsize>) {
     let mut held = Vec::new();
     let refused = Arc::new(AtomicUsize::new(0));
-    for _ in 0..connections {
+    for _ in 0..load.connections {
         let stream = tokio::net::TcpStream::connect(to).await.unwrap();
         let handshake = h2::client::Builder::new()
             .initial_window_size(0)
@@ -148,15 +86,16 @@ async fn unread(
         client = client.ready().await.unwrap();
         assert_eq!(client.current_max_send_streams(), 100);
         for _ in 0..100 {
-            let method = if path == "/healthz" { "GET" } else { "POST" };
+            let method = if load.path == "/healthz" {
+                "GET"
+            } else {
+                "POST"
+            };
             let request = Request::builder().method(method);
-            let request = request.uri(format!("http://x{path}"));
-            let request = request.header("content-type", kind).body(()).unwrap();
+            let request = request.uri(format!("http://x{}", load.path));
+            let request = request.header("content-type", load.kind).body(()).unwrap();
             let (answer, mut stream) = client.send_request(request, false).unwrap();
-            // A stream of requests goes on.
-            let is_all = kind == "application/json";
-            let body = Bytes::from_static(body.as_bytes());
-            stream.send_data(body, is_all).unwrap();
+            stream.send_data(load.body.clone(), load.ends).unwrap();
             let refused = Arc::clone(&refused);
             held.push(tokio::spawn(async move {
                 let answer = answer.await;
@@ -171,58 +110,6 @@ async fn unread(
         }
     }
     (held, refused)
-}
-
-#[tokio::test]
-async fn requests_in_progress_share_a_budget() {
-    const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-    let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
-    let json = "application/json";
-    // The request, and how many of a client are in progress at most: each counts at least 8 KiB, and a stream 48 KiB.
-    for (request, most) in [
-        (("/v1/acquire", json, wait), 7_168),
-        (("/json", json, "{}"), 7_168),
-        // Each connection has room for one more.
-        (("/healthz", json, ""), 7_268),
-        ((REFLECTION, "application/grpc", "\0"), 1_194),
-    ] {
-        let server = Program::start(CONFIG, &[]);
-        let all = wait.replace("60000", "0, \"cost\": 1000");
-        assert_eq!(server.post("/v1/acquire", &all).1["allowed"], true);
-        let to = if request.0 == REFLECTION {
-            server.grpc
-        } else {
-            server.http
-        };
-        let before = server.proc("status", "VmHWM:");
-        let (held, refused) = unread(to, 100, request).await;
-        let patience = async {
-            while refused.load(Relaxed) < 10_000 - most {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(PATIENCE, patience)
-            .await
-            .unwrap_or_else(|_| panic!("{refused:?} of {} are refused", request.0));
-        assert!(refused.load(Relaxed) < 10_000);
-        let occupied = server.proc("status", "VmHWM:") - before;
-        println!("{occupied} KiB occupied by {}", request.0);
-        assert!(occupied < REQUESTS + 100 * CONNECTION, "{occupied} KiB");
-        for task in held {
-            task.abort();
-            let _ = task.await;
-        }
-        until("the memory is free", || {
-            (server
-                .post(
-                    "/v1/status",
-                    r#"{"domain": "d", "descriptor": [["user", "x"]]}"#,
-                )
-                .0
-                == 200)
-                .then_some(())
-        });
-    }
 }
 
 /// Sends a request over HTTP/1 from an address of this machine, and returns the response.
@@ -265,122 +152,101 @@ async fn grpc_from(address: [u8; 4], to: SocketAddr, path: &str) -> String {
 const DECIDE: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// Requests of one client that occupy its share of a listener for seconds.
-async fn occupy(load: &str, server: &Client) -> (Vec<TcpStream>, Vec<JoinHandle<()>>) {
-    let mut streams = Vec::new();
-    let mut tasks = Vec::new();
-    let part = vec![b' '; 606_000];
-    match load {
-        "bodies" => {
-            // Once the bodies have arrived, heads occupy the rest.
-            loop {
-                let mut stream = TcpStream::connect(server.http).unwrap();
-                let head = "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n";
-                stream.write_all(head.as_bytes()).unwrap();
-                let is_body = streams.len() < 2;
-                stream.write_all(if is_body { &part } else { b"" }).unwrap();
-                sleep(Duration::from_millis(if is_body { 200 } else { 10 })).await;
-                stream.set_nonblocking(true).unwrap();
-                if stream.read(&mut [0]).is_ok() {
-                    break;
-                }
-                streams.push(stream);
-            }
-        }
-        "streams" => {
-            let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
-            let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
-            tasks.push(tokio::spawn(async { _ = connection.await }));
-            for stream in 0..100 {
-                client = client.ready().await.unwrap();
-                let request = Request::post(format!("http://x{DECIDE}"));
-                let request = request.header("content-type", "application/grpc");
-                let (answer, mut body) = client
-                    .send_request(request.body(()).unwrap(), false)
-                    .unwrap();
-                // Messages that lack their end, and then requests without one.
-                if stream < 60 {
-                    let message = [&[0, 0, 15, 255, 255], &part[..20_145]].concat();
-                    body.send_data(Bytes::from(message), false).unwrap();
-                } else if stream == 60 {
-                    sleep(Duration::from_millis(500)).await;
-                }
-                tasks.push(tokio::spawn(async move {
-                    std::future::pending::<()>().await;
-                    drop((answer, body));
-                }));
-            }
-        }
-        _ => {
-            let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
-            let request = ("/v1/acquire", "application/json", wait);
-            tasks = unread(server.http, 82, request).await.0;
-        }
-    }
-    (streams, tasks)
-}
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const STATUS: &str = "POST /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+    content-length: 48\r\n\r\n{\"domain\": \"d\", \"descriptor\": [[\"user\", \"bob\"]]}";
 
+/// All that a client occupies has a bound, and hides neither health checks nor other clients.
 #[tokio::test]
-async fn health_checks_and_other_clients_pass_whatever_a_client_occupies() {
-    const STATUS: &str = "POST /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
-        content-length: 48\r\n\r\n{\"domain\": \"d\", \"descriptor\": [[\"user\", \"bob\"]]}";
-    let same = [127, 0, 0, 1];
-    let other = [127, 0, 0, 2];
-    for load in ["bodies", "streams", "waits"] {
-        let server = Server::start(CONFIG, &[]);
-        let all = r#"{"domain": "d", "descriptor": [["user", "ann"]], "cost": 1000}"#;
-        assert_eq!(server.post("/v1/acquire", all).1["allowed"], true);
-        let mut held = vec![occupy(load, &server).await];
-        let of_grpc = load == "streams";
+async fn requests_in_progress_share_a_budget() {
+    let json = "application/json";
+    let grpc = "application/grpc";
+    let wait = r#"{"domain": "d", "descriptor": [["user", "ann"]], "wait_ms": 60000}"#;
+    let part = vec![b' '; (1 << 20) - 99];
+    // The end of both bodies never comes.
+    let message = [&[0, 0, 15, 255, 255], &*part].concat();
+    // A request counts at least 8 KiB, a stream 48 KiB, and a body much more.
+    for (path, kind, body, connections, most) in [
+        ("/v1/acquire", json, wait.into(), 100, 7_168),
+        ("/json", json, "{}".into(), 100, 7_168),
+        // Each connection has room for one more.
+        ("/healthz", json, Bytes::new(), 100, 7_268),
+        (REFLECTION, grpc, "\0".into(), 100, 1_194),
+        ("/json", json, part.into(), 1, 40),
+        (DECIDE, grpc, message.into(), 1, 40),
+    ] {
         let began = Instant::now();
-        loop {
-            let is_refused = if of_grpc {
-                grpc_from(same, server.grpc, DECIDE).await == "8"
-            } else {
-                let answer = http_from(same, server.http, STATUS).await;
-                let reason = r#"{"error":"too many requests in progress"}"#;
-                assert!(
-                    answer.starts_with("HTTP/1.1 200") || answer.ends_with(reason),
-                    "{answer}"
-                );
-                answer.starts_with("HTTP/1.1 503")
-            };
-            if is_refused {
-                break;
+        let is_whole = connections > 1;
+        let load = Load {
+            path,
+            kind,
+            body,
+            ends: is_whole && kind == json,
+            connections,
+        };
+        let server = Program::start(CONFIG, &[]);
+        let all = wait.replace("60000", "0, \"cost\": 1000");
+        assert_eq!(server.post("/v1/acquire", &all).1["allowed"], true);
+        let (to, listener) = match kind == grpc {
+            true => (server.grpc, "grpc"),
+            false => (server.http, "http"),
+        };
+        let before = server.proc("status", "VmHWM:");
+        let (held, refused) = unread(to, &load).await;
+        let all = 100 * connections;
+        let patience = async {
+            while refused.load(Relaxed) < all - most {
+                sleep(Duration::from_millis(10)).await;
             }
-            assert!(began.elapsed() < PATIENCE, "{load} occupy too little");
-            // On a busy machine, heads may come before the bodies, which are then refused.
-            sleep(Duration::from_millis(200)).await;
-            held.push(occupy(load, &server).await);
-        }
-        let mut healthy = 0;
+        };
+        timeout(PATIENCE, patience)
+            .await
+            .unwrap_or_else(|_| panic!("{refused:?} of {path} are refused"));
+        assert!(refused.load(Relaxed) < all);
+        let occupied = server.proc("status", "VmHWM:") - before;
+        println!("{occupied} KiB occupied by {path}");
+        assert!(occupied < REQUESTS + 100 * CONNECTION, "{occupied} KiB");
+
+        let [same, other] = [[127, 0, 0, 1], [127, 0, 0, 2]];
         for _ in 0..100 {
-            let is_healthy = match of_grpc {
-                true => grpc_from(same, server.grpc, CHECK).await == "0",
-                false => http_from(same, server.http, HEALTH)
-                    .await
-                    .starts_with("HTTP/1.1 200"),
+            let is_healthy = match kind == grpc {
+                true => grpc_from(same, to, CHECK).await == "0",
+                false => http_from(same, to, HEALTH).await.contains("200 OK"),
             };
-            healthy += usize::from(is_healthy);
+            assert!(is_healthy, "{path}");
         }
-        assert_eq!(healthy, 100, "{load}");
-        if of_grpc {
+        // The bodies of one connection leave room for small requests.
+        if is_whole && kind == grpc {
+            assert_eq!(grpc_from(same, to, REFLECTION).await, "8");
+        } else if is_whole {
+            let answer = http_from(same, to, STATUS).await;
+            let reason = r#"{"error":"too many requests in progress"}"#;
+            let is_refused = answer.starts_with("HTTP/1.1 503") && answer.ends_with(reason);
+            assert!(is_refused, "{path}: {answer}");
+        }
+        if kind == grpc {
             // An empty message is invalid.
-            assert_eq!(grpc_from(other, server.grpc, DECIDE).await, "3");
+            assert_eq!(grpc_from(other, to, DECIDE).await, "3");
         } else {
-            let answer = http_from(other, server.http, STATUS).await;
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            let answer = http_from(other, to, STATUS).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
         }
-        let listener = if of_grpc { "grpc" } else { "http" };
         let series = r#"limiter_server_refused_total{listener="LISTENER",reason="address_memory"}"#;
+        let series = series.replace("LISTENER", listener);
+        assert!(server.metric(&series) >= Some(1.0), "{path}");
+        let lines = server.logged("address_memory") as u64;
+        let seconds = began.elapsed().as_secs();
         assert!(
-            server.metric(&series.replace("LISTENER", listener)) >= Some(1.0),
-            "{load}"
+            (1..=1 + seconds / 10).contains(&lines),
+            "{lines} lines in {seconds} s"
         );
-        assert_eq!(server.logged("address_memory"), 1, "{load}");
-        for task in held.into_iter().flat_map(|(_, tasks)| tasks) {
+        for task in held {
             task.abort();
+            let _ = task.await;
         }
+        until("the memory is free", || {
+            http(server.http, STATUS).0.eq(&200).then_some(())
+        });
     }
 }
 

@@ -25,5 +25,4 @@ mod state;
 mod stores;
 mod tools;
 mod v1;
-mod windows;
 mod xds;

@@ -1,14 +1,11 @@
 //! Which changes reload a configuration.
 
-use std::fs::{rename, write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
-use limiter_server::proto::Code;
 use limiter_server::reload;
 use limiter_server::rules::RuleSet;
 use limiter_server::service::{Headers, Service};
@@ -17,10 +14,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::ask::{decided, rows};
+use crate::ask::rows;
 use crate::client::PATIENCE;
 use crate::config::domains;
-use crate::windows::assert_windows;
 
 /// Commands of a shell: how a folder begins, the path of the configuration, and changes, each with the domains after it.
 const CASES: &str = "
@@ -91,80 +87,4 @@ async fn changes_are_applied() {
             changed.unwrap_or_else(|_| panic!("no reload after {commands}"));
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
-    const REQUESTS_PER_SECOND: u32 = 10_000;
-    const FOR: Duration = Duration::from_secs(3);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.yaml");
-    // The limit of `steady` stays; all else changes.
-    let text = |version: u64| {
-        let others: String = (0..1_000)
-            .map(|i| format!("- {{key: v{version}, value: {i}}}\n"))
-            .collect();
-        let limit = |max| format!("rate_limit: {{policy: {max}/500ms}}");
-        let steady = limit(100);
-        let changing = limit(50 + 50 * (version % 2));
-        format!(
-            "domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}"
-        )
-    };
-    write(&path, text(0)).unwrap();
-    let (service, mut background) = watched(&path);
-    let first = service.rules();
-    background.spawn(async move {
-        for version in 1.. {
-            let new = path.with_extension("new");
-            write(&new, text(version)).unwrap();
-            rename(new, &path).unwrap();
-            sleep(Duration::from_millis(350)).await;
-        }
-    });
-
-    // By the store's own clock: on a busy machine, its rate may differ from that of `Instant` by some microseconds in a window.
-    let clock = Limiter::new("clock", policy!("1/1s"), service.store().shared().clone());
-    let mut clients = JoinSet::new();
-    for key in ["steady", "changing"] {
-        let service = Arc::clone(&service);
-        let clock = clock.clone();
-        clients.spawn(async move {
-            let now =
-                async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
-            let request = decided(&format!("{key}=ann"));
-            let mut admissions = Vec::new();
-            let mut requests = 0;
-            let mut pace = tokio::time::interval(Duration::from_millis(1));
-            let end = Instant::now() + FOR;
-            while Instant::now() < end {
-                pace.tick().await;
-                for _ in 0..REQUESTS_PER_SECOND / 2 / 1_000 {
-                    let made = now().await;
-                    let answer = service
-                        .decide(&request, None)
-                        .await
-                        .expect("a request failed");
-                    requests += 1;
-                    assert!(answer.statuses[0].current_limit.is_some(), "no rule");
-                    if answer.overall_code() == Code::Ok {
-                        admissions.push((made, now().await));
-                    }
-                }
-            }
-            (admissions, requests)
-        });
-    }
-    let mut requests = 0;
-    for (admissions, count) in clients.join_all().await {
-        requests += count;
-        assert!(
-            admissions.len() > 100,
-            "only {} of {count} admitted",
-            admissions.len()
-        );
-        assert_windows(admissions, 100, Duration::from_millis(500));
-    }
-    println!("{requests} requests");
-    assert!(!Arc::ptr_eq(&first, &service.rules()), "no reload");
 }

@@ -8,6 +8,7 @@ use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
 use limiter_server::rules::RuleSet;
+use serde_json::json;
 
 use crate::ask::rows;
 
@@ -103,34 +104,22 @@ fn descriptors_match_as_in_envoys_service() {
 
 #[test]
 fn different_rules_have_different_names() {
-    let parts = ["a", "a=b", "a,b", "a/a", ",", "=", "\\"];
+    let parts = ["a", "b", "a=b", "a,b", "a/a", ",", "=", "\\"];
     let mut names = HashSet::new();
     for domain in parts {
         for key in parts {
-            let mut text = format!(
-                "domain: '{domain}'\ndescriptors:\n- {{key: '{key}', rate_limit: {{policy: 1/1s}}}}\n"
-            );
-            for value in parts {
-                text.push_str(&format!(
-                    "- {{key: '{key}', value: '{value}', descriptors: [\n"
-                ));
-                for below in parts {
-                    text.push_str(&format!(
-                        "    {{key: '{below}', rate_limit: {{policy: 1/1s}}}},\n"
-                    ));
-                }
-                text.push_str("  ]}\n");
-            }
-            let rules = parse(&text).unwrap();
+            let limit = json!({ "policy": "1/1s" });
+            let below = parts.map(|key| json!({ "key": key, "rate_limit": limit }));
+            let values =
+                parts.map(|value| json!({ "key": key, "value": value, "rate_limit": limit, "descriptors": below }));
+            let top = json!({ "key": key, "rate_limit": limit });
+            let descriptors = [&[top][..], &values].concat();
+            let rules = json!({ "domain": domain, "descriptors": descriptors });
+            let rules = parse(&rules.to_string()).unwrap();
             let overrides = rules.overrides(domain).filter(|_| key == "a");
             for rule in rules.iter().chain(overrides) {
-                let limiter = rule.limiter().unwrap();
-                assert!(
-                    names.insert(limiter.name().to_string()),
-                    "{} {}",
-                    limiter.name(),
-                    rule.position
-                );
+                let name = rule.limiter().unwrap().name().to_string();
+                assert!(names.insert(name), "{} {}", rule.domain, rule.path);
             }
         }
     }

@@ -6,19 +6,18 @@ use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use limiter_core::{Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
 use limiter_server::run;
 use limiter_server::state::State;
 
-use crate::ask::Answers;
-use crate::client::{Client, PATIENCE, folder, shown, until};
+use crate::client::{Client, folder, shown, until};
 use crate::program::{Program, limited};
 use crate::server::{Server, options};
 
@@ -52,96 +51,41 @@ fn admitted(server: &Client, requests: usize) -> usize {
 fn no_window_exceeds_the_maximum_over_ten_rolling_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let mut server = start(&file);
-    let address = Mutex::new(server.http);
-    let admitted = AtomicUsize::new(0);
-    let lost = AtomicUsize::new(0);
-    let done = AtomicBool::new(false);
     let len = REQUEST.len();
     let head =
         format!("POST /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len}");
     let request = format!("{head}\r\n\r\n{REQUEST}");
-    let began = Instant::now();
-    let load = || {
-        // A failed test ends as well.
-        while !done.load(SeqCst) && began.elapsed() < 8 * PATIENCE {
-            let to = *address.lock().unwrap();
-            let Ok(mut stream) = TcpStream::connect(to) else {
-                thread::yield_now();
-                continue;
-            };
-            let mut answer = String::new();
-            let _ = stream.write_all(request.as_bytes());
-            let _ = stream.read_to_string(&mut answer);
-            match answer.get(9..12) {
-                Some("200") => admitted.fetch_add(1, SeqCst),
-                Some(_) => 0,
-                None => lost.fetch_add(1, SeqCst),
-            };
-        }
-    };
-    thread::scope(|scope| {
-        let threads = [(); 3].map(|()| scope.spawn(load));
-        for restart in 1..=10 {
+    let admitted = AtomicUsize::new(0);
+    let lost = AtomicUsize::new(0);
+    for restart in 1..=10 {
+        let server = start(&file);
+        let to = server.http;
+        let load = || {
+            while let Ok(mut stream) = TcpStream::connect(to) {
+                let mut answer = String::new();
+                let _ = stream.write_all(request.as_bytes());
+                let _ = stream.read_to_string(&mut answer);
+                match answer.get(9..12) {
+                    Some("200") => admitted.fetch_add(1, SeqCst),
+                    Some(_) => 0,
+                    None => lost.fetch_add(1, SeqCst),
+                };
+            }
+        };
+        thread::scope(|scope| {
+            (0..3).for_each(|_| _ = scope.spawn(load));
             until("some requests are admitted", || {
                 (admitted.load(SeqCst) >= 100 * restart).then_some(())
             });
             server.stop();
-            server = start(&file);
-            *address.lock().unwrap() = server.http;
-        }
-        until("the maximum is reached", || {
-            match server.post("/json", REQUEST).0 {
-                429 => Some(()),
-                status => {
-                    admitted.fetch_add(usize::from(status == 200), SeqCst);
-                    None
-                }
-            }
         });
-        done.store(true, SeqCst);
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
-    });
-    let admitted = admitted.load(SeqCst);
-    let lost = lost.load(SeqCst);
+    }
+    let admitted = admitted.into_inner() + self::admitted(&start(&file), MAX);
+    let lost = lost.into_inner();
     assert!(
         admitted <= MAX && admitted + lost >= MAX,
         "{admitted} admitted, {lost} lost"
     );
-}
-
-/// SIGTERM ends the first server, which is a program.
-#[tokio::test]
-async fn receipts_outlive_ten_restarts() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("counts");
-    let program = || Program::start(CONFIG, &["--state", shown(&file)]);
-    let mut running = program();
-    let acquired = |server: &Client, fields: &str| {
-        let body = format!(r#"{{"domain": "d", "descriptor": [["user", "ann"]], {fields}}}"#);
-        server.post("/v1/acquire", &body).1["receipt"].to_string()
-    };
-    let mut slot = acquired(&running, r#""id": "slot""#);
-    let reserved = acquired(&running, r#""cost": 900"#);
-    assert!(running.end().success());
-    for _ in 0..9 {
-        let server = start(&file);
-        let body = format!(
-            r#"{{"domain": "d", "descriptor": [["user", "ann"]], "receipt": {slot}, "id": "slot"}}"#
-        );
-        let renewed = server.post("/v1/renew", &body).1;
-        assert_eq!(renewed["applied"], true, "{renewed}");
-        slot = renewed["receipt"].to_string();
-        server.stop();
-    }
-    let lines = r#"
-        settle user=ann {"receipt": RESERVED, "cost": 20} => {"applied": true, "used": 21}
-        refund user=ann {"receipt": SLOT} => {"applied": true, "used": 20}
-    "#;
-    let lines = lines.replace("RESERVED", &reserved).replace("SLOT", &slot);
-    start(&file).check(&lines).await;
 }
 
 #[test]
@@ -270,6 +214,7 @@ fn a_save_that_fails_leaves_the_last_file_and_nothing_else() {
     assert!(saved.starts_with(&last[..20]) && saved.len() < 8_192);
 }
 
+/// SIGTERM ends the first server, which is a program.
 #[tokio::test]
 async fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,11 +225,11 @@ async fn a_link_stays_a_link_and_its_target_has_the_counts() {
     let link = other.join("link");
     symlink("../volume/counts", other.join("inner")).unwrap();
     symlink("inner", &link).unwrap();
-    let server = start(&link);
+    let mut server = Program::start(CONFIG, &["--state", shown(&link)]);
     assert_eq!(admitted(&server, 100), 100);
     // By another path, it is the same file.
     assert!(fails(&target).await.contains("in use by another process"));
-    server.stop();
+    assert!(server.end().success());
     assert!(link.is_symlink() && target.is_file());
     // The next container has only the volume.
     fs::remove_file(&link).unwrap();

@@ -6,8 +6,7 @@ use std::iter;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use limiter_server::migration::Pod;
 use limiter_server::store::Location;
@@ -17,11 +16,9 @@ use testbed::write_certificates;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 use crate::ask::rows;
-use crate::client::{exchange, get, until};
-use crate::envoy::Envoy;
+use crate::client::{get, until};
 use crate::program::{self, Program};
 use crate::tools;
-use crate::windows::assert_windows;
 
 /// A control plane, which is killed at the end of the test.
 struct ControlPlane {
@@ -425,31 +422,6 @@ async fn the_environment_of_envoy_gateway_starts_the_server() {
     write_certificates(certificates.as_ref());
     let mut plane = ControlPlane::start(&[&port, &certificates]);
     plane.set("2", &users(1));
-}
-
-#[test]
-fn envoy_obeys_rules_across_the_turn_of_their_unit() {
-    let mut plane = ControlPlane::start(&["0"]);
-    let rate_limit = json!({ "unit": "SECOND", "requests_per_unit": 10 });
-    let descriptors = json!([{ "key": "customer", "rate_limit": rate_limit }]);
-    plane.send(
-        &json!({ "version": "1", "configs": [{ "domain": "edge", "descriptors": descriptors }] }),
-    );
-    let servers = [start(plane.client())];
-    let envoy = Envoy::start(&servers, "20s");
-    let (began, mut admissions) = (Instant::now(), Vec::new());
-    let fields = "host: service\r\nx-customer: ann\r\nconnection: close";
-    let request = format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n");
-    until("several seconds are full", || {
-        let made = began.elapsed();
-        match exchange(envoy.address, &request).0 {
-            200 => admissions.push((made, began.elapsed())),
-            status => assert_eq!(status, 429),
-        }
-        (admissions.len() == 30).then_some(())
-    });
-    // The rates of the clocks here and there may differ, by far less than one in a thousand.
-    assert_windows(admissions, 10, Duration::from_millis(999));
 }
 
 #[test]
