@@ -27,7 +27,7 @@ pub(crate) enum Repeat {
 }
 
 /// What the codes of a server's errors mean: whether a repetition may succeed, and the kind of the error.
-const CODES: [(&str, Repeat, ErrorKind); 17] = [
+const CODES: [(&str, Repeat, ErrorKind); 19] = [
     // It executes no commands for the moment.
     ("LOADING", Repeat::Safe, ErrorKind::Unavailable),
     ("CLUSTERDOWN", Repeat::Safe, ErrorKind::Unavailable),
@@ -48,6 +48,9 @@ const CODES: [(&str, Repeat, ErrorKind); 17] = [
     ("CROSSSLOT", Repeat::Never, ErrorKind::Configuration),
     ("DENIED", Repeat::Never, ErrorKind::Configuration),
     ("WRONGTYPE", Repeat::Never, ErrorKind::Corrupt),
+    // Codes of the scripts: `lua/entry.lua` and `lua/evaluate.lua`.
+    ("DAMAGED", Repeat::Never, ErrorKind::Corrupt),
+    ("UNKNOWN", Repeat::Never, ErrorKind::Timeout),
 ];
 /// Codes of a server that a new connection to the same address may no longer reach: a replica, a former master without replicas,
 /// and a server that no longer knows the user.
@@ -123,8 +126,6 @@ impl Failure {
             redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => {
                 ErrorKind::Configuration
             }
-            _ if text.contains("DAMAGED ") => ErrorKind::Corrupt,
-            _ if text.contains("UNKNOWN too many") => ErrorKind::Timeout,
             _ => match meaning(error) {
                 Some((_, kind)) => kind,
                 None if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => {
@@ -220,15 +221,19 @@ fn meaning(error: &RedisError) -> Option<(Repeat, ErrorKind)> {
     Some((row.1, row.2))
 }
 
-/// Whether the reply has any of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
+/// Whether the reply has any of these codes. From within a script, a code follows `ERR`, or up to Redis 6.2 a dash or a colon in the text.
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     if error.code().is_some_and(|code| codes.contains(&code)) {
         return true;
     }
     let text = error.detail().unwrap_or_default();
-    codes
-        .iter()
-        .any(|code| text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} ")))
+    let has_code = |code: &&str| {
+        text.starts_with(&format!("{code} "))
+            || ["-", ": "]
+                .iter()
+                .any(|before| text.contains(&format!("{before}{code} ")))
+    };
+    codes.iter().any(has_code)
 }
 
 #[cfg(test)]
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_command_is_repeated_if_it_was_not_executed() {
-        use ErrorKind::{Configuration, Unavailable};
+        use ErrorKind::{Configuration, Corrupt, Timeout, Unavailable};
         for (text, repeat, kind) in [
             (
                 "LOADING Redis is loading the dataset in memory",
@@ -285,6 +290,17 @@ mod tests {
                 "NOPERM this user has no permissions",
                 Repeat::Never,
                 Configuration,
+            ),
+            ("ERR DAMAGED a member of 3 bytes", Repeat::Never, Corrupt),
+            (
+                "ERR Error running script (call to f_1): @user_script: 7: -OOM command not allowed",
+                Repeat::Never,
+                Unavailable,
+            ),
+            (
+                "ERR Error running script (call to f_1): UNKNOWN too many newer entries",
+                Repeat::Never,
+                Timeout,
             ),
         ] {
             let failure = Failure::Redis(server(text));
