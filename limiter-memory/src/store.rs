@@ -76,14 +76,6 @@ fn the_end() -> Timestamp {
     Timestamp::MAX
 }
 
-/// Where [`MemoryStore::decide`] leaves an operation.
-enum Rest<'a> {
-    Unchecked,
-    InSlot(LogGuard<'a>, Timestamp),
-    /// With the key's hash. The slot is locked, or `None` once direct slots are closed.
-    InShard(Option<Guard<'a, DirectSlot>>, u64),
-}
-
 impl MemoryStore {
     /// Returns an empty store without a bound on the number of keys.
     #[must_use]
@@ -211,39 +203,26 @@ impl MemoryStore {
         }
     }
 
-    /// Decides an operation on a common log in a direct slot, and leaves the others to `rest`. Where a decision is made, it is wrapped
-    /// and returned, because to move it takes half as long as to make it.
+    /// Decides an operation. Of a common log in a direct slot it does so here, and wraps the decision where it is made: to move it takes
+    /// half as long as to make it. All others are decided by calls that no other crate compiles again.
     #[inline(always)]
-    fn decide<R>(
-        &self,
-        op: &Op<'_>,
-        wrap: impl Fn(Result<Decision, Error>) -> R,
-        rest: impl FnOnce(Rest<'_>) -> R,
-    ) -> R {
+    fn decide<R>(&self, op: Op<'_>, wrap: impl Fn(Result<Decision, Error>) -> R) -> R {
         if !op.is_checked() {
-            return rest(Rest::Unchecked);
+            return wrap(self.check_and_decide(op));
         }
         let name = op.log.name.id();
         let key = op.log.key;
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
-            return rest(Rest::InShard(None, hash));
+            return wrap(self.decide_in_shard(None, hash, op));
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = self.time(op.at);
         match self.placement.find_direct(hash, name, key) {
-            Ok(log) => evaluate::apply(log, op, now, wrap, |log| rest(Rest::InSlot(log, now))),
-            Err(slot) => rest(Rest::InShard(Some(slot), hash)),
-        }
-    }
-
-    /// Decides the others, by calls that no crate compiles again.
-    #[inline(always)]
-    fn decide_rest(&self, op: Op<'_>, rest: Rest<'_>) -> Result<Decision, Error> {
-        match rest {
-            Rest::Unchecked => self.check_and_decide(op),
-            Rest::InSlot(log, now) => apply_rest_in_slot(log, op, now),
-            Rest::InShard(slot, hash) => self.decide_in_shard(slot, hash, op),
+            Ok(log) => evaluate::apply(log, &op, now, &wrap, |log| {
+                wrap(decide_in_slot(log, op, now))
+            }),
+            Err(slot) => wrap(self.decide_in_shard(Some(slot), hash, op)),
         }
     }
 
@@ -327,11 +306,7 @@ impl MemoryStore {
 }
 
 #[inline(never)]
-fn apply_rest_in_slot(
-    mut log: LogGuard<'_>,
-    op: Op<'_>,
-    now: Timestamp,
-) -> Result<Decision, Error> {
+fn decide_in_slot(mut log: LogGuard<'_>, op: Op<'_>, now: Timestamp) -> Result<Decision, Error> {
     evaluate::apply_rest(log.parts(), &op, now)
 }
 
@@ -342,7 +317,7 @@ impl SyncStore for MemoryStore {
 
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.decide(&op, |decision| decision, |rest| self.decide_rest(op, rest))
+        self.decide(op, |decision| decision)
     }
 
     fn apply_all_now(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
@@ -394,7 +369,7 @@ impl WindowStore for MemoryStore {
 
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.decide(&op, Some, |rest| Some(self.decide_rest(op, rest)))
+        self.decide(op, Some)
     }
 }
 
