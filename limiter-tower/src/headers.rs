@@ -13,7 +13,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use limiter_core::request::PartDecision;
 use limiter_core::{
-    Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs,
+    JointDecision, LimitStatus, SharedStore, Status, Timestamp, WindowStore, ceil_secs,
 };
 
 use self::list::List;
@@ -133,28 +133,19 @@ impl RateLimitHeaders {
     /// Writes a decision's fields, and `Retry-After` if it is a denial, for handlers that send the layer's responses.
     ///
     /// ```
-    /// # use exact_limiter::{Limiter, MemoryStore, policy};
+    /// # use exact_limiter::{AllOf, Limiter, MemoryStore, policy};
     /// use limiter_tower::RateLimitHeaders;
     ///
     /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
-    /// let decision = search.acquire("customer 7").now()?;
+    /// let decision = AllOf::new().with(search.acquire("customer 7")).now()?;
     /// let mut headers = http::HeaderMap::new();
-    /// RateLimitHeaders::default().write(&mut headers, &search, &decision);
+    /// RateLimitHeaders::default().write(&mut headers, &decision);
     /// assert_eq!(headers["ratelimit"], "\"search\";r=4;t=10");
     /// # Ok::<(), exact_limiter::Error>(())
     /// ```
-    pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
-        self.of_decision(FieldNames::of_decision(limiter, decision), decision)
-            .append(headers);
-        add_retry_after(decision.retry_after_secs(), headers);
-    }
-
-    pub(crate) fn of_decision(&self, names: FieldNames, decision: &Decision) -> Values {
-        let seen = Seen {
-            names: Cow::Owned(names),
-            status: decision.status(),
-        };
-        self.make(&std::iter::once(seen), None)
+    pub fn write<S: WindowStore>(&self, headers: &mut HeaderMap, all: &JointDecision<'_, S>) {
+        self.of_calls(&FieldNames::of_calls(all)).append(headers);
+        add_retry_after(all.retry_after(), headers);
     }
 
     /// Visits the fields of several calls in their order, each with the names of its limiter's own policy and the usage to report,
@@ -189,21 +180,16 @@ impl RateLimitHeaders {
             visit(name.as_str(), itoa::Buffer::new().format(number));
         });
         if let Some(wait) = retry_after {
-            visit(
-                "retry-after",
-                itoa::Buffer::new().format(ceil_secs(wait).max(1)),
-            );
+            let seconds = retry_after_secs(wait);
+            visit("retry-after", itoa::Buffer::new().format(seconds));
         }
     }
 
-    pub(crate) fn of_calls<'a, 'l: 'a, S: WindowStore>(
-        &self,
-        calls: impl Iterator<Item = (&'a FieldNames, &'a PartDecision<'l, S>)> + Clone,
-    ) -> Values {
-        self.make(
-            &calls.filter_map(|(names, part)| Seen::of(names, part)),
-            None,
-        )
+    pub(crate) fn of_calls<S>(&self, calls: &[(FieldNames, &PartDecision<'_, S>)]) -> Values {
+        let seen = calls
+            .iter()
+            .filter_map(|(names, part)| Seen::of(names, part));
+        self.make(&seen, None)
     }
 
     /// Makes the fields of a response.
@@ -401,10 +387,15 @@ impl Values {
 }
 
 /// Adds `Retry-After` unless it is there.
-pub(crate) fn add_retry_after(seconds: Option<u64>, headers: &mut HeaderMap) {
-    if let Some(seconds) = seconds {
+pub(crate) fn add_retry_after(wait: Option<Duration>, headers: &mut HeaderMap) {
+    if let Some(seconds) = wait.map(retry_after_secs) {
         headers
             .entry(RETRY_AFTER)
             .or_insert_with(|| HeaderValue::from(seconds));
     }
+}
+
+/// Returns the value of `Retry-After` for a wait.
+pub(crate) fn retry_after_secs(wait: Duration) -> u64 {
+    ceil_secs(wait).max(1)
 }

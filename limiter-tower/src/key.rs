@@ -4,12 +4,10 @@
 //! |---|---|
 //! | [`ClientAddress`] | the client's address: the connection's, or behind trusted proxies |
 //! | [`Header`] | the value of a header field, such as an API key |
-//! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer or the route of axum's router |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](KeyExtractor::or) | the first extractor that finds a key |
-//! | `Box<dyn KeyExtractor>` | the extractor in it, chosen at run time |
-//! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
+//! | a closure | the value that it returns, such as the path or the host of a [`RequestHead`](crate::RequestHead), or an extension |
 //!
 //! ```
 //! use limiter_tower::RequestHead;
@@ -19,6 +17,19 @@
 //! let key = (method, Header::new(http::HeaderName::from_static("x-api-key")));
 //! let request = http::Request::get("/").header("x-api-key", "k7").body(()).unwrap();
 //! assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"GET,k7");
+//! ```
+//!
+//! The safest key is the customer that an authentication layer left in an extension: unlike a header field, a client cannot invent it.
+//! The route of axum's router is an extension, too, even if the layer is added with `Router::layer` or `route_layer`.
+//!
+//! ```
+//! # use limiter_tower::RequestHead;
+//! #[derive(Clone)]
+//! struct Customer(u64);
+//!
+//! let customer = |head: &RequestHead<'_>| Some(head.extensions().get::<Customer>()?.0);
+//! let route = |head: &RequestHead<'_>| Some(head.extensions().get::<axum::extract::MatchedPath>()?.as_str().to_owned());
+//! # let _: (&dyn limiter_tower::key::KeyExtractor, &dyn limiter_tower::key::KeyExtractor) = (&customer, &route);
 //! ```
 
 mod address;
@@ -30,5 +41,5 @@ mod trust;
 
 pub use self::address::{ClientAddress, Peer};
 pub use self::extract::{Constant, KeyExtractor};
-pub use self::request::{Extension, Header};
+pub use self::request::Header;
 pub use self::trust::Trust;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use limiter_core::request::PartDecision;
-use limiter_core::{Denied, Error, ErrorKind, JointDecision, Limiter, WindowStore, ceil_secs};
+use limiter_core::{Error, ErrorKind, JointDecision, WindowStore};
 
-use crate::headers::{FieldNames, RateLimitHeaders, Values};
+use crate::headers::{FieldNames, RateLimitHeaders, Values, retry_after_secs};
 
 /// How long a client is asked to wait at least after a failure of the store.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
@@ -94,7 +94,8 @@ impl Rejection {
         }
     }
 
-    /// Returns the rejection of a denial, for handlers and extractors that send the layer's responses.
+    /// Returns the rejection of a decision, for handlers and extractors that send the layer's responses. Its `Retry-After` is the longest
+    /// wait.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
     /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] also converts to a rejection, so `?` returns either from a handler, or
@@ -103,10 +104,10 @@ impl Rejection {
     /// ```
     /// use axum::extract::{FromRef, FromRequestParts};
     /// use axum::http::request::Parts;
-    /// use exact_limiter::{Admitted, Limiter};
+    /// use exact_limiter::{AllOf, Limiter};
     /// use limiter_tower::Rejection;
     ///
-    /// struct Search(Admitted);
+    /// struct Search;
     ///
     /// impl<S: Send + Sync> FromRequestParts<S> for Search
     /// where
@@ -118,14 +119,11 @@ impl Rejection {
     ///         let limiter = Limiter::from_ref(state);
     ///         // Requests without an API key share a log.
     ///         let key = parts.headers.get("x-api-key").map_or(&b""[..], |key| key.as_bytes());
-    ///         let decision = limiter.acquire(key).await?.into_result();
-    ///         decision.map(Self).map_err(|denied| Rejection::denied(&limiter, &denied))
+    ///         let decision = AllOf::new().with(limiter.acquire(key)).await?;
+    ///         if decision.is_denied() { Err(Rejection::of(&decision)) } else { Ok(Self) }
     ///     }
     /// }
-    ///
-    /// async fn search(Search(admitted): Search) -> String {
-    ///     format!("{} left", admitted.remaining())
-    /// }
+    /// # async fn search(_: Search) {}
     /// # let limiter = Limiter::new("search", exact_limiter::policy!("1/10s"), exact_limiter::MemoryStore::new()).into_shared();
     /// # let app = axum::Router::new().route("/", axum::routing::get(search)).with_state(limiter);
     /// # for status in [200, 429] {
@@ -135,44 +133,12 @@ impl Rejection {
     /// # }
     /// ```
     #[must_use]
-    pub fn denied<S>(limiter: &Limiter<S>, denied: &Denied) -> Self {
-        let decision = denied.decision();
-        let names = FieldNames::of_decision(limiter, decision);
-        let rejection = Self::new(
-            Cause::Denied,
-            decision.retry_after(),
-            names.denying(decision),
-        );
-        Self {
-            fields: RateLimitHeaders::default().of_decision(names, decision),
-            ..rejection
-        }
-    }
-
-    /// Returns the rejection of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
-    ///
-    /// ```
-    /// # use exact_limiter::{AllOf, Limiter};
-    /// use limiter_tower::Rejection;
-    ///
-    /// async fn handler(customers: &Limiter, models: &Limiter, customer: u64) -> Result<&'static str, Rejection> {
-    ///     let all = AllOf::new().with(customers.acquire(customer)).with(models.acquire("large").cost(4_000)).await?;
-    ///     if all.is_denied() { Err(Rejection::of(&all)) } else { Ok("an answer") }
-    /// }
-    /// # let _ = handler;
-    /// ```
-    #[must_use]
     pub fn of<S: WindowStore>(all: &JointDecision<'_, S>) -> Self {
-        let calls: Vec<_> = all
-            .parts()
-            .iter()
-            .map(|part| (FieldNames::of_call(part), part))
-            .collect();
+        let calls = FieldNames::of_calls(all);
         let denying = calls.iter().filter(|(_, part)| part.denies());
         let violated = denying.flat_map(|(names, part)| names.violated_by(part));
         let rejection = Self::of_calls(violated.collect(), all, PAUSE);
-        let fields =
-            RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
+        let fields = RateLimitHeaders::default().of_calls(&calls);
         Self {
             fields,
             ..rejection
@@ -206,7 +172,7 @@ impl Rejection {
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up: the value of `Retry-After`. It is at least 1.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.retry_after.map(|wait| ceil_secs(wait).max(1))
+        self.retry_after.map(retry_after_secs)
     }
 
     /// Returns the names of all limits that deny, as the field `RateLimit-Policy` has them.

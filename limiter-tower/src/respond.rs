@@ -40,7 +40,7 @@ impl<B: From<Vec<u8>>> Respond<B> for Problem {
         let mut response = Response::new(B::from(problem(rejection).into_bytes()));
         *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-        add_retry_after(rejection.retry_after_secs(), response.headers_mut());
+        add_retry_after(rejection.retry_after(), response.headers_mut());
         response
     }
 }
@@ -49,7 +49,7 @@ impl Rejection {
     /// Returns the layer's response: `respond`'s response to the rejection, with `Retry-After` and the rate limit fields.
     pub fn response<B>(self, respond: &impl Respond<B>) -> Response<B> {
         let mut response = respond.respond(&self);
-        add_retry_after(self.retry_after_secs(), response.headers_mut());
+        add_retry_after(self.retry_after(), response.headers_mut());
         self.fields.add(response.status(), response.headers_mut());
         response
     }

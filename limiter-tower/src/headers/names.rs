@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::HeaderValue;
 use limiter_core::internal::percent_encode;
 use limiter_core::request::{PartDecision, PartOutcome};
-use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, ceil_secs};
+use limiter_core::{Decision, JointDecision, Limit, Policy, WindowStore, ceil_secs};
 
 use super::list::List;
 use crate::rule::Rule;
@@ -24,34 +24,13 @@ pub struct FieldNames {
 
 impl FieldNames {
     /// Returns the names of the limits of `policy`. `limiter` is the limiter's name for clients.
+    ///
+    /// A limit is called like its limiter and its policy, and by its window if there are several.
     #[must_use]
     pub fn new(limiter: &str, policy: &Policy) -> Self {
-        Self::of_limits(limiter, policy.name(), policy.limits())
-    }
-
-    /// Returns the names for a limiter's decision. The name of its policy is known if that is the limiter's.
-    pub(crate) fn of_decision<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
-        let limits: Vec<Limit> = decision.limits().iter().map(LimitStatus::limit).collect();
-        let policy = Some(limiter.policy()).filter(|policy| policy.limits() == limits);
-        Self::of_limits(
-            limiter.name().as_str(),
-            policy.and_then(Policy::name),
-            &limits,
-        )
-    }
-
-    /// Returns the names for a call with its policy.
-    pub(crate) fn of_call<S>(part: &PartDecision<'_, S>) -> Self {
-        Self::new(
-            part.limiter().name().as_str(),
-            part.own_policy().unwrap_or(part.limiter().policy()),
-        )
-    }
-
-    /// A limit is called like its limiter and its policy, and by its window if there are several.
-    fn of_limits(limiter: &str, policy: Option<&str>, limits: &[Limit]) -> Self {
+        let limits = policy.limits();
         let mut base = percent_encoded(limiter);
-        if let Some(policy) = policy {
+        if let Some(policy) = policy.name() {
             base = base + "-" + &percent_encoded(policy);
         }
         let name = |limit: &Limit| match limits
@@ -79,6 +58,18 @@ impl FieldNames {
             quotas: quotas.collect(),
             names,
         }
+    }
+
+    /// Returns the calls of a decision, each with the names for its policy.
+    pub(crate) fn of_calls<'c, 'a, S: WindowStore>(
+        all: &'c JointDecision<'a, S>,
+    ) -> Vec<(Self, &'c PartDecision<'a, S>)> {
+        let names = |part: &PartDecision<'_, S>| {
+            let limiter = part.limiter();
+            let policy = part.own_policy().unwrap_or(limiter.policy());
+            Self::new(limiter.name().as_str(), policy)
+        };
+        all.parts().iter().map(|part| (names(part), part)).collect()
     }
 
     /// Returns these names, unless the call has a policy of another name.

@@ -70,21 +70,6 @@ where
     }
 }
 
-/// An extractor that is chosen at run time.
-impl KeyExtractor for Box<dyn KeyExtractor> {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        (**self).key(head)
-    }
-
-    fn kind(&self) -> &str {
-        (**self).kind()
-    }
-
-    fn tagged_key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        (**self).tagged_key(head)
-    }
-}
-
 macro_rules! tuple {
     ($($part:ident . $i:tt),*) => {
         impl<$($part: KeyExtractor),*> KeyExtractor for ($($part,)*) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exact_limiter::MemoryStore;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use limiter_core::{Limit, Limiter, Policy, Window};
+use limiter_core::{AllOf, Limit, Limiter, Policy, Window};
 use limiter_tower::{RateLimitHeaders, ReportedLimits};
 use proptest::prelude::*;
 
@@ -72,14 +72,15 @@ proptest! {
         let Ok(policy) = limits.collect::<Result<Vec<_>, _>>().and_then(Policy::new) else { return Ok(()) };
         let limiter = Limiter::new(&name, policy, MemoryStore::new());
         for _ in 0..calls {
-            let decision = limiter.acquire("k").now().unwrap();
+            let all = AllOf::new().with(limiter.acquire("k")).now().unwrap();
             let mut headers = HeaderMap::new();
-            RateLimitHeaders::default().write(&mut headers, &limiter, &decision);
+            RateLimitHeaders::default().write(&mut headers, &all);
             let reported = ReportedLimits::read(&headers);
+            let status = all.parts()[0].status().unwrap();
             let secs = |wait: Duration| Duration::from_secs(limiter_core::ceil_secs(wait));
-            prop_assert_eq!(reported.retry_after, decision.retry_after().map(secs));
-            prop_assert_eq!(reported.limits.len(), decision.limits().len());
-            for (found, expected) in reported.limits.iter().zip(decision.limits().iter()) {
+            prop_assert_eq!(reported.retry_after, all.retry_after().map(secs));
+            prop_assert_eq!(reported.limits.len(), status.limits().len());
+            for (found, expected) in reported.limits.iter().zip(status.limits().iter()) {
                 prop_assert!(found.name.starts_with(&name));
                 prop_assert_eq!(found.remaining, expected.remaining());
                 prop_assert_eq!(found.refill_after, Some(secs(expected.refill_after())));

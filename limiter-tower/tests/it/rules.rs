@@ -12,7 +12,7 @@ use futures::future::join_all;
 use http::{HeaderName, HeaderValue, StatusCode};
 use limiter_core::{Clock, Limiter, SharedStore, policy};
 use limiter_testkit::MockClock;
-use limiter_tower::key::{ClientAddress, Extension, Header, KeyExtractor};
+use limiter_tower::key::{ClientAddress, Header, KeyExtractor};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Rejection, RequestHead, Rule, RuleOutcome};
 
 use crate::common::{
@@ -249,7 +249,8 @@ async fn a_cost_above_a_maximum_is_413_whatever_else_denies() {
 #[tokio::test]
 async fn keys_combine_and_routes_are_kept_apart() {
     let method = |head: &RequestHead<'_>| Some(head.method().to_string());
-    let route = Extension::new(|route: &MatchedPath| route.as_str().to_owned());
+    let route =
+        |head: &RequestHead<'_>| Some(head.extensions().get::<MatchedPath>()?.as_str().to_owned());
     let key = (
         method,
         route,

@@ -195,27 +195,6 @@ fn without_a_runtime_a_meter_settles_in_memory_alone() {
     }
 }
 
-#[tokio::test]
-async fn a_handler_takes_instalments_until_the_cap() {
-    let (_, limiter) = remote("limit", policy!("7/1m"));
-    let rule = shared(&limiter).charge(|_| Charge::units(2));
-    let handler = |Extension(charges): Extension<Charges>| async move {
-        let mut paid = charges.iter().next().unwrap().clone();
-        let mut words = String::new();
-        loop {
-            words += "two words ";
-            let more = paid.acquire_more(2).permit().await.unwrap();
-            let Ok(more) = more.into_result() else {
-                return words;
-            };
-            paid = more.into_owned();
-        }
-    };
-    let reply = get(&serve([rule.settle_in_handler().unwrap()], handler)).await;
-    assert_eq!(reply.body, "two words ".repeat(3));
-    assert_eq!(used(&limiter).await, 6);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_while_settling_keeps_the_charge() {
     for does in [Does::Refuse, Does::Hang] {
