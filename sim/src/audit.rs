@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
-use limiter_core::Timestamp;
-use limiter_core::store::{At, Mode};
+use limiter_core::store::{At, Change, EntryId, Mode};
+use limiter_core::{Receipt, Timestamp};
 use redis::{Arg, Cmd, RedisError, Value};
 use tokio::time::Instant;
 
@@ -79,13 +79,11 @@ impl World {
         };
         let mut replied = None;
         if is_reset && result.is_ok() {
-            for log in &logs {
-                self.books[*log].reset(&self.policies[*log], now.line);
-                self.release(*log, process, call, now);
-            }
+            logs.iter()
+                .for_each(|log| self.reset(*log, process, call, now));
             replied = Some(Vec::new());
         } else if !logs.is_empty() && !replies.is_empty() {
-            let result = self.judge(process, call, &logs, rest, &replies, now);
+            let result = self.read(process, call, &logs, rest, &replies, now);
             replied = self
                 .check(&format!("logs {logs:?}, call {call:?}"), result)
                 .flatten();
@@ -107,8 +105,31 @@ impl World {
         }
     }
 
+    /// Notes that a log is empty.
+    pub(crate) fn reset(&mut self, log: usize, process: usize, call: Option<usize>, now: Moment) {
+        self.books[log].reset(&self.policies[log], now.line);
+        self.release(log, process, call, now);
+    }
+
+    /// Checks a settlement: whether it took effect, and the id that a renewed entry has.
+    pub(crate) fn settle(
+        &mut self,
+        process: usize,
+        call: usize,
+        settles: (Change, Receipt),
+        done: (bool, Option<EntryId>),
+        now: Moment,
+    ) -> Result<Judged> {
+        let asked = self.calls[call].asked[0].clone();
+        self.books[asked.log].settle(&asked, settles, done, now)?;
+        if done.0 {
+            self.release(asked.log, process, Some(call), now);
+        }
+        Ok(Vec::new())
+    }
+
     /// Checks what a script did with logs. Returns `None` if that is nothing.
-    fn judge(
+    fn read(
         &mut self,
         process: usize,
         call: Option<usize>,
@@ -122,14 +143,11 @@ impl World {
         if replies.iter().any(is_refused) {
             return Ok(None);
         }
-        if let Some(settles) = call.and_then(|call| self.calls[call].settles) {
-            let asked = call.map(|call| self.calls[call].asked[0].clone());
-            let asked = asked.context("settles without a call")?;
-            let book = &mut self.books[asked.log];
-            if book.settle(&asked, settles, replies[0], now)? {
-                self.release(asked.log, process, call, now);
-            }
-            return Ok(Some(Vec::new()));
+        if let Some(call) = call
+            && let Some(settles) = self.calls[call].settles
+        {
+            let done = ledger::settled(settles.0, replies[0]);
+            return self.settle(process, call, settles, done, now).map(Some);
         }
         let given = requests.get(logs.len()).filter(|given| !given.is_empty());
         let given = given.and_then(|given| String::from_utf8_lossy(given).parse().ok());
@@ -154,12 +172,23 @@ impl World {
             asked.cost = wire.cost;
             ops.push((asked, wire));
         }
-        let seen = ledger::apply(&mut self.books, &ops, now.clock)?;
         let appends = ops.iter().any(|(_, wire)| wire.is_appended());
         let is_late = requests[..logs.len()]
             .iter()
             .any(|request| ledger::deadline(request) <= now.clock);
         ensure!(!(appends && is_late), "appends at its deadline or later");
+        self.judge(process, call, ops, now).map(Some)
+    }
+
+    /// Checks what the server did with logs.
+    pub(crate) fn judge(
+        &mut self,
+        process: usize,
+        call: Option<usize>,
+        ops: Vec<(Asked, Wire)>,
+        now: Moment,
+    ) -> Result<Judged> {
+        let seen = ledger::apply(&mut self.books, &ops, now.clock)?;
         for (asked, wire) in ops.iter().filter(|(_, wire)| wire.is_appended()) {
             let book = &mut self.books[asked.log];
             let Some(call) = call.map(|call| &self.calls[call]) else {
@@ -184,7 +213,7 @@ impl World {
             }
         }
         let wires = ops.into_iter().map(|(_, wire)| wire);
-        Ok(Some(wires.zip(seen).collect()))
+        Ok(wires.zip(seen).collect())
     }
 
     /// Checks that a charge is carried over with the time of a local charge: it may count for longer, but not shorter.
@@ -209,11 +238,12 @@ impl World {
             let others = self.slots.iter().filter(|other| {
                 other.log == slot.log && (other.first..=other.last).contains(&slot.first)
             });
-            others.count() as u64
+            let max = others.clone().map(|other| other.max).max().unwrap_or(0);
+            (others.count() as u64, max)
         };
         let mut slots = self.slots.iter().filter(|slot| !slot.is_excused);
         let result = slots.try_for_each(|slot| {
-            let (held, max) = (held(slot), self.policies[slot.log].smallest_max());
+            let (held, max) = held(slot);
             let at = slot.first - self.start;
             ensure!(held <= max, "{held} of {max} are held after {at:?}");
             Ok(())

@@ -17,12 +17,12 @@ pub(crate) const KINDS: [[&str; 3]; 8] = [
     ["20/600ms", "9/600ms", "arkl"],
     ["90/400ms+100ms", "90/500ms", "abbbpxl"],
     ["5/200ms, 12/1s~100ms", "4/200ms, 12/1s~100ms", "apkl"],
-    ["2/4s, 30/16s", "3/6s, 30/16s", "s"],
+    ["2/4s, 30/16s", "3/6s, 30/20s", "s"],
     ["30/8s", "30/8s", "apbwl"],
 ];
 
 /// The kind whose operations hold slots.
-const SLOTS: usize = 6;
+pub(crate) const SLOTS: usize = 6;
 
 /// What goes wrong, until the end of the fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,10 +43,11 @@ pub(crate) enum Fault {
     Restart,
     Refused,
     Damaged,
+    Reload,
 }
 
 /// The weights of the faults, and what happens.
-pub(crate) const FAULTS: [(u32, Fault, &str); 16] = [
+pub(crate) const FAULTS: [(u32, Fault, &str); 17] = [
     (6, Fault::Loss, "messages are lost or late"),
     (3, Fault::Delay, "the network is slow"),
     (3, Fault::CutOff, "a process is cut off"),
@@ -63,6 +64,7 @@ pub(crate) const FAULTS: [(u32, Fault, &str); 16] = [
     (2, Fault::Restart, "a process restarts"),
     (2, Fault::Refused, "commands are refused"),
     (2, Fault::Damaged, "a log is damaged"),
+    (2, Fault::Reload, "a policy changes"),
 ];
 
 /// What decides while the store is down.
@@ -74,12 +76,25 @@ pub(crate) enum Choice {
     Local,
 }
 
+/// What the processes share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Server {
+    /// A Redis, with the shipped scripts.
+    Redis,
+    /// A table, over which each process uses limiter-log.
+    Table,
+    /// A limiter-server with a memory store, whose logs outlive its restarts in a file.
+    Memory,
+}
+
 /// What all steps have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) processes: usize,
     /// The indices of the limiters in [`KINDS`].
     pub(crate) limiters: [usize; 2],
+    /// What the maxima of their limits are divided by.
+    pub(crate) divisor: u64,
     pub(crate) choice: Choice,
     pub(crate) response: Duration,
     pub(crate) retries: u32,
@@ -87,8 +102,7 @@ pub(crate) struct Setting {
     pub(crate) threshold: u32,
     pub(crate) cache: usize,
     pub(crate) denial_ttl: Duration,
-    /// Whether the server is a table, over which the processes use limiter-log.
-    pub(crate) is_table: bool,
+    pub(crate) server: Server,
     /// The speed of the server's clock relative to the processes'.
     pub(crate) speed: f64,
 }
@@ -144,6 +158,7 @@ impl History {
                 pick(&[0, 1, 2, 3, 4, 4, 4, 5, 6, 6, 7]) as usize,
                 pick(&[0, 1, 3, 4, 5, 7]) as usize,
             ],
+            divisor: 1,
             choice: choices[pick(&[0, 1, 2, 3, 3]) as usize],
             response: millis(pick(&[60, 250])),
             retries: pick(&[0, 1, 1, 2]) as u32,
@@ -151,7 +166,7 @@ impl History {
             threshold: pick(&[3, 5, u64::from(u32::MAX)]) as u32,
             cache: pick(&[0, 1, 100, 100]) as usize,
             denial_ttl: millis(pick(&[100, 1_000])),
-            is_table: false,
+            server: Server::Redis,
             // Leases and slots allow for a 64th.
             speed: pick(&[987, 995, 1_000, 1_000, 1_005, 1_013]) as f64 / 1_000.0,
         };
@@ -204,10 +219,10 @@ impl History {
         }
     }
 
-    /// Replaces the server by a table.
+    /// Replaces the server.
     #[must_use]
-    pub fn over_a_table(mut self) -> Self {
-        self.setting.is_table = true;
+    pub fn over(mut self, server: Server) -> Self {
+        self.setting.server = server;
         self
     }
 
@@ -218,7 +233,7 @@ impl History {
         self
     }
 
-    /// Leaves out steps while what is left still breaks the same rule.
+    /// Leaves out steps and lowers maxima while what is left still breaks the same rule.
     #[must_use]
     pub fn shrink(mut self) -> Self {
         let rule = |history: &Self| {
@@ -228,6 +243,19 @@ impl History {
             rule.replace(|c: char| c.is_ascii_digit(), "")
         };
         let expected = rule(&self);
+        loop {
+            self.leave_out(|history| rule(history) == expected);
+            let mut lower = self.clone();
+            lower.setting.divisor *= 2;
+            if lower.setting.divisor > 64 || rule(&lower) != expected {
+                return self;
+            }
+            self = lower;
+        }
+    }
+
+    /// Leaves out steps that it does not need.
+    fn leave_out(&mut self, is_enough: impl Fn(&Self) -> bool) {
         let mut size = self.steps.len() / 2;
         while size > 0 {
             let before = self.steps.len();
@@ -236,8 +264,8 @@ impl History {
                 let mut shorter = self.clone();
                 let end = (start + size).min(self.steps.len());
                 shorter.steps.drain(start..end);
-                if rule(&shorter) == expected {
-                    self = shorter;
+                if is_enough(&shorter) {
+                    *self = shorter;
                 } else {
                     start += size;
                 }
@@ -246,7 +274,6 @@ impl History {
                 size /= 2;
             }
         }
-        self
     }
 
     /// Returns the number of its steps.

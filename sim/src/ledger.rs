@@ -119,18 +119,18 @@ impl Wire {
         }
     }
 
-    /// Returns what a reply with these facts says.
-    pub(crate) fn of(cost: u64, facts: &Facts) -> Self {
+    /// Returns what a reply with these facts says. Without a caller's id, the entry's is the store's.
+    pub(crate) fn of(callers_id: Option<EntryId>, cost: u64, facts: &Facts) -> Self {
         let (id, flags) = match facts.outcome {
             Outcome::Appended(entry) => (entry.id, APPENDED),
+            Outcome::Repeated { entry, .. } => (entry.id, REPEATED),
             _ => (0.into(), 0),
         };
-        let has_callers_id = false;
         Self {
-            id,
-            has_callers_id,
+            id: callers_id.unwrap_or(id),
+            has_callers_id: callers_id.is_some(),
             cost,
-            flags,
+            flags: flags | if facts.admitted { ADMITTED } else { 0 },
         }
     }
 
@@ -145,6 +145,20 @@ impl Wire {
     pub(crate) fn is_admitted(&self) -> bool {
         self.has(ADMITTED)
     }
+}
+
+/// Returns whether a settlement took effect, and the id that a renewed entry has, by the server's reply.
+pub(crate) fn settled(change: Change, reply: &[u8]) -> (bool, Option<EntryId>) {
+    let is_applied = reply.last().is_some_and(|flags| flags & APPLIED != 0);
+    let is_renewed = is_applied && matches!(change, Change::Renew { .. });
+    // Before the cost, three times and the flags.
+    let renewed = || {
+        reply
+            .len()
+            .checked_sub(4 * 7 + 1)
+            .map(|end| id(&reply[end - 16..end]))
+    };
+    (is_applied, is_renewed.then(renewed).flatten())
 }
 
 /// The books of one log.
@@ -307,15 +321,14 @@ impl Book {
         own.map(|(_, cost)| cost).sum()
     }
 
-    /// Notes a settlement that the server executed, and checks whether it took effect. Returns `true` if it did.
+    /// Notes a settlement that the server executed, and checks whether it took effect. A renewed entry may have another id.
     pub(crate) fn settle(
         &mut self,
         asked: &Asked,
         (change, receipt): (Change, Receipt),
-        reply: &[u8],
+        (is_applied, renewed): (bool, Option<EntryId>),
         now: Moment,
-    ) -> Result<bool> {
-        let is_applied = reply.last().is_some_and(|flags| flags & APPLIED != 0);
+    ) -> Result<()> {
         let named = receipt.entry();
         let before = self.list.settle(asked, (change, receipt), now.clock);
         let is_right = is_applied == before.is_some();
@@ -330,16 +343,13 @@ impl Book {
                     );
                 }
             }
-            Change::Renew { .. } if is_applied => {
-                // Before the cost, three times and the flags.
-                let end = reply.len() - 4 * 7 - 1;
-                let renewed = self.list.entries.last_mut().context("lost")?;
-                renewed.id = id(&reply[end - 16..end]);
-                self.known.insert(renewed.id);
-            }
             _ => {}
         }
-        Ok(is_applied)
+        if let Some(id) = renewed {
+            self.list.entries.last_mut().context("lost")?.id = id;
+            self.known.insert(id);
+        }
+        Ok(())
     }
 
     /// Notes a settlement, after which the entry has this id.
@@ -363,6 +373,11 @@ impl Book {
         if is_forward || self.is_refunded {
             self.excuse(policy, line);
         }
+    }
+
+    /// Notes that the default policy changes. Calls that have begun keep the old one.
+    pub(crate) fn change(&mut self, policy: &Policy, line: u64) {
+        self.excused = self.excused.max(line + 15_000_000 + longest(policy));
     }
 
     /// Notes that all entries are gone.

@@ -18,7 +18,7 @@
 //!
 //! The books share no code with a store: they are lists of entries with a time, a cost and an id.
 //!
-//! In front of limiter-log and a `table`, the same histories run in the same world.
+//! In front of limiter-log and a `table`, or of a server's `memory`, the same histories run in the same world.
 //!
 //! [`Direct`] connects to a simulated Redis without a network, for the conformance suite.
 
@@ -30,6 +30,7 @@ mod direct;
 mod gate;
 mod history;
 mod ledger;
+mod memory;
 mod network;
 mod play;
 mod process;
@@ -39,6 +40,6 @@ mod tally;
 mod world;
 
 pub use self::direct::Direct;
-pub use self::history::History;
+pub use self::history::{History, Server};
 pub use self::play::{Mistake, Outcome, play_many};
 pub use self::tally::Tally;

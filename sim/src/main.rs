@@ -1,7 +1,7 @@
 //! Plays one history to read, or many.
 
 use lexopt::prelude::*;
-use sim::History;
+use sim::{History, Server};
 
 const HELP: &str = "\
 Plays the whole stack over a simulated Redis, from a seed.
@@ -9,6 +9,7 @@ Plays the whole stack over a simulated Redis, from a seed.
       --seed SEED    Plays the history of this seed, and prints it
       --shrink       Leaves out what that history does not need to fail
       --table        Over limiter-log and a table, instead of Redis
+      --memory       Over a server's memory store, instead of Redis
       --seeds COUNT  Plays this many histories on all cores, until ten have failed [default: 300]
       --from SEED    The first seed of many [default: 0]
 ";
@@ -16,7 +17,7 @@ Plays the whole stack over a simulated Redis, from a seed.
 struct Args {
     seed: Option<u64>,
     shrink: bool,
-    table: bool,
+    server: Server,
     seeds: u64,
     from: u64,
 }
@@ -27,7 +28,7 @@ impl Args {
         let mut args = Self {
             seed: None,
             shrink: false,
-            table: false,
+            server: Server::Redis,
             seeds: 300,
             from: 0,
         };
@@ -36,7 +37,8 @@ impl Args {
             match arg {
                 Long("seed") => args.seed = Some(parser.value()?.parse()?),
                 Long("shrink") => args.shrink = true,
-                Long("table") => args.table = true,
+                Long("table") => args.server = Server::Table,
+                Long("memory") => args.server = Server::Memory,
                 Long("seeds") => args.seeds = parser.value()?.parse()?,
                 Long("from") => args.from = parser.value()?.parse()?,
                 Short('h') | Long("help") => return Ok(None),
@@ -55,10 +57,7 @@ fn main() -> anyhow::Result<()> {
         print!("{HELP}");
         return Ok(());
     };
-    let history = |seed| match args.table {
-        true => History::new(seed).over_a_table(),
-        false => History::new(seed),
-    };
+    let history = |seed| History::new(seed).over(args.server);
     if let Some(seed) = args.seed {
         let mut history = history(seed);
         if args.shrink {

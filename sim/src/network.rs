@@ -1,12 +1,14 @@
 //! The network between a process and the server.
 
 use std::io::{Error, ErrorKind};
+use std::time::Duration;
 
 use fastrand::Rng;
+use limiter_core::{self as core, ErrorKind as Kind};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisError, RedisFuture, Value};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::world::{CALL, Fate, Shared, World};
 
@@ -16,6 +18,8 @@ pub(crate) struct Link {
     pub(crate) world: Shared,
     pub(crate) process: usize,
 }
+
+const LONG: Duration = Duration::from_secs(3_600);
 
 fn broken() -> RedisError {
     Error::from(ErrorKind::BrokenPipe).into()
@@ -63,6 +67,36 @@ impl Link {
             Ok(Some((reply, _))) => Ok(reply),
             _ => Err(ErrorKind::BrokenPipe.into()),
         }
+    }
+
+    /// Sends a request about logs to a server that is no Redis, which may refuse it.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        call: Option<usize>,
+        logs: Vec<usize>,
+        execute: impl FnOnce(&mut World, &mut Rng) -> Result<T, Kind> + Send + 'static,
+    ) -> Result<T, core::Error> {
+        let execute = move |world: &mut World, random: &mut Rng| match world.refusal(&logs) {
+            Some(text) if text.starts_with("NOPERM") => Err(Kind::Configuration),
+            Some(_) => Err(Kind::Corrupt),
+            None => execute(world, random),
+        };
+        let response = {
+            let setting = &self.world.lock().setting;
+            // Without a timeout of its own, a server hangs until its callers are gone.
+            if setting.timeout < LONG {
+                LONG
+            } else {
+                setting.response
+            }
+        };
+        let (kind, text) = match timeout(response, self.send(call, execute)).await {
+            Ok(Ok(Ok(reply))) => return Ok(reply),
+            Ok(Ok(Err(kind))) => (kind, "it refuses this"),
+            Ok(Err(_)) => (Kind::Unavailable, "the connection broke"),
+            Err(_) => (Kind::Timeout, "no reply"),
+        };
+        Err(core::Error::new(kind, text.to_owned()))
     }
 
     async fn command(&self, command: Cmd) -> Result<Value, RedisError> {

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::clocks::{SYSTEM, system_clock};
-use crate::history::{Does, Fault, History, KINDS, Step};
+use crate::history::{Does, Fault, History, KINDS, Server, Step};
 use crate::process::{NAMES, SALT, Stack};
 use crate::redis::Redis;
 use crate::tally::{Counted, Tally};
@@ -98,12 +98,18 @@ struct Run {
     processes: Vec<Process>,
 }
 
-fn policy(text: &str) -> Policy {
+fn policy(text: &str, divisor: u64) -> Policy {
     let (text, counting) = match text.strip_suffix(" attempts") {
         Some(text) => (text, Counting::Attempts),
         None => (text, Counting::Admitted),
     };
-    let policy: Policy = text.parse().expect("a policy");
+    let lower = |limit: &str| {
+        let (max, rest) = limit.split_once('/').expect("a limit");
+        let max: u64 = max.parse().expect("a maximum");
+        format!("{}/{rest}", (max / divisor).max(1))
+    };
+    let limits: Vec<String> = text.split(", ").map(lower).collect();
+    let policy: Policy = limits.join(", ").parse().expect("a policy");
     policy.with_counting(counting)
 }
 
@@ -133,11 +139,13 @@ impl History {
     async fn run(&self, is_traced: bool, mistake: Option<Mistake>) -> Outcome {
         SYSTEM.set((Some(Instant::now()), [0; 4]));
         set_system_clock(system_clock);
+        let divisor = self.setting.divisor;
         let kinds = self.setting.limiters.map(|kind| &KINDS[kind]);
-        let policies = kinds.map(|[default, own, _]| [policy(default), policy(own)]);
+        let policies =
+            kinds.map(|[default, own, _]| [default, own].map(|text| policy(text, divisor)));
         let of_logs = [0, 1].map(|i| (0..4).map(|log| policies[log / 2][i].clone()).collect());
         let key = |log: usize| match (NAMES[log / 2], log % 2) {
-            (name, key) if self.setting.is_table => format!("{name}:{key}"),
+            (name, key) if self.setting.server != Server::Redis => format!("{name}:{key}"),
             (name, key) => format!("limiter:1:{{{name}:{key}}}"),
         };
         let redis = Redis::new(mistake);

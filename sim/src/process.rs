@@ -22,10 +22,11 @@ use tokio::time::Instant;
 
 use crate::clocks::{Local, is_held, system_off};
 use crate::gate::Gate;
-use crate::history::{Choice, Setting};
+use crate::history::{Choice, Server, Setting};
 use crate::ledger::calls::{Block, Call, PAUSE};
 use crate::ledger::list::{exact, seen};
 use crate::ledger::{Asked, Book, Moment};
+use crate::memory::Client;
 use crate::network::Link;
 use crate::table::Watched;
 use crate::tally::Counted;
@@ -65,15 +66,17 @@ impl Stack {
             world: world.clone(),
             process,
         };
-        let store: Arc<dyn WindowStore> = if setting.is_table {
-            Arc::new(Watched::new(link))
-        } else {
-            let store = RedisStore::builder()
-                .seed(seed)
-                .response_timeout(setting.response)
-                .retries(setting.retries)
-                .with_connection(Connection::new(link));
-            Arc::new(store.expect("a store"))
+        let store: Arc<dyn WindowStore> = match setting.server {
+            Server::Table => Arc::new(Watched::new(link)),
+            Server::Memory => Arc::new(Client(link)),
+            Server::Redis => {
+                let store = RedisStore::builder()
+                    .seed(seed)
+                    .response_timeout(setting.response)
+                    .retries(setting.retries)
+                    .with_connection(Connection::new(link));
+                Arc::new(store.expect("a store"))
+            }
         };
         let gate = Gate {
             store,
@@ -161,13 +164,13 @@ impl Stack {
             response,
             retries,
             timeout,
-            is_table,
+            server,
             ..
         } = world.setting;
         // A call over a table waits for those before it.
-        let attempts = match is_table {
-            true => Duration::MAX / 4,
-            false => (response + Duration::from_millis(21)) * (retries + 1),
+        let attempts = match server {
+            Server::Table | Server::Memory => Duration::MAX / 4,
+            Server::Redis => (response + Duration::from_millis(21)) * (retries + 1),
         };
         let process = &mut world.processes[self.process];
         let was_paused = process.was_paused_since(begun);

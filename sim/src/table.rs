@@ -4,7 +4,6 @@
 //! its process loaded.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
@@ -14,14 +13,12 @@ use limiter_core::store::{
 };
 use limiter_core::{BoxFuture, Error, ErrorKind, Timestamp, WindowStore};
 use limiter_log::{Change, Loaded, LogStore, New, Table, stored_key};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::ledger::list::{Entry, List, seen};
 use crate::ledger::{Asked, Moment, Wire};
 use crate::network::Link;
 use crate::world::{CALL, World};
-
-const LONG: Duration = Duration::from_secs(3_600);
 
 /// What a process loaded last of each log, and when.
 type Loads = [(List, Moment); 4];
@@ -100,8 +97,9 @@ impl World {
             };
             if let Some(log) = self.log_of(&key) {
                 let after = read(Some(&bytes));
-                let (book, policy) = (&mut self.books[log], &self.policies[log]);
-                let result = book.save(policy, &read(old.as_ref()), after, loads[log].1, line);
+                let (book, policies) =
+                    (&mut self.books[log], [&self.policies[log], &self.own[log]]);
+                let result = book.save(policies, &read(old.as_ref()), after, loads[log].1, line);
                 self.check(&format!("log {log}"), result);
             }
             self.rows.insert(key, (bytes, expires_at));
@@ -119,36 +117,6 @@ pub(crate) struct TableLink {
 }
 
 impl TableLink {
-    async fn send<T: Send + 'static>(
-        &self,
-        writes: bool,
-        logs: Vec<usize>,
-        execute: impl FnOnce(&mut World, &mut Rng) -> T + Send + 'static,
-    ) -> Result<T, Error> {
-        let execute = move |world: &mut World, random: &mut Rng| match world.refusal(&logs) {
-            Some(text) if text.starts_with("NOPERM") => Err(ErrorKind::Configuration),
-            Some(_) => Err(ErrorKind::Corrupt),
-            None if writes && world.is_refusing => Err(ErrorKind::Unavailable),
-            None => Ok(execute(world, random)),
-        };
-        let response = {
-            let setting = &self.link.world.lock().setting;
-            // Without a timeout of its own, a table hangs until its callers are gone.
-            if setting.timeout < LONG {
-                LONG
-            } else {
-                setting.response
-            }
-        };
-        let (kind, text) = match timeout(response, self.link.send(None, execute)).await {
-            Ok(Ok(Ok(reply))) => return Ok(reply),
-            Ok(Ok(Err(kind))) => (kind, "it refuses this"),
-            Ok(Err(_)) => (ErrorKind::Unavailable, "the connection broke"),
-            Err(_) => (ErrorKind::Timeout, "no reply"),
-        };
-        Err(Error::new(kind, text.to_owned()))
-    }
-
     fn logs<'a>(&self, keys: impl Iterator<Item = &'a Vec<u8>>) -> Vec<usize> {
         let world = self.link.world.lock();
         keys.filter_map(|key| world.log_of(key)).collect()
@@ -163,8 +131,10 @@ impl TableLink {
 impl Table for TableLink {
     async fn load(&self, keys: &[Vec<u8>]) -> Result<Loaded, Error> {
         let (asked, process) = (keys.to_vec(), self.link.process);
-        let execute = move |world: &mut World, random: &mut _| world.load(process, &asked, random);
-        let (loaded, now) = self.send(false, self.logs(keys.iter()), execute).await?;
+        let execute =
+            move |world: &mut World, random: &mut _| Ok(world.load(process, &asked, random));
+        let asking = self.link.ask(None, self.logs(keys.iter()), execute);
+        let (loaded, now) = asking.await?;
         let world = self.link.world.lock();
         let mut loads = self.loads.lock().unwrap();
         for (key, bytes) in keys.iter().zip(&loaded.logs) {
@@ -178,10 +148,11 @@ impl Table for TableLink {
     async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
         let (loads, process) = (self.loads(), self.link.process);
         let logs = self.logs(changes.iter().map(|change| &change.key));
-        let execute = move |world: &mut World, random: &mut _| {
-            world.swap(process, changes, until, &loads, random)
+        let execute = move |world: &mut World, random: &mut _| match world.is_refusing {
+            true => Err(ErrorKind::Unavailable),
+            false => Ok(world.swap(process, changes, until, &loads, random)),
         };
-        self.send(true, logs, execute).await
+        self.link.ask(None, logs, execute).await
     }
 
     fn spawn(&self, worker: BoxFuture<'static, ()>) {
@@ -326,7 +297,7 @@ impl Watched {
             let replies = ops.iter().zip(facts.iter().flatten().flatten());
             let replies = replies.map(|(joint, facts)| {
                 let seen = seen(&decide(&joint.described_by(facts), facts.clone()));
-                (Wire::of(joint.op.cost, facts), Some(seen))
+                (Wire::of(None, joint.op.cost, facts), Some(seen))
             });
             self.link().world.lock().calls[call].replied = Some(replies.collect());
         }

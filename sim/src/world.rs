@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
+use std::mem::swap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use limiter_core::store::EntryId;
 use limiter_core::{Policy, Timestamp};
 use tokio::time::Instant;
 
-use crate::history::{FAULTS, Fault, Setting};
+use crate::history::{FAULTS, Fault, SLOTS, Setting};
 use crate::ledger::calls::{Call, Process, Slot};
 use crate::ledger::{Book, Moment};
+use crate::memory::{Memory, Saved};
 use crate::redis::{Copy, Redis, Refusal};
 use crate::tally::{Counted, Tally};
 
@@ -58,7 +60,7 @@ pub(crate) struct World {
     pub(crate) setting: Setting,
     /// Of each log, and the policies that some of its operations bring.
     pub(crate) policies: Vec<Policy>,
-    own: Vec<Policy>,
+    pub(crate) own: Vec<Policy>,
     /// The Redis keys of the logs, two of each limiter.
     pub(crate) keys: Vec<Vec<u8>>,
     pub(crate) books: Vec<Book>,
@@ -69,6 +71,7 @@ pub(crate) struct World {
     pub(crate) held: HashMap<EntryId, (Instant, i64)>,
     pub(crate) redis: Redis,
     pub(crate) rows: Rows,
+    pub(crate) memory: Memory,
     /// How many messages were sent.
     unasked: u64,
     /// Whether the table refuses writes, the server's error for a log, or for all, and when that ends.
@@ -81,13 +84,14 @@ pub(crate) struct World {
     offset: i64,
     last: u64,
     pub(crate) stepped: Option<Instant>,
+    pub(crate) reloaded: Option<Instant>,
     /// Until when the server is stopped or dead, when the last message of those that waited goes, and how often it died.
     stopped: Instant,
     pub(crate) dead: Instant,
     queue: Instant,
     pub(crate) lives: u64,
     /// Copies for servers that lose their last writes.
-    copies: Vec<(usize, Copy, Rows, Vec<Book>)>,
+    copies: Vec<(usize, Copy, Rows, Saved, Vec<Book>)>,
     /// Until when the network fails.
     lossy: Instant,
     slow: Instant,
@@ -134,6 +138,7 @@ impl World {
             held: HashMap::new(),
             redis,
             rows: Rows::new(),
+            memory: Memory::default(),
             unasked: 0,
             is_refusing: false,
             refused: None,
@@ -142,6 +147,7 @@ impl World {
             offset: 0,
             last: 0,
             stepped: None,
+            reloaded: None,
             stopped: start,
             dead: start,
             queue: start,
@@ -370,6 +376,7 @@ impl World {
             step,
             self.redis.copy(),
             self.rows.clone(),
+            self.memory.save(),
             self.books.clone(),
         ));
     }
@@ -392,11 +399,7 @@ impl World {
         self.trouble(end + Duration::from_millis(2_500));
         let loses = matches!(
             fault,
-            Fault::Crash
-                | Fault::Forget
-                | Fault::Failover
-                | Fault::ServerClock
-                | Fault::ProcessClock
+            Fault::Forget | Fault::Failover | Fault::ServerClock | Fault::ProcessClock
         );
         let loud = end + Duration::from_secs(if loses { 20 } else { 0 });
         self.loud = self.loud.max(loud);
@@ -414,20 +417,37 @@ impl World {
                 self.lives += 1;
                 self.dead = self.dead.max(end);
                 self.redis.flush_scripts();
+                // A server that ends in order saves its memory then.
+                let mut saved = self.memory.save();
                 if let Some(place) = self.copies.iter().position(|(step, ..)| *step == number) {
-                    let (_, copy, rows, books) = self.copies.remove(place);
+                    let (_, copy, rows, older, books) = self.copies.remove(place);
                     self.redis.restore(copy);
-                    self.rows = rows;
+                    (self.rows, saved) = (rows, older);
                     self.restore(books);
                 }
+                self.memory.load(saved);
                 if fault == Fault::Failover {
                     self.step_clock(random.i64(-50_000..50_000));
                 }
             }
             Fault::CutOff => self.processes[process].cut_off = Some(end),
             Fault::Pause => self.processes[process].paused = Some(end),
+            Fault::Reload => self.reload(),
             Fault::ProcessClock | Fault::Restart => {}
         }
+    }
+
+    /// Changes the default policy of the limiter that has slots.
+    fn reload(&mut self) {
+        if self.setting.limiters[0] != SLOTS {
+            return;
+        }
+        let line = self.now().line;
+        for log in 0..2 {
+            swap(&mut self.policies[log], &mut self.own[log]);
+            self.books[log].change(&self.policies[log], line);
+        }
+        self.reloaded = Some(Instant::now());
     }
 
     /// Replaces the books by those of an older copy.

@@ -177,6 +177,8 @@ pub(crate) struct Slot {
     /// The first and the last instant at which it ran.
     pub(crate) first: Instant,
     pub(crate) last: Instant,
+    /// How many the policy allowed with which it was acquired.
+    pub(crate) max: u64,
     /// Whether slots may have been held whose entries the server has lost.
     pub(crate) is_excused: bool,
 }

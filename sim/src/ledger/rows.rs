@@ -14,7 +14,7 @@ impl Book {
     /// the former was admitted, the call knows that returns it.
     pub(crate) fn save(
         &mut self,
-        policy: &Policy,
+        [policy, own]: [&Policy; 2],
         before: &List,
         after: List,
         loaded: Moment,
@@ -54,7 +54,9 @@ impl Book {
             }
         }
         let newest = after.entries.last().map_or(0, |newest| newest.at);
-        let is_kept = after.entries.is_empty() || after.expires_at >= newest + longest(policy);
+        // Operations keep the default policy that was theirs when it changes.
+        let kept = longest(policy).min(longest(own));
+        let is_kept = after.entries.is_empty() || after.expires_at >= newest + kept;
         self.list = after;
         self.saved_at = line;
         ensure!(is_kept, "may be swept before its entries have expired");

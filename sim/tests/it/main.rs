@@ -4,7 +4,7 @@ mod mistakes;
 
 use std::process::Command;
 
-use sim::{History, play_many};
+use sim::{History, Server, play_many};
 
 #[test]
 fn histories_keep_the_promises() {
@@ -23,29 +23,33 @@ fn histories_keep_the_promises() {
     );
 }
 
-/// limiter-log serves the same calls over a table.
+/// limiter-log serves the same calls over a table, and limiter-server from its memory.
 #[test]
-fn tables_keep_the_promises() {
+fn other_servers_keep_the_promises() {
     let last = match std::env::var_os("LIMITER_TEST_ALL") {
         Some(_) => 1_000,
         None => 200,
     };
-    let over_a_table = |seed| History::new(seed).over_a_table();
-    let (_, failed) = play_many(0..last, over_a_table, None, 1);
-    assert!(
-        failed.is_empty(),
-        "--table --seed N --shrink shows it: {failed:?}"
-    );
+    for server in [Server::Table, Server::Memory] {
+        let (_, failed) = play_many(0..last, |seed| History::new(seed).over(server), None, 1);
+        assert!(
+            failed.is_empty(),
+            "{server:?}, --seed N --shrink: {failed:?}"
+        );
+    }
 }
 
 /// In two processes, because the operating system seeds each.
 #[test]
 fn the_same_seed_makes_the_same_trace() {
     let trace = |seed: u64| {
-        let (is_over_a_table, seed) = (seed % 4 == 3, seed.to_string());
+        let server = [None, None, Some("--memory"), Some("--table")][seed as usize % 4];
         let mut command = Command::new(env!("CARGO_BIN_EXE_sim"));
-        command.args(is_over_a_table.then_some("--table"));
-        let output = command.args(["--seed", &seed]).output().unwrap();
+        command.args(server);
+        let output = command
+            .args(["--seed", &seed.to_string()])
+            .output()
+            .unwrap();
         assert!(output.status.success());
         output.stdout
     };
