@@ -242,6 +242,8 @@ mod tests {
             "limiter:1:{s:%sha256:abc}",
             "limiter:1:{search:k",
             "limiter:1:search:k",
+            // Of a later format.
+            "limiter:2:{search:k}",
             "",
         ] {
             assert_eq!(decoded(other.as_bytes()), None, "{other}");

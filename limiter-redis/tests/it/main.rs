@@ -12,8 +12,6 @@ mod held;
 mod reconnecting;
 mod scan;
 mod sentinel;
-mod several;
 mod simulated;
 mod support;
 mod tls;
-mod versions;
