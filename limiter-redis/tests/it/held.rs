@@ -1,5 +1,5 @@
 //! What Redis holds of a log: after each random operation exactly what the reference store holds, in entries of the shortest form and
-//! in few bytes, read and written with few commands.
+//! in few bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use limiter_core::store::{
     Entry, EntryId, Facts, LogKey, Op, Outcome, Settlement, SettlementFacts, async_trait,
 };
 use limiter_core::{
-    Counting, Error, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore, policy,
+    Error, Limit, MAX_COST, Policy, Receipt, Timestamp, Window, WindowStore, policy,
 };
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Case, replay};
@@ -23,12 +23,9 @@ use testbed::server::Server;
 use tokio::runtime::Runtime;
 
 use crate::simulated::on_both;
-use crate::support::{
-    at, calls, connect, db_size, inspected, limit, limited, members, reset_calls, run, size,
-};
+use crate::support::{at, calls, db_size, limited, members, reset_calls, size};
 
 const SECOND: u64 = 1_000_000;
-const WINDOW: u64 = 1_000;
 
 /// The number in these bytes.
 fn number(bytes: &[u8]) -> u64 {
@@ -56,6 +53,9 @@ fn read(entry: &[u8]) -> (Timestamp, u64) {
 /// A key, and an entry's id and time.
 type Place = (Vec<u8>, EntryId, Timestamp);
 
+/// Of each key, the number of callers' ids and the newest entry.
+type Last = HashMap<Vec<u8>, (usize, Vec<u8>)>;
+
 /// Redis, and the reference store next to it: after each operation, both hold the same.
 #[derive(Debug)]
 struct Both {
@@ -64,6 +64,9 @@ struct Both {
     reference: ReferenceStore,
     /// The reference store's ids of Redis' entries.
     ids: Mutex<HashMap<Place, EntryId>>,
+    last: Mutex<Last>,
+    /// Whether short entries can hold all costs and times.
+    is_small: bool,
     /// How many operations removed no entry, one, two, or more.
     removed: Arc<Mutex<[u64; 4]>>,
 }
@@ -74,7 +77,8 @@ impl Both {
         self.ids.lock().unwrap().insert(place, of_reference.id);
     }
 
-    fn compare(&self, log: LogKey<'_>, before: usize, what: &str) {
+    /// Compares what both hold. `is_plain` is true after an append without an id.
+    fn compare(&self, log: LogKey<'_>, before: usize, is_plain: bool, what: &str) {
         let (entries, ids) = held(&self.server, &self.redis, log);
         let read: Vec<_> = entries.iter().map(|entry| read(entry)).collect();
         let reference = self.reference.entries(log);
@@ -85,6 +89,18 @@ impl Both {
         let least = reference.iter().filter(has_id).count();
         let is_right = ids >= least && (ids == 0 || !reference.is_empty());
         assert!(is_right, "{ids} ids after {what}");
+        // The fast path works on short entries alone.
+        let newest = entries.last().cloned().unwrap_or_default();
+        let now = (ids, newest.clone());
+        let mut last = self.last.lock().unwrap();
+        let (ids, last) = last
+            .insert(self.redis.redis_key(log), now)
+            .unwrap_or_default();
+        let follows_long = last.get(7) >= Some(&128) && last.get(..7) == newest.get(..7);
+        if is_plain && self.is_small && ids == 0 && !follows_long {
+            let is_shortest = newest[7] < 128 || number(&newest[9..16]) >= 1 << 39;
+            assert!(is_shortest, "a long entry after {what}");
+        }
         let removed = before.saturating_sub(reference.len());
         self.removed.lock().unwrap()[removed.min(3)] += 1;
     }
@@ -107,7 +123,8 @@ impl WindowStore for Both {
             self.pair(op.log, of_redis, of_reference);
             count += appended;
         }
-        self.compare(op.log, count, &format!("{op:?}"));
+        let is_plain = count > before && op.id.is_none();
+        self.compare(op.log, count, is_plain, &format!("{op:?}"));
         Ok(facts)
     }
 
@@ -131,12 +148,14 @@ impl WindowStore for Both {
         if let (Some(of_redis), Some(of_reference)) = (facts.changed, expected.changed) {
             self.pair(settlement.log, of_redis.entry, of_reference.entry);
         }
-        self.compare(settlement.log, before, &format!("{settlement:?}"));
+        let what = format!("{settlement:?}");
+        self.compare(settlement.log, before, false, &what);
         Ok(facts)
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let _ = self.reference.reset(log).await?;
+        self.last.lock().unwrap().remove(&self.redis.redis_key(log));
         self.redis.reset(log).await
     }
 }
@@ -185,14 +204,19 @@ fn redis_holds_exactly_what_the_reference_holds() {
         ..Config::with_source_file(file!())
     };
     let cases = (strategy::cases(1..=200), select(&STRETCHES[..]));
-    let cases = cases.prop_map(|(case, (costs, times))| stretched(case, costs, times));
+    let cases = cases.prop_map(|(case, (costs, times))| {
+        let is_small = (costs, times) == (0, 0);
+        (stretched(case, costs, times), is_small)
+    });
     let runs = AtomicU64::new(0);
-    let compared = TestRunner::new(config).run(&cases, |case| {
+    let compared = TestRunner::new(config).run(&cases, |(case, is_small)| {
         let store = Both {
             server: Arc::clone(&server),
             redis: runtime.block_on(on_both(&server, &simulated)),
             reference: ReferenceStore::new(),
             ids: Mutex::default(),
+            last: Mutex::default(),
+            is_small,
             removed: Arc::clone(&removed),
         };
         // A failed case leaves its keys behind.
@@ -206,103 +230,6 @@ fn redis_holds_exactly_what_the_reference_holds() {
     println!("{removed:?}");
     assert!(removed.iter().all(|times| *times > 100), "{removed:?}");
     assert_eq!(db_size(&server), 0);
-}
-
-/// Operations on one log, each with the lengths of the entries afterwards, oldest first. The fast path works on short entries alone: of 26
-/// bytes, or of 33 with a cost. Long ones have 23, 30 with a cost and 35 with an id. Records have windows of 1 ms. Each of 300 attempts comes
-/// 1 us after the one before, and from the sixth on is denied and replaces the oldest.
-const FORMS: &str = "
-record 1 at 0             | 26
-record 7 at 0             | 26 33
-record 1 at 1000          | 26
-record with an id at 1000 | 26 35
-record 1 at 1001          | 26 35 23
-record 1 at 2000          | 23 23
-record 1 at 2001          | 23 26
-reset
-300 attempts of 5/100us   | 26 26 26 26 26
-record 1 at 299           | 26 26 26 26 26 26
-record 1 at 300           | 26 26 26 26 26 26 26
-reset
-record 549755813886 at 0  | 33
-record 1 at 0             | 33 26
-record 1 at 0             | 33 26 23
-record 1 at 1             | 33 26 23 23
-record 1 at 1001          | 26
-record 1 at 1001          | 26 26
-reset
-acquire 100/562949953421312us at 0               | 26
-acquire 100/562949953421312us at 281474976710655 | 26 26
-acquire 100/562949953421312us at 281474976710656 | 26 26 23
-reset
-record 1 at 0             | 26
-record 1 at 1             | 26 26
-record 1 at 2             | 26 26 26
-record 1 at 3             | 26 26 26 26
-settle 2 to 5             | 26 26 30 23
-settle 3 to 0             | 26 26 30
-settle 2 to 0             | 26 23
-settle 0 to 0             | 23
-record 1 at 1             | 23 23
-record 1 at 2             | 23 23 26
-";
-
-#[tokio::test]
-async fn an_entry_is_short_if_that_form_can_hold_it() {
-    let server = Server::start().unwrap();
-    let store = connect(&server.url()).await;
-    let meter = limit(MAX_COST, WINDOW).into();
-    let log = LogKey::new(Name::default(), "k");
-    let lengths = || -> Vec<usize> {
-        let (entries, _) = held(&server, &store, log);
-        entries.iter().map(Vec::len).collect()
-    };
-    let mut receipts = Vec::new();
-    for row in FORMS.lines().skip(1) {
-        let (step, expected) = row.split_once('|').unwrap_or((row, ""));
-        let words: Vec<&str> = step.split_whitespace().collect();
-        let number = |word: usize| words[word].parse::<u64>().unwrap();
-        match words[..] {
-            ["reset"] => {
-                receipts.clear();
-                assert!(store.reset(log).await.unwrap());
-            }
-            ["settle", _, "to", _] => {
-                let receipt: Receipt = receipts[number(1) as usize];
-                let settlement = Settlement::new(log, &meter, receipt, number(3));
-                let settled = store.settle(settlement.at(receipt.at())).await;
-                assert!(settled.unwrap().applied(), "{row}");
-            }
-            [_, "attempts", "of", text] => {
-                let attempts = text.parse::<Policy>().unwrap();
-                let attempts = attempts.with_counting(Counting::Attempts);
-                for n in 0..number(0) {
-                    let op = Op::acquire("k", &attempts).at(at(n));
-                    assert_eq!(run(&store, op).await.unwrap().is_allowed(), n < 5, "{n}");
-                    let expected = vec![26; 5.min(n as usize + 1)];
-                    assert_eq!(lengths(), expected, "after attempt {n}");
-                }
-            }
-            ["acquire", text, "at", _] => {
-                let policy = text.parse().unwrap();
-                let op = Op::acquire("k", &policy).at(at(number(3)));
-                assert!(run(&store, op).await.unwrap().is_allowed(), "{row}");
-            }
-            _ => {
-                let op = match words[1] {
-                    "with" => Op::record("k", &meter).with_id(1_u128),
-                    _ => Op::record("k", &meter).with_cost(number(1)),
-                };
-                let decision = run(&store, op.at(at(number(words.len() - 1)))).await;
-                receipts.extend(decision.unwrap().receipt());
-            }
-        }
-        let expected: Vec<usize> = expected
-            .split_whitespace()
-            .map(|length| length.parse().unwrap())
-            .collect();
-        assert_eq!(lengths(), expected, "{row}");
-    }
 }
 
 /// A few appends remove hundreds of ids whose entries merged or expired, and a refund of the last entry removes all. No append reads
@@ -376,11 +303,11 @@ async fn a_log_takes_few_bytes() {
             let record = limiter.record(&key).cost(cost).at(at(n * step));
             let _ = record.await.unwrap();
         }
-        let entries = inspected(&limiter, &key).await.0;
+        let log = LogKey::new(limiter.name(), &*key);
+        let inspected = limiter.store().inspect(log).await.unwrap();
+        let entries = inspected.unwrap().entries;
         // Unless told to look at all entries, Redis extrapolates from five, whose sizes are random in a skip list.
-        let stored = limiter
-            .store()
-            .redis_key(LogKey::new(limiter.name(), &*key));
+        let stored = limiter.store().redis_key(log);
         let usage: [&[u8]; 5] = [b"MEMORY", b"USAGE", &stored, b"SAMPLES", b"0"];
         let bytes = server.command::<i64>(&usage).unwrap();
         println!("{limit}: {entries} entries, {bytes} bytes");

@@ -2,12 +2,12 @@
 
 use fastrand::Rng;
 use limiter_redis::{Connection, RedisStore};
-use redis::aio::ConnectionLike;
-use redis::{Client, Cmd, Value};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 use sim::Direct;
 use testbed::server::Server;
 
-use crate::support::{Hooked, builder, size};
+use crate::support::{builder, size};
 
 /// A reply, or an error's code and text without the place in the script.
 fn comparable(reply: Result<Value, redis::RedisError>) -> Result<Value, String> {
@@ -20,36 +20,56 @@ fn comparable(reply: Result<Value, redis::RedisError>) -> Result<Value, String> 
     reply.and_then(Value::extract_error).map_err(text)
 }
 
-/// Returns a store whose commands a real server and the simulated one execute. After each script, both hold the same.
+/// A connection to a real server and to the simulated one, which both execute each command.
+#[derive(Clone)]
+struct OnBoth(ConnectionManager, Direct);
+
+/// Returns a store whose commands both execute. After each script, both hold the same.
 pub(crate) async fn on_both(server: &Server, simulated: &Direct) -> RedisStore {
-    let simulated = simulated.clone();
-    let hook = move |inner: &mut redis::aio::ConnectionManager, cmd: &Cmd| {
-        let simulated = simulated.clone();
-        let mut inner = inner.clone();
-        let cmd = cmd.clone();
-        async move {
-            let reply = inner.req_packed_command(&cmd).await;
+    let client = Client::open(server.url()).unwrap();
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let real = ConnectionManager::new_with_config(client, config).await;
+    let both = OnBoth(real.unwrap(), simulated.clone());
+    let store = builder().with_connection(Connection::new(both));
+    store.unwrap()
+}
+
+impl ConnectionLike for OnBoth {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        let Self(real, simulated) = self;
+        Box::pin(async move {
+            let reply = real.req_packed_command(cmd).await;
             let expected = comparable(reply.clone());
-            assert_eq!(comparable(simulated.execute(&cmd)), expected);
-            let words: Vec<Vec<u8>> = cmd
+            assert_eq!(comparable(simulated.execute(cmd)), expected);
+            let words: Vec<&[u8]> = cmd
                 .args_iter()
                 .map(|arg| match arg {
-                    redis::Arg::Simple(bytes) => bytes.to_vec(),
-                    _ => Vec::new(),
+                    redis::Arg::Simple(bytes) => bytes,
+                    _ => &[],
                 })
                 .collect();
             if words[0].starts_with(b"EVAL") {
                 let mut all = redis::cmd("ZRANGE");
-                all.arg(&words[3]).arg(0).arg(-1).arg("WITHSCORES");
-                let held = comparable(inner.req_packed_command(&all).await);
+                all.arg(words[3]).arg(0).arg(-1).arg("WITHSCORES");
+                let held = comparable(real.req_packed_command(&all).await);
                 assert_eq!(comparable(simulated.execute(&all)), held);
             }
             reply
-        }
-    };
-    let connection = Hooked::connect(server, move |inner, cmd| Box::pin(hook(inner, cmd)));
-    let connection: Connection = connection.await;
-    builder().with_connection(connection).unwrap()
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        all: &'a Pipeline,
+        from: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.0.req_packed_commands(all, from, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
 }
 
 /// `lex` stands for a key whose scores are all 0, as those of entries are, and `scored` for one with other scores.

@@ -1,16 +1,14 @@
 //! What several tests need.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use limiter_core::store::{LogKey, Op, decide};
 use limiter_core::{
     Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore,
 };
-use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
+use limiter_redis::{RedisStore, RedisStoreBuilder};
 use testbed::server::{Cluster, Server};
 
 /// Longer than anything takes on a busy test machine, for tests that are not about timeouts.
@@ -81,56 +79,6 @@ pub(crate) fn free_port() -> u16 {
 /// Returns the number of keys that a server holds.
 pub(crate) fn db_size(server: &Server) -> i64 {
     server.command(&["DBSIZE"]).unwrap()
-}
-
-/// Returns the number of entries and the sum of the costs of a key's log.
-pub(crate) async fn inspected(limiter: &Limiter<RedisStore>, key: &str) -> (u64, u64) {
-    let log = LogKey::new(limiter.name(), key);
-    let log = limiter.store().inspect(log).await.unwrap().unwrap();
-    (log.entries, log.cost)
-}
-
-/// A connection of the tests' own: it sends commands as its hook does.
-#[derive(Clone)]
-pub(crate) struct Hooked(ConnectionManager, Hook);
-
-type Hook =
-    Arc<dyn for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync>;
-
-impl Hooked {
-    pub(crate) async fn connect(
-        server: &Server,
-        hook: impl for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Connection {
-        let client = Client::open(server.url()).unwrap();
-        let config = ConnectionManagerConfig::new();
-        let inner = ConnectionManager::new_with_config(client, config.set_response_timeout(None))
-            .await
-            .unwrap();
-        Connection::new(Self(inner, Arc::new(hook)))
-    }
-}
-
-impl ConnectionLike for Hooked {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        (self.1)(&mut self.0, cmd)
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        all: &'a Pipeline,
-        o: usize,
-        c: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.0.req_packed_commands(all, o, c)
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
 }
 
 /// Returns the output of a call that must end within this time. Time stands still while the machine is busy elsewhere: it is
