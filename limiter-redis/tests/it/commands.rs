@@ -1,10 +1,10 @@
 //! What a decision makes the server do: one command, few commands in the script, no write unless something is appended.
 
 use limiter_core::store::Op;
-use limiter_core::{Counting, Policy, policy};
+use limiter_core::{Counting, policy};
 use testbed::server::Server;
 
-use crate::support::{at, calls, connect, limited, reset_calls, run};
+use crate::support::{calls, connect, limited, reset_calls, run};
 
 #[tokio::test]
 async fn a_decision_is_one_command() {
@@ -116,48 +116,6 @@ async fn the_common_operations_take_few_commands() {
             assert!(!fits().await);
         }
         assert_eq!(script_calls(&server), denied, "{name}, denied");
-    }
-}
-
-/// The policies of the operation and of its limiter, how many come at each of how many times, how long these lie apart, from which time
-/// on a hundred of them count, and the commands.
-const APPENDS: &str = "
-    own policy  | 100/10us             | 100/10us             | 1 | 1     | 10  | pexpire 100, zadd 100, zrange 200, zremrangebyrank 100
-    by time     | 50/10us              | 3/10us, 100/100us    | 1 | 1     | 100 | pexpire 100, zadd 100, zrange 100, zrangebylex 300, zremrangebylex 100
-    by cost     | 50/10us              | 3/10us, 100/100us    | 2 | 1     | 100 | pexpire 200, zadd 200, zrange 200, zrangebylex 600, zremrangebylex 200
-    merging     | 1000/1h~1h           | 1000/1h~1h           | 1 | 1     | 1   | pexpire 100, zadd 100, zrange 100, zremrangebylex 100
-    one leaves  | 1000/1s, 1000000/1h~1m | 1000/1s, 1000000/1h~1m | 1 | 10000 | 101 | pexpire 100, zadd 100, zrange 100, zrangebylex 100, zremrangebylex 100, zrevrangebylex 100
-    three leave | 1000/1s, 1000000/1h~1m | 1000/1s, 1000000/1h~1m | 3 | 10000 | 101 | pexpire 300, zadd 300, zrange 300, zrangebylex 300, zremrangebylex 100, zrevrangebylex 200
-";
-
-/// With its own policy, an operation takes a command more, to read the oldest entries, and one for each window that those do not
-/// cover. An entry that merges replaces the newest one in its cell. Entries that leave an exact limit's window merge for the other
-/// limit: where several leave at the same time, one more search finds the first of the cell.
-#[tokio::test]
-async fn appends_to_sliding_logs_take_few_commands() {
-    let server = Server::start().unwrap();
-    let store = connect(&server.url()).await;
-    let rows = APPENDS
-        .lines()
-        .skip(1)
-        .map(|row| row.split('|').map(str::trim));
-    for row in rows.map(Iterator::collect::<Vec<_>>) {
-        let [name, own, default, in_each, step, from, expected] = row[..] else {
-            panic!("{row:?}")
-        };
-        let [own, default] = [own, default].map(|policy| policy.parse::<Policy>().unwrap());
-        let [in_each, step, from] = [in_each, step, from].map(|n| n.parse::<u64>().unwrap());
-        for n in 0..from + CALLS {
-            if n == from {
-                reset_calls(&server);
-            }
-            for _ in 0..in_each {
-                let op = Op::acquire(name, &own).with_limiter_policy(&default);
-                let decision = run(&store, op.at(at(n * step))).await.unwrap();
-                assert!(decision.is_allowed(), "{name}, {n}");
-            }
-        }
-        assert_eq!(script_calls(&server), expected, "{name}");
     }
 }
 
