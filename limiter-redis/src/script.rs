@@ -128,35 +128,3 @@ fn fill_in(file: &str) -> String {
 fn in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILES: [&str; 15] = [
-        HEAD,
-        ENTRY,
-        FAST,
-        COUNT,
-        ENCODE,
-        LOG,
-        EVALUATE,
-        MERGE,
-        APPEND,
-        APPLY_GENERAL,
-        WRITE_END,
-        CHANGE,
-        SETTLE_END,
-        RENEWAL,
-        INSPECT_END,
-    ];
-
-    /// `scripts/check` finds names that no file defines.
-    #[test]
-    fn the_scripts_use_all_numbers() {
-        for (name, _) in NUMBERS {
-            let uses = |file: &&str| file.split(|c| !in_name(c)).any(|word| word == *name);
-            assert!(FILES.iter().any(uses), "{name} is unused");
-        }
-    }
-}

@@ -35,29 +35,6 @@ fn connections(server: &Server) -> u64 {
     received.unwrap()
 }
 
-/// As `docs/operations.md` says of persistence.
-#[tokio::test]
-async fn a_server_that_is_killed_admits_again_what_it_has_not_saved() {
-    let always = ["--appendonly", "yes", "--appendfsync", "always"];
-    for (args, lost) in [(&[][..], 2), (&always, 0)] {
-        let mut server = Server::start_with(args).unwrap();
-        let search = search(policy!("3/1h"), connect(&server.url()).await);
-        for _ in 0..2 {
-            assert!(search.acquire("a").await.unwrap().is_allowed());
-        }
-        server.restart().unwrap();
-        until("the server is back", async || {
-            search.status("a").await.is_ok()
-        })
-        .await;
-        assert_eq!(
-            search.status("a").await.unwrap().used(),
-            2 - lost,
-            "{args:?}"
-        );
-    }
-}
-
 /// What an old master does once the service leads to the new one, and the commands that make it do so.
 const OLD_MASTERS: [(&str, &[&str]); 4] = [
     ("is a replica", &[REPLICA]),
