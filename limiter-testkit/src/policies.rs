@@ -19,31 +19,13 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
     Limit::with_window(max, window).unwrap_or(FALLBACK)
 }
 
-/// Returns the longest time up to `micros` that a resolution or a lease may have. 0 if there is none.
-fn longest_within(micros: u64) -> Duration {
-    let lengths = RESOLUTIONS.iter().map(|(length, _)| *length);
-    let longest = lengths.filter(|length| *length <= micros).max();
-    Duration::from_micros(longest.unwrap_or(0))
-}
-
 /// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.
 pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
-    let longest = micros.min(limit.window().as_micros());
-    let resolved = limit.with_resolution(longest_within(longest));
+    let most = micros.min(limit.window().as_micros());
+    let lengths = RESOLUTIONS.iter().map(|(length, _)| *length);
+    let longest = lengths.filter(|length| *length <= most).max();
+    let resolved = limit.with_resolution(Duration::from_micros(longest.unwrap_or(0)));
     resolved.unwrap_or(limit)
-}
-
-/// Returns the limit with the longest lease up to `micros` that it may have. It counts the same window.
-pub(crate) fn leased(of: Limit, micros: u64) -> Limit {
-    let window = of.window().as_micros();
-    let longest = micros.min(window / 2);
-    let lease = longest_within(longest);
-    let stated = limit(of.max(), window - lease.as_micros() as u64);
-    let leased = match (stated.with_lease(lease), of.resolution()) {
-        (Ok(leased), Some(resolution)) => leased.with_resolution(resolution),
-        (leased, _) => leased,
-    };
-    leased.unwrap_or(of)
 }
 
 /// Returns limits of which some have a resolution: this fraction of the shortest of their windows. Exact for 0.

@@ -30,7 +30,7 @@ use policies::{BUSY_WINDOWS, WINDOWS};
 
 /// Returns policies of one to three limits, rarely of eight. Most limits have 1 to 8 units within windows of 1 to 60 µs or 72 minutes.
 /// Many windows differ from the one before by a microsecond, some maxima by a unit. A few limits have up to 100 units, no reachable
-/// maximum, a resolution or a lease.
+/// maximum, or a resolution.
 pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
     policies::drafts(&WINDOWS, 1).prop_map(|drafts| policies::of(&drafts, 1, false).remove(0))
 }

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-use limiter_core::store::{
-    At, Change, EntryId, Facts, JointOp, LogKey, Mode, Op, Settlement, decide,
-};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy, Receipt, WindowStore};
+use limiter_core::store::{Change, EntryId, Facts, JointOp, LogKey, Mode, Op, Settlement, decide};
+use limiter_core::{Decision, Error, ErrorKind, Name, Policy, Receipt, WindowStore};
 
 use super::call::{Call, LogId};
 use super::result::{CallResult, RawFacts};
@@ -47,8 +45,6 @@ impl StoreKeys {
 /// The method through which a store decides. A store may implement each separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Through a [`Limiter`], as an application does, if the operation has a limiter's policy.
-    Limiter,
     /// By [`apply`](WindowStore::apply), from the facts.
     Facts,
     /// By [`try_decide`](WindowStore::try_decide), if the store supports it.
@@ -57,16 +53,13 @@ pub(crate) enum Route {
 
 impl Route {
     pub(crate) fn in_turn(turn: usize) -> Self {
-        [Self::Limiter, Self::Facts, Self::AtOnce][turn % 3]
+        [Self::Facts, Self::AtOnce][turn % 2]
     }
 
     /// Returns the method that led to a result. `None` for methods that a call has to itself.
     pub(crate) fn method(self, result: &CallResult) -> Option<&'static str> {
         match (self, result) {
             (_, CallResult::Decided(decided)) if decided.raw_facts.is_some() => None,
-            (Self::Limiter, CallResult::Decided(_)) => {
-                Some("a `Limiter`, which tries `try_decide` first")
-            }
             (Self::AtOnce, CallResult::Decided(_)) => Some("`try_decide`"),
             _ => None,
         }
@@ -93,7 +86,7 @@ impl Caller {
     }
 
     /// Makes a call, or several as one, each with its step. `None` if the store cannot make them as one.
-    pub(crate) async fn call<S: WindowStore + Clone>(
+    pub(crate) async fn call<S: WindowStore>(
         &mut self,
         store: &S,
         policies: &[Policy],
@@ -163,7 +156,7 @@ impl Caller {
         Some(settlement)
     }
 
-    async fn call_alone<S: WindowStore + Clone>(
+    async fn call_alone<S: WindowStore>(
         &mut self,
         store: &S,
         policies: &[Policy],
@@ -254,43 +247,18 @@ pub(crate) fn salt() -> u128 {
 /// A decision, and what it lacks if it was made from facts.
 type DecisionAndFacts = (Decision, Option<RawFacts>);
 
-pub(crate) async fn decided<S: WindowStore + Clone>(
+pub(crate) async fn decided<S: WindowStore>(
     store: &S,
     op: Op<'_>,
     route: Route,
 ) -> Result<DecisionAndFacts, Error> {
-    let decided = match (route, op.limiter_policy) {
-        (Route::Limiter, Some(default)) => {
-            let limiter = Limiter::new(op.log.name, default.clone(), store.clone());
-            Some(by_limiter(&limiter, op).await)
-        }
-        (Route::AtOnce, _) => store.try_decide(op),
-        _ => None,
+    let decided = match route {
+        Route::AtOnce => store.try_decide(op),
+        Route::Facts => None,
     };
     match decided {
         Some(decision) => Ok((decision?, None)),
         None => by_facts(store, op).await,
-    }
-}
-
-/// Decides through a limiter, as an application does.
-async fn by_limiter<S: WindowStore>(limiter: &Limiter<S>, op: Op<'_>) -> Result<Decision, Error> {
-    macro_rules! call {
-        ($verb:ident) => {{
-            let mut request = limiter.$verb(op.log.key).policy(op.policy).cost(op.cost);
-            if let At::Given(at) = op.at {
-                request = request.at(at);
-            }
-            if let Some(id) = op.id {
-                request = request.idempotency_key(id.as_u128());
-            }
-            request
-        }};
-    }
-    match op.mode {
-        Mode::Acquire => call!(acquire).await,
-        Mode::Peek => call!(peek).await,
-        Mode::Record => call!(record).await,
     }
 }
 

@@ -12,10 +12,8 @@ use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::run::{Run, log, op};
 use crate::script;
-use crate::sentence::Sentence::F2;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
-    swept(run).await;
     among_other_keys(run).await;
     last_moment::run(run).await;
     sweeps::run(run).await;
@@ -24,21 +22,6 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         scripts.extend(run.scripts(script::FORGETTING_A_MINUTE));
     }
     run_scripts(run, &scripts, Pace::Millis, 0).await;
-}
-
-/// Runs the scripts with a sweep before every call. Their times are given, so F2 protects every log.
-async fn swept(run: &mut Run<'_>) {
-    if run.suite.sweep.is_none() {
-        return;
-    }
-    for script in run.scripts(script::GIVEN_TIMES) {
-        let mut session = Session::new(run, &script.case, 1);
-        session.sweep = run.suite.sweep.clone();
-        run.check(session.replay(&script.case).await.map_err(|mismatch| {
-            let mismatch = script.cited(mismatch);
-            mismatch.under(", with a sweep before every call", &[F2])
-        }));
-    }
 }
 
 /// The last two steps run after the other keys.
@@ -60,7 +43,7 @@ async fn among_other_keys(run: &mut Run<'_>) {
         sessions.push((session, script, result));
     }
     // Ignores errors, which other phases report.
-    let count = run.suite.sizes.other_keys;
+    let count = run.suite.sizes.in_a_row / 2;
     let prefix = run.new_key();
     let limits = policy!("1/1us");
     let keys: Vec<String> = (0..count).map(|i| format!("{prefix}/{i}")).collect();

@@ -1,9 +1,7 @@
 //! Several handles of one store.
 
 use super::contention;
-use super::mismatch::Mismatch;
 use super::session::Session;
-use super::session::run_script::{Pace, run_script};
 use super::suite::run::Run;
 use crate::script;
 use crate::sentence::Sentence::L12;
@@ -47,16 +45,12 @@ async fn opened_late(run: &mut Run<'_>) {
 async fn in_turn(run: &mut Run<'_>) {
     for (number, script) in run.scripts(script::GIVEN_TIMES).iter().enumerate() {
         for first in 0..run.suite.sizes.rounds_of_cases.min(2) {
-            let result = Session::new(run, &script.case, number + first)
-                .replay(&script.case)
-                .await;
-            run.check(result.map_err(|mismatch| through_handles(script.cited(mismatch))));
+            let mut session = Session::new(run, &script.case, number + first);
+            let result = session.replay(&script.case).await;
+            run.check(result.map_err(|mismatch| {
+                let mismatch = script.cited(mismatch);
+                mismatch.under(", through several handles in turn", &[L12])
+            }));
         }
-        let result = run_script(run, script, Pace::Standstill, number).await;
-        run.check(result.map_err(through_handles));
     }
-}
-
-fn through_handles(mismatch: Mismatch) -> Mismatch {
-    mismatch.under(", through several handles in turn", &[L12])
 }

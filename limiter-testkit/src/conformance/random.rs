@@ -1,42 +1,28 @@
 //! Random sequences.
 
-use limiter_core::Name;
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, Reason, RngAlgorithm, TestRng, TestRunner};
 
 use super::mismatch::Mismatch;
 use super::session::Session;
-use super::suite::regressions;
 use super::suite::run::Run;
 use crate::case::Case;
 use crate::strategy;
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
+/// The maximum number of runs to shrink one.
+const MAX_RUNS: usize = 1_000;
 
 /// Runs a case on new keys, with new ids.
 async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<u64, Mismatch> {
     let turn = run.report.checks_of(run.phase) as usize;
     let mut session = Session::new(run, case, turn);
-    let store_keys = &mut session.caller.store_keys;
-    match turn % 8 {
-        // The empty key, with names that no other run uses.
-        3 => {
-            let name = run.new_name();
-            store_keys.names = ["", ":2"]
-                .map(|end| Name::new(&format!("{name}{end}")))
-                .to_vec();
-            store_keys.keys.insert(0, Vec::new());
-        }
-        7 => store_keys.names = ["default", "conformance"].map(Name::new).to_vec(),
-        _ => {}
-    }
     let result = session.replay(case).await;
     result.map_err(|mismatch| mismatch.titled("a sequence"))
 }
 
 pub(crate) async fn run(run: &mut Run<'_>) {
-    repeat(run, |case| !is_joint(case)).await;
     let made = |number: u64, runner: &mut TestRunner| match number % 20 {
         // A few sequences are long, because a store may encode large logs differently.
         19 => strategy::cases(60..=200).new_tree(runner),
@@ -44,26 +30,6 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         _ => strategy::cases(1..=30).new_tree(runner),
     };
     sequences(run, run.suite.sizes.sequences, made).await;
-}
-
-/// Returns `true` if a call of the case is several operations as one.
-pub(super) fn is_joint(case: &Case) -> bool {
-    case.steps.iter().any(|step| step.joint.with_previous)
-}
-
-/// Runs the regressions that are of interest.
-pub(super) async fn repeat(run: &mut Run<'_>, is_of_interest: impl Fn(&Case) -> bool) {
-    let scripts = match run.suite.regressions.as_deref().map(regressions::read) {
-        None => return,
-        Some(Ok(scripts)) => scripts,
-        Some(Err(text)) => return run.fail(Mismatch::new("the file of regressions", &[], text)),
-    };
-    for script in scripts {
-        if is_of_interest(&script.case) {
-            let result = sequence(run, &script.case).await;
-            run.check(result.map_err(|mismatch| script.cited(mismatch)));
-        }
-    }
 }
 
 /// Runs random sequences. The suite's seed and its number determine each.
@@ -101,7 +67,7 @@ pub(super) async fn sequences<T: ValueTree<Value = Case> + Send>(
     }
 }
 
-/// Shrinks a failing case, and keeps it.
+/// Shrinks a failing case.
 async fn shrink(
     run: &mut Run<'_>,
     tree: &mut impl ValueTree<Value = Case>,
@@ -110,7 +76,7 @@ async fn shrink(
     let mut smallest = tree.current();
     let mut runs = 0;
     let mut is_next = tree.simplify();
-    while is_next && runs < run.suite.sizes.shrinking {
+    while is_next && runs < MAX_RUNS {
         runs += 1;
         let case = tree.current();
         is_next = match sequence(run, &case).await {
@@ -123,9 +89,6 @@ async fn shrink(
     }
     mismatch.is_shrunk = true;
     mismatch.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
-    let text = smallest.to_string();
-    mismatch.text = format!("{}\n\nas a script:\n{text}", mismatch.text.trim_end());
-    if let Some(file) = &run.suite.regressions {
-        mismatch.text += &regressions::keep(file, &text);
-    }
+    let text = mismatch.text.trim_end();
+    mismatch.text = format!("{text}\n\nas a script:\n{smallest}");
 }

@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 
 use super::contention;
 use super::mismatch::Mismatch;
-use super::random::{is_joint, repeat, sequences};
+use super::random::sequences;
 use super::session::Session;
 use super::session::run_script::{Pace, run_scripts};
 use super::suite::Damage;
@@ -34,7 +34,6 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     run_scripts(run, &scripts, Pace::Standstill, 0).await;
     let scripts = run.scripts(script::SEVERAL_FORGETTING);
     run_scripts(run, &scripts, Pace::Millis, 0).await;
-    repeat(run, is_joint).await;
     // A script says more than a random sequence.
     if !run.mismatches.is_empty() {
         return;
@@ -79,9 +78,7 @@ async fn damaged(run: &Run<'_>, mut script: Script, damage: &Damage) -> Result<u
 
 /// Checks that operations for one store cannot go to another.
 fn identity(run: &mut Run<'_>) {
-    let Some(store) = run.store().inner() else {
-        return;
-    };
+    let store = run.store();
     let Some(identity) = store.identity() else {
         return;
     };

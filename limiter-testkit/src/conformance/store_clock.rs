@@ -16,7 +16,6 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     let scripts = run.scripts(script::GIVEN_TIMES);
     run_scripts(run, &scripts, Pace::Standstill, 0).await;
     if run.mismatches.is_empty() {
-        run_scripts(run, &scripts, Pace::Stretched, 1).await;
         sessions(run).await;
     }
 }

@@ -2,13 +2,11 @@
 
 pub(super) mod failure;
 pub mod macros;
-pub(super) mod regressions;
 pub(super) mod report;
 pub(super) mod run;
 pub(super) mod sizes;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +44,6 @@ pub struct Suite {
     pub(super) sweep: Option<Sweep>,
     /// Makes a log unreadable.
     pub(super) damage: Option<Damage>,
-    /// The file of the sequences that failed once.
-    pub(super) regressions: Option<PathBuf>,
     /// Another store of the same kind.
     pub(super) beside: Option<SharedStore>,
 }
@@ -61,7 +57,6 @@ impl Suite {
             tolerance: Some(tolerance),
             sweep: None,
             damage: None,
-            regressions: None,
             beside: None,
         }
     }
@@ -146,13 +141,6 @@ impl Suite {
     /// [identities](limiter_core::WindowStore::identity).
     pub fn beside<S: WindowStore + ?Sized>(mut self, other: Arc<S>) -> Self {
         self.beside = Some(Arc::new(other));
-        self
-    }
-
-    /// Sets the file that keeps the sequences that fail, as text that can be edited. The suite runs them first. Default: none, and
-    /// with [`conformance_tests!`](crate::conformance_tests), a file named after the test, in the package's `proptest-regressions` folder.
-    pub fn regressions(mut self, file: impl Into<PathBuf>) -> Self {
-        self.regressions = Some(file.into());
         self
     }
 }

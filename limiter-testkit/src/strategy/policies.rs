@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::policies::{coarse, leased, limit, policy};
+use crate::policies::{coarse, limit, policy};
 
 /// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
 pub(super) const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
@@ -34,8 +34,8 @@ impl Size {
 /// A policy, before it is known which limits precede its own.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyDraft {
-    /// Each with a maximum, a window, whether it has a resolution, and whether it has a lease.
-    limits: Vec<(Size, Size, bool, bool)>,
+    /// Each with a maximum, a window, and whether it has a resolution.
+    limits: Vec<(Size, Size, bool)>,
     /// The part of the shortest window that is the resolution. 0 if there is none.
     fraction: u64,
     is_long: bool,
@@ -57,7 +57,7 @@ pub(super) fn drafts(
         3 => select(windows).prop_map(Size::Own),
         1 => (-1..=1_i64).prop_map(Size::Near),
     ];
-    let limit = (max, window, any::<bool>(), weighted(1. / 16.));
+    let limit = (max, window, any::<bool>());
     // None, about a sixth of the shortest window, as much of it as possible, and the shortest.
     let fraction = prop_oneof![2 => Just(0), 2 => Just(6), 1 => Just(1), 1 => Just(u64::MAX)];
     let rest = (fraction, weighted(1. / 16.), any::<bool>());
@@ -77,11 +77,10 @@ pub(super) fn of(drafts: &[PolicyDraft], unit: u64, is_exact: bool) -> Vec<Polic
     let (mut last_max, mut last_window) = (1, 10);
     let resolved = |draft: &PolicyDraft| {
         let mut limits: Vec<(Limit, bool)> = Vec::new();
-        for (max, window, is_coarse, has_lease) in &draft.limits {
+        for (max, window, is_coarse) in &draft.limits {
             let max = max.resolved(&mut last_max, 1).min(MAX_COST);
-            let made = limit(max, window.resolved(&mut last_window, unit));
-            let lease = u64::from(*has_lease);
-            limits.push((leased(made, lease), *is_coarse));
+            let window = window.resolved(&mut last_window, unit);
+            limits.push((limit(max, window), *is_coarse));
         }
         for i in 0..if draft.is_long { 8 - limits.len() } else { 0 } {
             let (of, is_coarse) = limits[i];

@@ -1,14 +1,12 @@
 //! The suite passes its reference, and correct stores and wrappers.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use limiter_core::{BoxFuture, Clock, SharedStore, Timestamp, WithClock};
+use limiter_core::{SharedStore, WithClock};
 use limiter_testkit::conformance::__private::block_on;
-use limiter_testkit::conformance::Phase::{Forgetting, Handles, Random};
-use limiter_testkit::conformance::{Failure, Report, Suite};
+use limiter_testkit::conformance::Phase::{Handles, Random};
+use limiter_testkit::conformance::Suite;
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 
 fn reference() -> SharedStore {
@@ -20,39 +18,17 @@ fn handles() -> Vec<SharedStore> {
     vec![reference(); 3]
 }
 
-/// The system clock, for `WithClock`. No two readings are equal.
-#[derive(Debug, Default)]
-struct TickingClock(AtomicU64);
-
-impl Clock for TickingClock {
-    fn now(&self) -> Timestamp {
-        let now = Timestamp::try_from(SystemTime::now()).unwrap().as_micros();
-        let next = |last: u64| Some(now.max(last + 1));
-        let last = self.0.fetch_update(SeqCst, SeqCst, next).unwrap();
-        Timestamp::from_micros_saturating(now.max(last + 1))
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(tokio::time::sleep(duration))
-    }
-}
-
-async fn with_clock(suite: Suite, clock: impl Clock + 'static) -> Result<Report, Failure> {
-    let store = WithClock::new(ReferenceStore::new(), clock);
-    suite.run(Arc::new(store)).await
-}
-
 // The reference store rescans the log for every operation, so a very long log would take it minutes.
 conformance_tests!(
     the_reference,
     Suite::new().sizes(|sizes| (sizes.long_log, sizes.long_log_time) = (2_000, Duration::MAX)),
     async |suite| { suite.run(reference()).await }
 );
-conformance_tests!(a_ticking_clock, Suite::slow(), async |suite| {
-    with_clock(suite, TickingClock::default()).await
-});
 conformance_tests!(a_mock_clock, Suite::slow().own_epoch(), async |suite| {
-    with_clock(suite, MockClock::new().auto_advancing()).await
+    let clock = MockClock::new().auto_advancing();
+    suite
+        .run(Arc::new(WithClock::new(ReferenceStore::new(), clock)))
+        .await
 });
 conformance_tests!(
     on_a_runtime,
@@ -73,28 +49,6 @@ fn a_seed_repeats_the_random_sequences() {
     };
     assert_eq!(calls(1), calls(1));
     assert_ne!(calls(1), calls(2));
-}
-
-/// On one handle, without a sweep. How often the phase of forgetting calls the store depends on the machine.
-#[test]
-fn the_readme_states_how_many_calls_a_suite_makes() {
-    let readme = include_str!("../../README.md");
-    for (preset, suite) in [("slow", Suite::slow()), ("shared", Suite::shared())] {
-        let row = format!("| `Suite::{preset}` |");
-        let row = readme.lines().find(|line| line.starts_with(&row)).unwrap();
-        let (_, stated) = row.split_once("about ").unwrap();
-        let (_, stated) = stated.rsplit_once("about ").unwrap_or(("", stated));
-        let stated: u64 = stated
-            .replace(',', "")
-            .split(' ')
-            .next()
-            .unwrap()
-            .parse()
-            .unwrap();
-        let report = suite.seed(1).run_blocking(reference()).unwrap();
-        let calls = report.calls - report.calls_of(Forgetting);
-        assert!(calls.abs_diff(stated) < stated / 10, "{preset}: {calls}");
-    }
 }
 
 #[test]

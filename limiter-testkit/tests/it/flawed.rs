@@ -27,7 +27,7 @@ pub(crate) const FLAWS: &[Flaw] = &[
     (StoreClock, T2, "ReadsTheClockTwice"),
     (StoreClock, T3, "WaitsFromNewest"),
     (StoreClock, T4, "IsAhead"),
-    (StoreClock, T4, "SleepsHalf"),
+    (Forgetting, T4, "SleepsHalf"),
     (Cancel, T5, "BlocksItsThread"),
     (Cancel, T5, "BlocksWhenContended"),
     (Cases, L1, "JoinsNamesAndKeys"),

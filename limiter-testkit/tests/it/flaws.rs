@@ -204,23 +204,6 @@ fn the_readme_shows_what_a_failure_prints() {
     }
 }
 
-/// Failing sequences are kept, and run first.
-#[test]
-fn a_failing_sequence_is_kept() {
-    let file = std::env::temp_dir().join(format!("limiter-testkit-{}.txt", std::process::id()));
-    let flaw = named("RefundsWhatHasLeft");
-    let suite = || Suite::new().phases(&[Random]).regressions(&file);
-    let failure = run(suite(), flaw).unwrap_err().to_string();
-    assert!(failure.contains("kept in"), "{failure}");
-    let suite_of_kept = suite().sizes(|sizes| sizes.sequences = 0);
-    let failure = run(suite_of_kept, flaw).unwrap_err().to_string();
-    assert!(failure.contains("script \"a case\""), "{failure}");
-    std::fs::write(&file, "what | L1 | 1/1s\n    acquire").unwrap();
-    let failure = run(suite(), RIGHT[0]).unwrap_err().to_string();
-    assert!(failure.contains("the file of regressions"), "{failure}");
-    std::fs::remove_file(file).unwrap();
-}
-
 /// Every failure cites sentences, and those of a calm store no task.
 #[test]
 fn a_failure_cites_what_may_be_wrong() {

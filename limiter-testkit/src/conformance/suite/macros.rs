@@ -42,17 +42,8 @@ pub fn calls_of(case: &Case) -> Result<u64, Mismatch> {
 /// # Panics
 /// If the store fails.
 #[allow(clippy::panic, reason = "it is the body of a test")]
-pub fn check(
-    suite: Suite,
-    phase: Phase,
-    regressions: String,
-    run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>,
-) {
-    let mut suite = suite.phases(&[phase]);
-    if suite.regressions.is_none() {
-        suite = suite.regressions(regressions);
-    }
-    if let Err(failure) = block_on(run(suite)) {
+pub fn check(suite: Suite, phase: Phase, run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>) {
+    if let Err(failure) = block_on(run(suite.phases(&[phase]))) {
         panic!("{failure}");
     }
 }
@@ -71,8 +62,7 @@ pub fn check(
 /// conformance_tests!(my_store, Suite::slow(), async |suite| suite.run(Arc::new(MyStore::new())).await);
 /// ```
 ///
-/// Each test runs on a multi-threaded tokio runtime, and keeps the sequences that fail in `my_store.txt`, in the package's
-/// `proptest-regressions` folder. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to
+/// Each test runs on a multi-threaded tokio runtime. With `handles` at the end, there is also a test `handles`, for a closure that passes several handles to
 /// the suite; the crate's README has an example.
 #[macro_export]
 macro_rules! conformance_tests {
@@ -85,9 +75,7 @@ macro_rules! conformance_tests {
                 use super::super::*;
 
                 pub(super) fn __conformance_phase(phase: $crate::conformance::Phase) {
-                    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/");
-                    let regressions = format!("{folder}{}.txt", stringify!($name));
-                    $crate::conformance::__private::check($suite, phase, regressions, $run);
+                    $crate::conformance::__private::check($suite, phase, $run);
                 }
             }
 

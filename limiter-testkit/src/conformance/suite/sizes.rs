@@ -14,23 +14,18 @@ pub struct Sizes {
     pub long_log_time: Duration,
     /// Whether keys of up to a mebibyte are used.
     pub huge_keys: bool,
-    /// The number of consecutive operations at the store's clock.
+    /// The number of consecutive operations at the store's clock. Half as many other keys come and go while a log must be kept.
     pub in_a_row: usize,
     /// How long [`Phase::Forgetting`](crate::conformance::Phase::Forgetting) may wait. Sentence F2 grants a minute: with more than 70 s, the phase
     /// also checks logs shortly before that minute ends.
     pub wait: Duration,
-    /// How many other keys come and go while a log must be kept.
-    pub other_keys: usize,
     /// How long a call may block its thread before it breaks sentence T5. A store that first leaves its runtime's thread, as with
     /// tokio's `block_in_place`, may use any duration.
     pub blocking: Duration,
-    /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows half of
-    /// that for the calls after a dropped one.
+    /// How long the calls after a dropped one may take before it breaks sentence C2.
     pub call: Duration,
     /// The number of random sequences.
     pub sequences: u64,
-    /// The maximum number of runs to shrink a failing sequence.
-    pub shrinking: usize,
     /// The number of concurrent tasks.
     pub tasks: usize,
     /// How many calls each task makes for each script.
@@ -47,11 +42,9 @@ impl Sizes {
         huge_keys: true,
         in_a_row: 4_000,
         wait: Duration::from_secs(2),
-        other_keys: 2_000,
         blocking: Duration::from_millis(2),
         call: Duration::from_secs(10),
         sequences: 750,
-        shrinking: 5_000,
         tasks: 8,
         tries: 50,
         rounds: 4,
@@ -61,11 +54,9 @@ impl Sizes {
         long_log: 1_100,
         long_log_time: Duration::from_secs(30),
         in_a_row: 100,
-        other_keys: 50,
         blocking: Duration::from_millis(20),
         call: Duration::from_secs(20),
         sequences: 150,
-        shrinking: 1_000,
         tries: 20,
         rounds: 1,
         ..Self::FAST
@@ -75,9 +66,7 @@ impl Sizes {
         long_log: 300,
         huge_keys: false,
         in_a_row: 50,
-        other_keys: 10,
         sequences: 50,
-        shrinking: 500,
         tasks: 4,
         tries: 10,
         ..Self::SLOW
