@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use limiter_core::{BoxFuture, Permit, SharedStore};
+use limiter_core::{BoxFuture, JointDecision, Permit, SharedStore};
+
+use crate::rejection::Rejection;
 
 /// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
 /// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known, or let a
 /// [meter](Self::meter) do so when the work ends.
 ///
-/// Without a rule, collect the permits of a handler: `Charges::from_iter([permit])`.
+/// Without a rule, make them [of](Self::of) a decision, or of permits: `Charges::from_iter([permit])`.
 #[derive(Clone, Debug)]
 pub struct Charges(Arc<[Permit<'static, SharedStore>]>);
 
@@ -21,7 +23,20 @@ impl FromIterator<Permit<'static, SharedStore>> for Charges {
 }
 
 impl Charges {
-    /// Returns the charges in the order of the rules.
+    /// Returns the charges of a handler's decision, for `?`. Make it [refundable](limiter_core::AllOf::refundable).
+    ///
+    /// # Errors
+    /// [`Rejection::of`] the decision if it is a denial.
+    #[allow(clippy::result_large_err, reason = "a handler returns it")]
+    pub fn of(decision: JointDecision<'_, SharedStore>) -> Result<Self, Rejection> {
+        if decision.is_denied() {
+            return Err(Rejection::of(&decision));
+        }
+        let permits = decision.into_owned().into_result();
+        Ok(permits.unwrap_or_default().into_iter().collect())
+    }
+
+    /// Returns the charges in the order of the rules, or of the decision's calls.
     pub fn iter(&self) -> impl Iterator<Item = &Permit<'static, SharedStore>> {
         self.0.iter()
     }
