@@ -1,10 +1,9 @@
 //! What a decision makes the server do: one command, few commands in the script, no write unless something is appended.
 
-use limiter_core::store::Op;
-use limiter_core::{Counting, policy};
+use limiter_core::policy;
 use testbed::server::Server;
 
-use crate::support::{calls, connect, limited, reset_calls, run};
+use crate::support::{calls, limited, reset_calls};
 
 #[tokio::test]
 async fn a_decision_is_one_command() {
@@ -80,43 +79,6 @@ fn script_calls(server: &Server) -> String {
         .map(|(name, n)| format!("{name} {n}"))
         .collect();
     calls.join(", ")
-}
-
-#[tokio::test]
-async fn the_common_operations_take_few_commands() {
-    let server = Server::start().unwrap();
-    let store = connect(&server.url()).await;
-    let one = policy!("100/1h");
-    let attempts = one.clone().with_counting(Counting::Attempts);
-    let two = policy!("100/1h, 1000/1d");
-    let replaces = "time 100, zadd 100, zrange 200, zremrangebyrank 100";
-    // As many calls as fit, and then a hundred that do not.
-    for (name, policy, cost, denied) in [
-        ("acquires", &one, 1, "time 100, zrange 100"),
-        ("five units each", &one, 5, "time 100, zrange 200"),
-        ("two limits", &two, 1, "time 100, zrange 100"),
-        ("attempts", &attempts, 1, replaces),
-        ("records", &one, 1, replaces),
-    ] {
-        let n = CALLS / cost;
-        let fits = async || {
-            let op = match name {
-                "records" => Op::record(name, policy),
-                _ => Op::acquire(name, policy),
-            };
-            run(&store, op.with_cost(cost)).await.unwrap().fits()
-        };
-        reset_calls(&server);
-        for _ in 0..n {
-            assert!(fits().await);
-        }
-        let admitted = format!("time {n}, zadd {n}, zrange {n}");
-        assert_eq!(script_calls(&server), admitted, "{name}");
-        for _ in 0..CALLS {
-            assert!(!fits().await);
-        }
-        assert_eq!(script_calls(&server), denied, "{name}, denied");
-    }
 }
 
 /// A settlement of the newest entry reads and writes a few entries, regardless of the log's length: the newest entry, the one to

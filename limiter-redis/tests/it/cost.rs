@@ -51,6 +51,7 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
         let full = Policy::from(limit(entries, 2 * LARGE));
         let attempts = full.clone().with_counting(Counting::Attempts);
         let roomy = limit(2 * LARGE, entries).into();
+        let growing = limit(2 * LARGE, 2 * LARGE).into();
         let two = Policy::new([entries, entries / 2].map(|window| limit(2 * LARGE, window)));
         let two = two.unwrap();
         let narrow = limit(SMALL, SMALL / 2).into();
@@ -65,6 +66,7 @@ async fn what_the_server_reads_does_not_grow_with_the_log_or_the_cost() {
             ("a denied attempt", Op::acquire("k", &attempts), false, 5),
             ("a peek", Op::peek("k", &full), false, 1),
             ("a peek of what fits", Op::peek("k", &roomy), true, 2),
+            ("nothing expires", Op::acquire("k", &growing), true, 3),
             ("one expires", Op::acquire("k", &roomy), true, 5),
             ("two limits, one expires", Op::acquire("k", &two), true, 6),
             ("another policy, by time", narrow(&wide), true, 6),
