@@ -12,8 +12,6 @@ mod verbs;
 pub(crate) mod wait;
 
 pub use all_of::{AllOf, JointDecision, Part, PartDecision, PartOutcome, Undecided};
-#[cfg(not(feature = "tokio"))]
-pub use permit::NeedsTokio;
 pub use permit::{AcquirePermit, Permit, PermitDecision};
 pub use reset::Reset;
 pub use settle::Settle;

@@ -25,14 +25,6 @@ use crate::store::{SyncStore, WindowStore};
 #[cfg(not(feature = "tokio"))]
 pub(super) type Moment = std::convert::Infallible;
 
-/// Nothing implements it.
-#[cfg(not(feature = "tokio"))]
-#[diagnostic::on_unimplemented(
-    message = "`Permit::hold` needs the feature `tokio` of `exact-limiter`"
-)]
-#[doc(hidden)]
-pub trait NeedsTokio {}
-
 /// Returns the current moment, if permits can be held.
 pub(super) fn moment() -> Option<Moment> {
     #[cfg(feature = "tokio")]
@@ -332,13 +324,6 @@ impl<'a, S> Permit<'a, S> {
             (self.entry, self.sent) = (receipt, sent);
         }
         Ok(settled)
-    }
-
-    /// Needs the feature `tokio`.
-    #[cfg(not(feature = "tokio"))]
-    #[doc(hidden)]
-    pub fn hold<W: NeedsTokio>(self, work: W) -> W {
-        work
     }
 
     /// Returns the same permit without its borrows, so that it can move into a task or a response body.

@@ -403,21 +403,6 @@ fn a_thousand_calls_take_as_many_round_trips_as_few() {
     }
 }
 
-#[test]
-fn concurrent_callers_exceed_no_limit_and_leave_no_charge() {
-    let store: SharedStore = Arc::new(ReferenceStore::new());
-    let (five, two) = limiters(&store);
-    let ask = || {
-        let both = || all([take(&five, 1), take(&two, 1)]);
-        (0..100).filter(|_| admits(both())).count()
-    };
-    let admitted: usize = std::thread::scope(|scope| {
-        let threads = [(); 4].map(|()| scope.spawn(ask));
-        threads.map(|thread| thread.join().unwrap()).iter().sum()
-    });
-    assert_eq!((admitted, used([&five, &two])), (2, [2, 2]));
-}
-
 /// Dropping a decision is as dropping a single acquire: what was charged by then stays, and no limit is exceeded.
 #[test]
 fn ten_thousand_aborted_decisions_leave_what_was_charged_by_then() {

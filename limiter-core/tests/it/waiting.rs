@@ -2,7 +2,9 @@
 
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
+#[cfg(feature = "tokio")]
+use std::time::{Instant, SystemTime};
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
