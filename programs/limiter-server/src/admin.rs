@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 
 use crate::http::Refusal;
-use crate::metrics::{installed, labels};
+use crate::metrics::installed;
 use crate::page::{self, About};
 use crate::rules::Counts;
 use crate::service::Service;
@@ -125,18 +125,15 @@ impl Text {
     }
 
     /// Adds a series, unless it counts what never happened.
-    fn count(&mut self, name: &str, own: &[(&str, &str)], value: u64) {
+    fn count(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         if value > 0 {
-            self.series(name, own, value);
+            self.series(name, labels, value);
         }
     }
 
-    fn series(&mut self, name: &str, own: &[(&str, &str)], value: u64) {
+    fn series(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         self.0.push_str(name);
-        let given = labels().iter().map(|(label, text)| (&**label, &**text));
-        let given = given.filter(|(label, _)| own.iter().all(|(name, _)| name != label));
-        let all = own.iter().copied().chain(given);
-        for (i, (label, text)) in all.enumerate() {
+        for (i, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.0, "{}{label}=\"", if i == 0 { '{' } else { ',' });
             for char in text.chars() {
                 match char {
@@ -148,7 +145,7 @@ impl Text {
             }
             self.0.push('"');
         }
-        let end = if self.0.ends_with('"') { "}" } else { "" };
+        let end = if labels.is_empty() { "" } else { "}" };
         let _ = writeln!(self.0, "{end} {value}");
     }
 }

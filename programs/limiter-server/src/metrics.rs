@@ -19,34 +19,18 @@ const BUCKETS: [f64; 12] = [
 
 /// The process's recorder. `None` if the program has a different one.
 static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
-/// The labels of all metrics.
-static LABELS: OnceLock<Vec<(String, String)>> = OnceLock::new();
-
-/// Returns the labels of all metrics.
-pub(crate) fn labels() -> &'static [(String, String)] {
-    LABELS.get().map_or(&[], Vec::as_slice)
-}
 
 /// Returns the process's recorder.
 pub(crate) fn installed() -> Option<&'static PrometheusHandle> {
     INSTALLED.get()?.as_ref()
 }
 
-/// Installs the process's recorder with these labels, once.
-pub(crate) fn install(labels: &[(String, String)]) {
-    let labels = LABELS.get_or_init(|| labels.to_vec());
+/// Installs the process's recorder, once.
+pub(crate) fn install() {
     let install = || {
         let matcher = Matcher::Suffix("_seconds".to_owned());
-        let builder = PrometheusBuilder::new();
-        let labelled = |builder: PrometheusBuilder, (name, value): &(String, String)| {
-            builder.add_global_label(name, value)
-        };
-        let recorder = labels
-            .iter()
-            .fold(builder, labelled)
-            .set_buckets_for_metric(matcher, &BUCKETS)
-            .ok()?
-            .build_recorder();
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS);
+        let recorder = builder.ok()?.build_recorder();
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok()?;
         describe_histogram!(

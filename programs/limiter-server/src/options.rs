@@ -231,9 +231,6 @@ pub struct Serve {
     /// need no certificate
     #[arg(long, requires = "tls_cert")]
     pub http_plain: bool,
-    /// A label of all metrics, such as `region=eu`. Repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = label)]
-    pub metric_label: Vec<(String, String)>,
     /// The certificate chain in PEM, for TLS on all listeners but those of `--http-plain` and `--admin-plain`. Changed files are reloaded, as on SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -283,20 +280,4 @@ fn client_name(text: &str) -> Result<String, String> {
     let expected = |_| "expected a host name without wildcards, or an IP address".to_owned();
     ServerName::try_from(text).map_err(expected)?;
     Ok(text.to_owned())
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    let is_name = |name: &str| {
-        let of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        let is_reserved = name == "le" || name.starts_with("__");
-        let starts_well = !name.starts_with(|first: char| first.is_ascii_digit());
-        name.bytes().all(of_name) && !name.is_empty() && starts_well && !is_reserved
-    };
-    match text.split_once('=') {
-        Some((name, value)) if is_name(name) => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(
-            "expected NAME=VALUE with a name of letters, digits and `_`, other than `le` and names that begin with `__`"
-                .to_owned(),
-        ),
-    }
 }

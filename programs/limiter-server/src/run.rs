@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use axum::middleware::map_response;
 use limiter_memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
@@ -72,8 +72,7 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
-        check_labels(&options.metric_label)?;
-        metrics::install(&options.metric_label);
+        metrics::install();
         let (store, state) = open_store(options).await?;
         let service = open_service(options, store).await?;
         let tls = Tls::read(options)?;
@@ -343,16 +342,6 @@ fn watch_secrets(
 async fn load(file: PathBuf, memory: MemoryStore) -> anyhow::Result<Arc<State>> {
     let loaded = in_time(LOAD, move || State::load(&file, memory)).await?;
     Ok(Arc::new(loaded?))
-}
-
-/// Refuses a label that is given twice: Prometheus reads no metric with it.
-fn check_labels(labels: &[(String, String)]) -> anyhow::Result<()> {
-    let mut names = HashSet::new();
-    let twice = labels.iter().find(|(name, _)| !names.insert(name));
-    match twice {
-        Some((name, _)) => bail!("--metric-label: {name} is given twice"),
-        None => Ok(()),
-    }
 }
 
 /// Reads the token of the admin listener.

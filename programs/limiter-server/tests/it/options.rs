@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use limiter_server::options::Options;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::server::{Postgres, Server as Redis};
 use testbed::write_certificates;
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::ask::parsed;
+use crate::ask::{Answers, parsed};
 use crate::client::{Client, PATIENCE, exchange, until};
 use crate::program::{Program, command, failed};
 use crate::server::Server;
@@ -63,7 +63,7 @@ async fn each_option_is_a_variable_and_those_of_envoys_service_are_named() {
     let server = start(&[
         ("LIMITER_UNHEALTHY_WHEN", "store-down,no-rules"),
         ("LIMITER_STATE", ""),
-        ("LIMITER_METRIC_LABEL", ""),
+        ("LIMITER_TLS_CLIENT_NAME", ""),
         ("LIMITER_ADMIN_PLAIN", ""),
         ("REDIS_URL", "redis:6379"),
         ("REDIS_PERSECOND_URL", "redis:6379"),
@@ -202,23 +202,11 @@ async fn an_old_connection_ends() {
     }
 }
 
-#[test]
-fn the_headers_and_the_labels_of_metrics_are_a_choice() {
-    let options = "--headers none --metric-label region=eu,rule=own --metric-label env=a\"b";
-    let server = Program::start(CONFIG, &options.split(' ').collect::<Vec<_>>());
-    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] });
-    let answer = server.post("/json", &body.to_string()).1;
-    assert_eq!(answer["responseHeadersToAdd"], Value::Null);
-    // A metric's own label wins.
-    let of_rule = r#"limiter_server_hits_total{domain="d",rule="user",region="eu",env="a\"b"}"#;
-    assert_eq!(server.metric(of_rule), Some(1.0));
-    for line in server.admin("/metrics").lines() {
-        let is_labelled = line.contains("region=\"eu\"");
-        assert!(
-            is_labelled || line.starts_with('#') || line.is_empty(),
-            "{line}"
-        );
-    }
+#[tokio::test]
+async fn the_headers_are_a_choice() {
+    let server = Server::start(CONFIG, &["--headers", "none"]);
+    let line = "user=ann => {\"responseHeadersToAdd\": null}";
+    server.check(line).await;
 }
 
 #[tokio::test]

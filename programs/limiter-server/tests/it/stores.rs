@@ -380,10 +380,6 @@ async fn wrong_options_end_the_program() {
         1 --admin-token-file /nowhere => /nowhere: No such file
         1 --config /nowhere => /nowhere: No such file
         1 --admin 0.0.0.0:0 --grpc 127.0.0.1:0 --http 127.0.0.1:0 => except on loopback, it needs --tls-cert, or --admin-plain
-        2 --metric-label 1a=b => expected NAME=VALUE
-        2 --metric-label le=a => other than `le` and names that begin with `__`
-        2 --metric-label __a=b => other than `le` and names that begin with `__`
-        1 --metric-label a=b,c=d --metric-label a=e => --metric-label: a is given twice
         1 --state /nowhere/counts => --state: /nowhere/counts: No such file
         1 --state EMPTY --store redis://a => --state: it needs --store memory
         1 --store rediss://a --store-tls-ca /nowhere => /nowhere: No such file
