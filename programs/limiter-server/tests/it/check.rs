@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use limiter_server::check::check;
 
+use crate::ask::rows;
 use crate::client::until;
 use crate::program::program;
 use crate::server::Server;
@@ -73,34 +74,29 @@ d       a\\nb=\\u{1b}[31m  unlimited                                      limits
 fn a_lease_that_has_only_its_price_is_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits.yaml");
-    let unused = "the lease is never used: ";
-    let cases = [
-        ("policy: 100000/1m+1s", None),
-        ("policy: 100000/1m", None),
-        ("policy: 100000/59s+1s", Some(("the lease is long: ", 98))),
-        (
-            "unit: second, requests_per_unit: 100, lease: 1s",
-            Some(("the lease is long: ", 50)),
-        ),
-        ("policy: 100000/10m+10m", Some(("the lease is long: ", 50))),
-        ("policy: 10/1m+1s", Some((unused, 98))),
-        ("policy: '5/1s, 100000/1m+1s'", Some((unused, 98))),
-    ];
-    for (limit, expected) in cases {
+    // A limit, and the problem with the share of the rate that a key at its limit admits.
+    let cases = "
+        policy: 100000/1m+1s =>
+        policy: 100000/1m =>
+        policy: 100000/59s+1s => the lease is long: 98 %
+        unit: second, requests_per_unit: 100, lease: 1s => the lease is long: 50 %
+        policy: 100000/10m+10m => the lease is long: 50 %
+        policy: 10/1m+1s => the lease is never used: 98 %
+        policy: '5/1s, 100000/1m+1s' => the lease is never used: 98 %
+    ";
+    for (limit, expected) in rows(cases) {
         let config = format!("domain: d\ndescriptors:\n- {{key: a, rate_limit: {{{limit}}}}}\n");
         fs::write(&path, &config).unwrap();
         let (passed, _, errors) = run(&path);
         assert!(passed);
-        let Some((problem, share)) = expected else {
+        let Some((problem, share)) = expected.split_once(": ") else {
             assert_eq!(errors, "", "{limit}");
             continue;
         };
-        let start = format!("warning: limits.yaml:3:3: {problem}");
-        let end = format!(", a key at its limit admits {share} % of its rate\n");
-        assert!(
-            errors.starts_with(&start) && errors.ends_with(&end),
-            "{limit}: {errors}"
-        );
+        let start = format!("warning: limits.yaml:3:3: {problem}: ");
+        let end = format!(", a key at its limit admits {share} of its rate\n");
+        let is_expected = errors.starts_with(&start) && errors.ends_with(&end);
+        assert!(is_expected, "{limit}: {errors}");
     }
     // In memory, no lease is used.
     let config = "{domain: d, descriptors: [{key: a, rate_limit: {policy: 1000/1m+1s}}]}";

@@ -147,58 +147,48 @@ impl Envoy {
         })
     }
 
-    /// Sends `requests` requests with 32 clients, and returns how many got each status. Repeats requests that no server
-    /// decided on, because it was gone.
-    fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
-        let left = AtomicUsize::new(requests);
-        let mut statuses = HashMap::new();
-        let take = || {
-            left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
-                .is_ok()
-        };
-        let work = || {
-            let mut seen = Vec::new();
-            while take() {
-                seen.push(self.decided(customer).0);
-            }
-            seen
-        };
+    /// Returns what 32 clients return, each of which asks as long as `next` has something.
+    fn clients<T: Send>(&self, next: impl Fn() -> Option<T> + Sync) -> Vec<T> {
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..32).map(|_| scope.spawn(work)).collect();
-            for status in threads
-                .into_iter()
-                .flat_map(|thread| thread.join().unwrap())
-            {
-                *statuses.entry(status).or_default() += 1;
-            }
-        });
-        statuses
+            let client = || std::iter::from_fn(&next).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..32).map(|_| scope.spawn(client)).collect();
+            let seen = threads.into_iter().map(|thread| thread.join().unwrap());
+            seen.flatten().collect()
+        })
     }
 
-    /// Sends requests with 16 clients for so long, and returns the admissions.
+    /// Sends `requests` requests, and returns how many got each status. Repeats requests that no server decided on, because it was
+    /// gone.
+    fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
+        let sent = AtomicUsize::new(0);
+        let statuses = self.clients(|| {
+            let is_left = sent.fetch_add(1, Relaxed) < requests;
+            is_left.then(|| self.decided(customer).0)
+        });
+        let mut counts = HashMap::new();
+        for status in statuses {
+            *counts.entry(status).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Sends requests for so long, and returns the admissions.
     fn flow(&self, customer: &str, length: Duration) -> Vec<Admission> {
         let began = Instant::now();
-        let work = || {
-            let mut admissions = Vec::new();
-            while began.elapsed() < length {
-                let made = began.elapsed();
-                if self.decided(customer).0 == 200 {
-                    admissions.push(Admission {
-                        sent: made,
-                        returned: began.elapsed(),
-                        cost: 1,
-                    });
-                }
-            }
-            admissions
-        };
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..16).map(|_| scope.spawn(work)).collect();
-            threads
-                .into_iter()
-                .flat_map(|thread| thread.join().unwrap())
-                .collect()
-        })
+        let decisions = self.clients(|| {
+            let sent = began.elapsed();
+            (sent < length).then(|| (sent, self.decided(customer).0, began.elapsed()))
+        });
+        let admitted = decisions
+            .into_iter()
+            .filter(|(_, status, _)| *status == 200);
+        admitted
+            .map(|(sent, _, returned)| Admission {
+                sent,
+                returned,
+                cost: 1,
+            })
+            .collect()
     }
 }
 

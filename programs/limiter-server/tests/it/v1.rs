@@ -285,31 +285,19 @@ descriptors:
         acquire never {"cost": 18446744073709551615} => {"allowed": false}
     "#;
     server.check(lines).await;
-    // Hits are costs.
-    for (series, count) in [
-        (
-            r#"decisions_total{domain="d",rule="two",outcome="allowed"}"#,
-            2.0,
-        ),
-        (
-            r#"decisions_total{domain="d",rule="two",outcome="denied"}"#,
-            2.0,
-        ),
-        (
-            r#"decisions_total{domain="d",rule="tried",outcome="shadow_denied"}"#,
-            1.0,
-        ),
-        (
-            r#"decisions_total{domain="d",rule="never",outcome="denied"}"#,
-            2.0,
-        ),
-        // One request does not bring them to their maximum.
-        (r#"hits_total{domain="d",rule="never"}"#, 4_294_967_296.0),
-        (r#"hits_total{domain="d",rule="two"}"#, 6.0),
-        (r#"near_limit_total{domain="d",rule="two"}"#, 1.0),
-    ] {
+    // Hits are costs. One request does not bring them to their maximum.
+    let counts = r#"
+        decisions_total{domain="d",rule="two",outcome="allowed"} => 2
+        decisions_total{domain="d",rule="two",outcome="denied"} => 2
+        decisions_total{domain="d",rule="tried",outcome="shadow_denied"} => 1
+        decisions_total{domain="d",rule="never",outcome="denied"} => 2
+        hits_total{domain="d",rule="never"} => 4294967296
+        hits_total{domain="d",rule="two"} => 6
+        near_limit_total{domain="d",rule="two"} => 1
+    "#;
+    for (series, count) in crate::ask::rows(counts) {
         let found = server.metric(&format!("limiter_server_{series}"));
-        assert_eq!(found, Some(count), "{series}");
+        assert_eq!(found, count.parse().ok(), "{series}");
     }
     let lines = r#"
         // With a resolution there are receipts and ids while an exact limit counts the entry.
