@@ -1,4 +1,4 @@
-//! A router that is called in process or over a real socket, and a mock clock behind its limiters.
+//! A router that is called in process, and a mock clock behind its limiters.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,11 +11,7 @@ use axum::handler::Handler;
 use axum::routing::get as on_get;
 use exact_limiter::MemoryStore;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use http_body_util::BodyExt;
 use limiter_core::{IntoPolicy, Limiter, SharedStore, WithClock};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{ClientAddress, Constant};
@@ -86,9 +82,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    async fn new(
-        response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>,
-    ) -> Self {
+    async fn new(response: Response<Body>) -> Self {
         let (parts, body) = response.into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         let status = parts.status.as_u16();
@@ -152,35 +146,6 @@ pub(crate) async fn get_with(router: &Router, path: &str, headers: &[(&str, &str
 
 pub(crate) async fn get(router: &Router) -> Reply {
     get_with(router, "/", &[]).await
-}
-
-/// A server on a real socket.
-#[derive(Clone)]
-pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
-    client: Client<HttpConnector, Empty<Bytes>>,
-}
-
-impl Server {
-    pub(crate) async fn start(router: Router, http2: bool) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        tokio::spawn(async move { axum::serve(listener, service).await });
-        Self {
-            address,
-            client: Client::builder(TokioExecutor::new())
-                .http2_only(http2)
-                .build_http(),
-        }
-    }
-
-    pub(crate) async fn get(&self) -> Reply {
-        let request = Request::get(format!("http://{}/", self.address))
-            .body(Empty::new())
-            .unwrap();
-        Reply::new(self.client.request(request).await.unwrap()).await
-    }
 }
 
 /// Waits until a condition holds.

@@ -1,4 +1,4 @@
-//! The layers, in process and over real sockets.
+//! The layers, in process.
 
 mod abandoned;
 mod addresses;

@@ -1,6 +1,5 @@
-//! Which requests are charged, with several rules, many concurrently.
+//! Which requests are charged, with several rules.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::routing::get as on_get;
-use futures::future::join_all;
 use http::{HeaderName, HeaderValue, StatusCode};
 use limiter_core::{Clock, Limiter, SharedStore, policy};
 use limiter_testkit::MockClock;
@@ -16,8 +14,7 @@ use limiter_tower::key::{ClientAddress, Header, KeyExtractor};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Rejection, RequestHead, Rule, RuleOutcome};
 
 use crate::common::{
-    CLOSED, Does, REJECT, Remote, Reply, Server, get, get_with, hello, remote, rule, shared, store,
-    violated,
+    CLOSED, Does, REJECT, Remote, get, get_with, hello, remote, rule, shared, store, violated,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -40,29 +37,6 @@ async fn used<const N: usize>(limiters: &[Limiter; N]) -> [u64; N] {
         *used = limiter.status("127.0.0.1").await.unwrap().used();
     }
     used
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_concurrent_requests_exactly_the_maximum_runs() {
-    for (store, _) in stores() {
-        for http2 in [false, true] {
-            let name = if http2 { "burst over HTTP/2" } else { "burst" };
-            let limiter = Limiter::new(name, policy!("17/1h"), store.clone());
-            let handled = Arc::new(AtomicUsize::new(0));
-            let counter = Arc::clone(&handled);
-            let handler = move || async move {
-                counter.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            };
-            let layer = LimitLayer::new([by_peer(&limiter)], CLOSED);
-            let router = Router::new().route("/", on_get(handler)).layer(layer);
-            let server = Server::start(router, http2).await;
-            let replies = join_all((0..100).map(|_| server.get())).await;
-            let waits = |reply: &&Reply| (reply.status, reply.retry_after()) == (429, Some(3_600));
-            assert_eq!(replies.iter().filter(waits).count(), 83);
-            assert_eq!(handled.load(Ordering::SeqCst), 17);
-        }
-    }
 }
 
 #[tokio::test]
