@@ -271,7 +271,7 @@ fn given_time(text: &str) -> Option<GivenTime> {
     Some(GivenTime::AfterFirst(sign * micros))
 }
 
-/// Prints the case as a script without a name, which [`FromStr`] and a file of [regressions](crate::conformance::Suite::regressions) read.
+/// Prints the case as a script without a name, which [`FromStr`] reads.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a case |")?;
