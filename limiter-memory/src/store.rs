@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use limiter_core::store::{
-    self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts, decide,
-};
+use limiter_core::store::{self, At, Facts, JointOp, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, KeyBuf, Name, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
@@ -229,8 +227,7 @@ impl MemoryStore {
     #[cold]
     #[inline(never)]
     fn check_and_decide(&self, op: Op<'_>) -> Result<Decision, Error> {
-        let op = op.checked()?;
-        Ok(decide(&op, self.apply_now(&op)))
+        self.decide_now(op.checked()?)
     }
 
     #[inline(never)]
