@@ -74,9 +74,5 @@ impl DeniedKeys {
 }
 
 fn id(rule: &Rule, key: &[u8]) -> (usize, Box<[u8]>) {
-    (address(rule), key.into())
-}
-
-fn address(rule: &Rule) -> usize {
-    Arc::as_ptr(&rule.counts).addr()
+    (Arc::as_ptr(&rule.counts).addr(), key.into())
 }

@@ -28,6 +28,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Returns the client of a server with these addresses for gRPC, HTTP and its admin listener. That of a Unix socket is 0.0.0.0:0.
+    pub(crate) fn new(addresses: [&str; 3], folder: TempDir, log: Log) -> Self {
+        let [grpc, http, admin] =
+            addresses.map(|address| address.parse().unwrap_or(([0; 4], 0).into()));
+        Self {
+            grpc,
+            http,
+            admin,
+            folder,
+            log,
+            metrics: Box::new(String::new),
+        }
+    }
+
     /// Returns the path of the configuration.
     pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("limits.yaml")

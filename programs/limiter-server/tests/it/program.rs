@@ -57,22 +57,14 @@ impl Program {
             let message = message.or(line.strip_prefix("limiter-server: "));
             let address = message.and_then(|message| message.strip_prefix(name)?.strip_prefix(' '));
             if let Some(address) = address {
-                // A Unix socket has none.
-                return address.parse().unwrap_or(([0; 4], 0).into());
+                return address.to_owned();
             }
             note(line);
         };
-        let [grpc, http, admin] = ["grpc", "http", "admin"].map(&mut next);
+        let addresses = ["grpc", "http", "admin"].map(&mut next);
         // Unread output would eventually block the server.
         thread::spawn(move || lines.map_while(Result::ok).for_each(note));
-        let client = Client {
-            grpc,
-            http,
-            admin,
-            folder,
-            log,
-            metrics: Box::new(String::new),
-        };
+        let client = Client::new(addresses.each_ref().map(|it| &**it), folder, log);
         Self { client, process }
     }
 

@@ -69,16 +69,10 @@ impl Server {
             .unwrap();
         let started = runtime.spawn(async move { run::Server::start(&options).await });
         let server = wait(&runtime, started).unwrap().unwrap();
-        let [grpc, http, admin] = [&server.grpc, &server.http, &server.admin]
-            // A Unix socket has none.
-            .map(|address| address.parse().unwrap_or(([0; 4], 0).into()));
+        let addresses = [&*server.grpc, &server.http, &server.admin];
         let client = Client {
-            grpc,
-            http,
-            admin,
-            folder,
-            log,
             metrics: Box::new(move || metrics.render()),
+            ..Client::new(addresses, folder, log)
         };
         Self {
             client,

@@ -141,31 +141,22 @@ async fn a_file_that_does_not_load_is_kept_aside_and_its_server_serves() {
         bytes
     };
     let refused = file.with_extension("refused");
+    let damaged = "the file is damaged; delete it";
+    let other = "not of this version; start the version that wrote it";
+    let future = "the file is from the future; set the clock";
     for (bytes, expected) in [
         (good.clone(), None),
-        (changed(30), Some("the file is damaged; delete it")),
-        (
-            good[..good.len() - 1].to_vec(),
-            Some("the file is damaged; delete it"),
-        ),
-        (
-            changed(21),
-            Some("not of this version; start the version that wrote it"),
-        ),
-        (Vec::new(), Some("not of this version")),
-        (
-            saved(3_600),
-            Some("the file is from the future; set the clock"),
-        ),
+        (changed(30), Some(damaged)),
+        (good[..good.len() - 1].to_vec(), Some(damaged)),
+        (changed(21), Some(other)),
+        (Vec::new(), Some(other)),
+        (saved(3_600), Some(future)),
     ] {
         fs::write(&file, &bytes).unwrap();
         let server = start(&file);
         let text = expected.unwrap_or("Counts start at zero");
-        assert_eq!(
-            server.logged(text),
-            usize::from(expected.is_some()),
-            "{text}"
-        );
+        let lines = usize::from(expected.is_some());
+        assert_eq!(server.logged(text), lines, "{text}");
         assert_eq!(admitted(&server, 1), 1, "{expected:?}");
         let kept = expected.map(|_| fs::read(&refused).unwrap());
         assert_eq!(kept, expected.map(|_| bytes), "{expected:?}");
