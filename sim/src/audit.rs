@@ -10,7 +10,8 @@ use redis::{Arg, Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 use crate::ledger::calls::{Judged, Slot};
-use crate::ledger::{self, Asked, Moment, Wire};
+use crate::ledger::wire::{self, Wire};
+use crate::ledger::{self, Asked, Moment};
 use crate::redis::error;
 use crate::world::{EPOCH, World};
 use limiter_redis::format::{FAILED, LATE};
@@ -60,7 +61,7 @@ impl World {
         let logs: Vec<usize> = keys.iter().map_while(|key| self.log_of(key)).collect();
         let is_decision = call.is_none_or(|call| self.calls[call].settles.is_none());
         let request = rest.first().filter(|_| is_decision && !logs.is_empty());
-        let deadline = request.map(|request| ledger::deadline(request));
+        let deadline = request.map(|request| wire::deadline(request));
         let now = self.tick(random, logs.first().copied(), deadline);
         for log in logs.iter().copied() {
             let is_held = self.redis.holds(now.clock, &self.keys[log]);
@@ -70,7 +71,10 @@ impl World {
         let refusal = self.refusal(&logs).filter(|_| !is_reset);
         let result = match refusal {
             Some(text) => Err(error(text)),
-            None => self.redis.execute(now.clock, command),
+            None => {
+                self.redis.fill(self.is_full());
+                self.redis.execute(now.clock, command)
+            }
         };
         let replies: Vec<&[u8]> = match &result {
             Ok(Value::Array(replies)) => replies.iter().map(bulk).collect(),
@@ -146,7 +150,7 @@ impl World {
         if let Some(call) = call
             && let Some(settles) = self.calls[call].settles
         {
-            let done = ledger::settled(settles.0, replies[0]);
+            let done = wire::settled(settles.0, replies[0]);
             return self.settle(process, call, settles, done, now).map(Some);
         }
         let given = requests.get(logs.len()).filter(|given| !given.is_empty());
@@ -163,7 +167,7 @@ impl World {
                     .iter()
                     .find(|asked| asked.log == *log)
                     .cloned(),
-                None => ledger::swept(*log, request, wire.cost, at),
+                None => wire::swept(*log, request, wire.cost, at),
             };
             // A sweep peeks to read the clock.
             let Some(mut asked) = asked else {
@@ -175,7 +179,7 @@ impl World {
         let appends = ops.iter().any(|(_, wire)| wire.is_appended());
         let is_late = requests[..logs.len()]
             .iter()
-            .any(|request| ledger::deadline(request) <= now.clock);
+            .any(|request| wire::deadline(request) <= now.clock);
         ensure!(!(appends && is_late), "appends at its deadline or later");
         self.judge(process, call, ops, now).map(Some)
     }

@@ -18,13 +18,14 @@
 //!
 //! The books share no code with a store: they are lists of entries with a time, a cost and an id.
 //!
-//! In front of limiter-log and a `table`, or of a server's `memory`, the same histories run in the same world.
+//! In front of limiter-log and a `table`, or of a `client` and a server's `memory`, the same histories run in the same world.
 //!
 //! [`Direct`] connects to a simulated Redis without a network, for the conformance suite.
 
 #![forbid(unsafe_code)]
 
 mod audit;
+mod client;
 mod clocks;
 mod direct;
 mod gate;
@@ -36,10 +37,8 @@ mod play;
 mod process;
 mod redis;
 mod table;
-mod tally;
 mod world;
 
 pub use self::direct::Direct;
 pub use self::history::{History, Server};
 pub use self::play::{Mistake, Outcome, play_many};
-pub use self::tally::Tally;

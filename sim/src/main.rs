@@ -74,8 +74,7 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let seeds = args.from..args.from + args.seeds;
-    let (tally, failed) = sim::play_many(seeds, history, None, 10);
-    print!("{tally}");
+    let failed = sim::play_many(seeds, history, None, 10);
     for (seed, rule) in &failed {
         println!("seed {seed}: {rule}");
     }

@@ -27,7 +27,6 @@ use crate::clocks::{SYSTEM, system_clock};
 use crate::history::{Does, Fault, History, KINDS, Server, Step};
 use crate::process::{NAMES, SALT, Stack};
 use crate::redis::Redis;
-use crate::tally::{Counted, Tally};
 use crate::world::{CALL, Caller, Shared, World};
 
 /// What a run of a history found.
@@ -37,8 +36,6 @@ pub struct Outcome {
     pub broken: Vec<String>,
     /// The trace, if it was asked for.
     pub trace: String,
-    /// What the run did.
-    pub tally: Tally,
 }
 
 /// A mistake, which the checker must find: a part of the shipped scripts, and what replaces it.
@@ -46,23 +43,22 @@ pub type Mistake = (&'static str, &'static str);
 
 /// Plays the histories of many seeds on all cores, until `most` have failed.
 ///
-/// Returns what all have done, and the first rule that each of those broke.
+/// Returns the first rule that each of those broke.
 pub fn play_many(
     seeds: Range<u64>,
     history: impl Fn(u64) -> History + Sync,
     mistake: Option<Mistake>,
     most: usize,
-) -> (Tally, BTreeMap<u64, String>) {
+) -> BTreeMap<u64, String> {
     let next = AtomicU64::new(seeds.start);
-    let total = Mutex::<(Tally, BTreeMap<_, _>)>::default();
+    let all = Mutex::<BTreeMap<_, _>>::default();
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= seeds.end {
             break;
         }
         let outcome = history(seed).play(false, mistake);
-        let (tally, failed) = &mut *total.lock().unwrap();
-        tally.add(&outcome.tally);
+        let mut failed = all.lock().unwrap();
         failed.extend(outcome.broken.into_iter().next().map(|rule| (seed, rule)));
         let is_stuck = failed.values().any(|rule| rule == STUCK);
         if is_stuck || failed.len() >= most {
@@ -74,7 +70,7 @@ pub fn play_many(
             scope.spawn(work);
         }
     });
-    total.into_inner().unwrap()
+    all.into_inner().unwrap()
 }
 
 /// A history that takes longer never ends, by the clock of the machine and by its own.
@@ -132,7 +128,6 @@ impl History {
                 RecvTimeoutError::Disconnected => "panics".to_owned(),
             }],
             trace: String::new(),
-            tally: Tally::default(),
         })
     }
 
@@ -175,16 +170,9 @@ impl History {
         let is_over = timeout(LONGEST_VIRTUAL, play).await.is_ok();
         let mut world = run.world.lock();
         world.check("history", is_over.then_some(()).context(STUCK));
-        world.tally.worst = world
-            .books
-            .iter()
-            .map(|book| book.worst)
-            .fold(0.0, f64::max);
-        world.tally.count(Counted::Done, "histories");
         Outcome {
             broken: std::mem::take(&mut world.broken),
             trace: world.trace.take().unwrap_or_default(),
-            tally: std::mem::take(&mut world.tally),
         }
     }
 }
@@ -288,7 +276,6 @@ impl Run {
                     Fault::Restart => self.restart(step).await,
                     _ => {
                         sleep(Duration::from_millis(length)).await;
-                        self.world.lock().heal(fault);
                     }
                 }
             }
@@ -300,7 +287,6 @@ impl Run {
                     let aim = self.world.lock().aim(step.process, log, &mut random);
                     sleep_until(aim.unwrap_or(at)).await;
                 }
-                self.world.lock().tally.count(Counted::Done, "calls");
                 let limiters = process.stack.lock().unwrap().limiters();
                 let ends = process.ends.notified();
                 let most = if verb == b's' { 6_000 } else { 40 };

@@ -10,7 +10,6 @@ use std::fmt;
 use mlua::{Function, Lua, LuaString, Table, Value as LuaValue, Variadic};
 use redis::{Arg, Cmd, RedisError, Script, Value};
 
-pub(crate) use self::commands::Refusal;
 use self::commands::{DataSet, Refused};
 
 /// What Redis puts around a script. An error is a table, as in Redis 7.
@@ -142,9 +141,9 @@ impl Redis {
         self.scripts.clear();
     }
 
-    /// Makes the server refuse writes, or accept them again.
-    pub(crate) fn refuse(&mut self, refusal: Option<Refusal>) {
-        self.with_data(|data| data.refusal = refusal);
+    /// Makes the server refuse to add, or accept it again.
+    pub(crate) fn fill(&mut self, is_full: bool) {
+        self.with_data(|data| data.is_full = is_full);
     }
 
     /// Removes a key that has expired at a time. Returns `true` if it exists.
@@ -162,11 +161,7 @@ impl Redis {
 
     /// Replaces the keys.
     pub(crate) fn restore(&mut self, Copy(keys): Copy) {
-        self.with_data(|data| {
-            let refusal = data.refusal;
-            *data = keys;
-            data.refusal = refusal;
-        });
+        self.with_data(|data| *data = keys);
     }
 }
 

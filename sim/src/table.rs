@@ -13,15 +13,15 @@ use limiter_core::store::{
 };
 use limiter_core::{BoxFuture, Error, ErrorKind, Timestamp, WindowStore};
 use limiter_log::{Change, Loaded, LogStore, New, Table, stored_key};
-use tokio::time::Instant;
 
+use crate::ledger::Moment;
 use crate::ledger::list::{Entry, List, seen};
-use crate::ledger::{Asked, Moment, Wire};
+use crate::ledger::wire::Wire;
 use crate::network::Link;
 use crate::world::{CALL, World};
 
-/// What a process loaded last of each log, and when.
-type Loads = [(List, Moment); 4];
+/// When a process loaded each log last.
+type Loads = [Moment; 4];
 
 /// Returns the log that a row has.
 fn read(bytes: Option<&Vec<u8>>) -> List {
@@ -99,7 +99,7 @@ impl World {
                 let after = read(Some(&bytes));
                 let (book, policies) =
                     (&mut self.books[log], [&self.policies[log], &self.own[log]]);
-                let result = book.save(policies, &read(old.as_ref()), after, loads[log].1, line);
+                let result = book.save(policies, &read(old.as_ref()), after, loads[log], line);
                 self.check(&format!("log {log}"), result);
             }
             self.rows.insert(key, (bytes, expires_at));
@@ -121,10 +121,6 @@ impl TableLink {
         let world = self.link.world.lock();
         keys.filter_map(|key| world.log_of(key)).collect()
     }
-
-    fn loads(&self) -> Loads {
-        self.loads.lock().unwrap().clone()
-    }
 }
 
 #[async_trait]
@@ -137,18 +133,15 @@ impl Table for TableLink {
         let (loaded, now) = asking.await?;
         let world = self.link.world.lock();
         let mut loads = self.loads.lock().unwrap();
-        for (key, bytes) in keys.iter().zip(&loaded.logs) {
-            if let Some(log) = world.log_of(key) {
-                loads[log] = (read(bytes.as_ref()), now);
-            }
-        }
+        let logs = keys.iter().filter_map(|key| world.log_of(key));
+        logs.for_each(|log| loads[log] = now);
         Ok(loaded)
     }
 
     async fn swap(&self, changes: Vec<Change>, until: Timestamp) -> Result<bool, Error> {
-        let (loads, process) = (self.loads(), self.link.process);
+        let (loads, process) = (*self.loads.lock().unwrap(), self.link.process);
         let logs = self.logs(changes.iter().map(|change| &change.key));
-        let execute = move |world: &mut World, random: &mut _| match world.is_refusing {
+        let execute = move |world: &mut World, random: &mut _| match world.is_full() {
             true => Err(ErrorKind::Unavailable),
             false => Ok(world.swap(process, changes, until, &loads, random)),
         };
@@ -171,7 +164,6 @@ pub(crate) struct Watched(LogStore<TableLink>);
 /// A call that has begun: the stack's call to which it belongs, when, and in which life of the server.
 struct Begun {
     call: Option<usize>,
-    at: Instant,
     line: u64,
     life: u64,
 }
@@ -179,7 +171,7 @@ struct Begun {
 impl Watched {
     pub(crate) fn new(link: Link) -> Self {
         let now = link.world.lock().now();
-        let loads = Arc::new(Mutex::new(std::array::from_fn(|_| (List::default(), now))));
+        let loads = Arc::new(Mutex::new([now; 4]));
         Self(LogStore::new(TableLink { link, loads }))
     }
 
@@ -201,13 +193,8 @@ impl Watched {
             (world.calls[call].replied, world.calls[call].is_refused) = (None, false);
         }
         let line = world.now().line;
-        let (at, life) = (Instant::now(), world.lives);
-        Begun {
-            call,
-            at,
-            line,
-            life,
-        }
+        let life = world.lives;
+        Begun { call, line, life }
     }
 
     /// Checks what a call returned of a log.
@@ -238,8 +225,6 @@ impl Watched {
         log: usize,
     ) -> anyhow::Result<()> {
         let policy = world.policies[log].clone();
-        let paused = world.processes[self.link().process].paused;
-        let was_paused = paused.is_some_and(|end| end > begun.at);
         let asked = begun.call.map(|call| &world.calls[call].asked);
         let asked = asked.and_then(|asked| asked.iter().find(|asked| asked.log == log));
         let cost = asked.map_or(op.cost, |asked| asked.cost);
@@ -260,17 +245,6 @@ impl Watched {
                     true => book.confirm(&policy, entry.id, cost),
                     false => Ok(()),
                 }
-            }
-            // A process that stood still has loaded other logs since.
-            Outcome::Nothing if !facts.admitted && !was_paused => {
-                let (loaded, now) = &self.0.table().loads()[log];
-                let asked = Asked::of(log, &op.to_peek().into());
-                book.deny(
-                    loaded,
-                    &asked,
-                    &seen(&decide(&op.to_peek(), facts.clone())),
-                    *now,
-                )
             }
             _ => Ok(()),
         }
@@ -326,9 +300,8 @@ impl WindowStore for Watched {
             let book = &mut world.books[log];
             book.open -= u64::from(is_renewal);
             match (facts.changed, settlement.change) {
-                (Some(changed), Settles::Cost(cost)) => book.settled(changed.entry.id, cost),
                 (Some(changed), Settles::Renew { .. }) => book.name(changed.entry.id, begun.line),
-                (None, _) => Ok(()),
+                _ => Ok(()),
             }
         });
         if let Some(call) = begun.call {

@@ -1,8 +1,9 @@
 //! The state of a history that is being played: the server with its clock and faults, and the trace.
 
+mod faults;
+
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
-use std::mem::swap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,12 +13,11 @@ use limiter_core::store::EntryId;
 use limiter_core::{Policy, Timestamp};
 use tokio::time::Instant;
 
-use crate::history::{FAULTS, Fault, SLOTS, Setting};
+use crate::history::Setting;
 use crate::ledger::calls::{Call, Process, Slot};
 use crate::ledger::{Book, Moment};
 use crate::memory::{Memory, Saved};
-use crate::redis::{Copy, Redis, Refusal};
-use crate::tally::{Counted, Tally};
+use crate::redis::{Copy, Redis};
 
 /// The server's clock at the beginning, in microseconds.
 pub(crate) const EPOCH: u64 = 1_700_000_000_000_000;
@@ -74,8 +74,8 @@ pub(crate) struct World {
     pub(crate) memory: Memory,
     /// How many messages were sent.
     unasked: u64,
-    /// Whether the table refuses writes, the server's error for a log, or for all, and when that ends.
-    pub(crate) is_refusing: bool,
+    /// Until when nothing may be added, and the server's error for a log, or for all, and when that ends.
+    full: Instant,
     refused: Option<(Option<usize>, Instant)>,
     /// Until when faults last or have consequences, and until when they last, or have changed what slots depend on.
     troubled: Instant,
@@ -95,7 +95,6 @@ pub(crate) struct World {
     /// Until when the network fails.
     lossy: Instant,
     slow: Instant,
-    pub(crate) tally: Tally,
     pub(crate) broken: Vec<String>,
     pub(crate) trace: Option<String>,
 }
@@ -140,7 +139,7 @@ impl World {
             rows: Rows::new(),
             memory: Memory::default(),
             unasked: 0,
-            is_refusing: false,
+            full: start,
             refused: None,
             troubled: start,
             loud: start,
@@ -155,7 +154,6 @@ impl World {
             copies: Vec::new(),
             lossy: start,
             slow: start,
-            tally: Tally::default(),
             broken: Vec::new(),
             trace: is_traced.then(String::new),
         }
@@ -330,6 +328,10 @@ impl World {
         self.keys.iter().position(|other| other == key)
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        Instant::now() < self.full
+    }
+
     /// Returns the server's error for a command about these logs that it refuses, although it is well.
     pub(crate) fn refusal(&mut self, logs: &[usize]) -> Option<&'static str> {
         match self.refused.filter(|(_, end)| Instant::now() < *end)?.0 {
@@ -352,126 +354,5 @@ impl World {
     /// Returns `true` if no fault has lasted since a moment, nor cost an entry or a clock's word shortly before.
     pub(crate) fn is_quiet_since(&self, moment: Instant) -> bool {
         self.loud < moment
-    }
-
-    /// Steps the server's clock by this many microseconds.
-    fn step_clock(&mut self, by: i64) {
-        self.offset += by;
-        self.stepped = Some(Instant::now());
-        let line = self.now().line;
-        for (book, policy) in self.books.iter_mut().zip(&self.policies) {
-            book.step(policy, by > 0, line);
-            book.release(None, line);
-        }
-        let way = match by > 0 {
-            true => "the server's clock was set forward",
-            false => "the server's clock was set back",
-        };
-        self.tally.count(Counted::Exception, way);
-    }
-
-    /// Copies the server's data for the fault that this step brings.
-    pub(crate) fn copy(&mut self, step: usize) {
-        self.copies.push((
-            step,
-            self.redis.copy(),
-            self.rows.clone(),
-            self.memory.save(),
-            self.books.clone(),
-        ));
-    }
-
-    /// Begins a fault, perhaps of a process. `number` is that of its step.
-    pub(crate) fn fail(
-        &mut self,
-        fault: Fault,
-        process: usize,
-        number: usize,
-        length: u64,
-        random: &mut Rng,
-    ) {
-        self.note(|| format!("fault {fault:?} for {length} ms"));
-        let name = FAULTS.iter().find(|(_, other, _)| *other == fault);
-        self.tally
-            .count(Counted::Fault, name.map_or("", |(.., name)| name));
-        let end = Instant::now() + Duration::from_millis(length);
-        // Late messages, an outage that has to end, and windows of entries that were lost.
-        self.trouble(end + Duration::from_millis(2_500));
-        let loses = matches!(
-            fault,
-            Fault::Forget | Fault::Failover | Fault::ServerClock | Fault::ProcessClock
-        );
-        let loud = end + Duration::from_secs(if loses { 20 } else { 0 });
-        self.loud = self.loud.max(loud);
-        match fault {
-            Fault::Loss => self.lossy = self.lossy.max(end),
-            Fault::Delay => self.slow = self.slow.max(end),
-            Fault::Stop => self.stopped = self.stopped.max(end),
-            Fault::Flush => self.redis.flush_scripts(),
-            Fault::Memory => self.refuse(Some(Refusal::Memory)),
-            Fault::Replica => self.refuse(Some(Refusal::Replica)),
-            Fault::Refused => self.refused = Some((None, end)),
-            Fault::Damaged => self.refused = Some((Some(random.usize(..4)), end)),
-            Fault::ServerClock => self.step_clock(random.i64(-2_000_000..2_000_000)),
-            Fault::Crash | Fault::Forget | Fault::Failover => {
-                self.lives += 1;
-                self.dead = self.dead.max(end);
-                self.redis.flush_scripts();
-                // A server that ends in order saves its memory then.
-                let mut saved = self.memory.save();
-                if let Some(place) = self.copies.iter().position(|(step, ..)| *step == number) {
-                    let (_, copy, rows, older, books) = self.copies.remove(place);
-                    self.redis.restore(copy);
-                    (self.rows, saved) = (rows, older);
-                    self.restore(books);
-                }
-                self.memory.load(saved);
-                if fault == Fault::Failover {
-                    self.step_clock(random.i64(-50_000..50_000));
-                }
-            }
-            Fault::CutOff => self.processes[process].cut_off = Some(end),
-            Fault::Pause => self.processes[process].paused = Some(end),
-            Fault::Reload => self.reload(),
-            Fault::ProcessClock | Fault::Restart => {}
-        }
-    }
-
-    /// Changes the default policy of the limiter that has slots.
-    fn reload(&mut self) {
-        if self.setting.limiters[0] != SLOTS {
-            return;
-        }
-        let line = self.now().line;
-        for log in 0..2 {
-            swap(&mut self.policies[log], &mut self.own[log]);
-            self.books[log].change(&self.policies[log], line);
-        }
-        self.reloaded = Some(Instant::now());
-    }
-
-    /// Replaces the books by those of an older copy.
-    fn restore(&mut self, books: Vec<Book>) {
-        let line = self.now().line;
-        for ((book, mut old), policy) in self.books.iter_mut().zip(books).zip(&self.policies) {
-            old.keep(book);
-            old.lose(policy, line);
-            old.release(None, line);
-            *book = old;
-        }
-        self.tally.count(Counted::Exception, "writes were lost");
-    }
-
-    /// Ends a fault that does not end by itself.
-    pub(crate) fn heal(&mut self, fault: Fault) {
-        if matches!(fault, Fault::Memory | Fault::Replica) {
-            self.note(|| format!("{fault:?} ends"));
-            self.refuse(None);
-        }
-    }
-
-    fn refuse(&mut self, refusal: Option<Refusal>) {
-        self.is_refusing = refusal.is_some();
-        self.redis.refuse(refusal);
     }
 }

@@ -8,7 +8,8 @@ use limiter_core::store::Change;
 use tokio::time::Instant;
 
 use super::list::Seen;
-use super::{Asked, Book, Wire};
+use super::wire::Wire;
+use super::{Asked, Book};
 
 /// What a script did with each log: what the server received, and what the caller must see.
 pub(crate) type Judged = Vec<(Wire, Option<Seen>)>;

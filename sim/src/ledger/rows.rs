@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use limiter_core::Policy;
 use limiter_core::store::{self, EntryId, Op};
 
-use super::list::{Entry, List, Seen, exact};
-use super::{Asked, Book, Moment, longest};
+use super::list::{Entry, List, exact};
+use super::{Book, Moment, longest};
 
 impl Book {
     /// Notes how a swap changed a table's row: what has a new id was appended, what is gone early or costs less was settled. Whether
@@ -58,7 +58,6 @@ impl Book {
         let kept = longest(policy).min(longest(own));
         let is_kept = after.entries.is_empty() || after.expires_at >= newest + kept;
         self.list = after;
-        self.saved_at = line;
         ensure!(is_kept, "may be swept before its entries have expired");
         self.balance()
     }
@@ -116,39 +115,6 @@ impl Book {
         lines
             .into_iter()
             .try_for_each(|line| self.check(policy, line))
-    }
-
-    /// Checks that a log that was loaded denies an operation, or the log that was saved after that, and the wait until it fits.
-    pub(crate) fn deny(
-        &self,
-        loaded: &List,
-        asked: &Asked,
-        found: &Seen,
-        now: Moment,
-    ) -> Result<()> {
-        let fits = |list: &List| list.judge(asked, now.clock).fits;
-        let is_released = self.released.iter().any(|line| *line >= now.line);
-        if is_released || self.was_reset_since(now.line) {
-            return Ok(());
-        }
-        let is_right = !fits(loaded) || !fits(&self.list);
-        ensure!(is_right, "denies {} although it fits", asked.cost);
-        if self.saved_at < now.line {
-            let expected = loaded.seen(asked, false, now.clock);
-            ensure!(
-                *found == expected,
-                "denies with {found:?}, expected {expected:?}"
-            );
-        }
-        Ok(())
-    }
-
-    /// Checks that a settlement was saved.
-    pub(crate) fn settled(&self, id: EntryId, cost: u64) -> Result<()> {
-        let held = self.list.entries.iter().find(|entry| entry.id == id);
-        let is_saved = held.is_none_or(|held| held.cost == cost);
-        ensure!(is_saved, "returns a settlement that was not saved");
-        Ok(())
     }
 
     /// Notes that a reset of a table's store begins or ends.

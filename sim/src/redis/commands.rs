@@ -8,22 +8,14 @@ use redis::Value;
 
 use super::sorted_set::{LexBound, SortedSet};
 
-/// Why the server refuses writes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Refusal {
-    /// `OOM`: nothing may be added.
-    Memory,
-    /// `READONLY`: the server is a replica.
-    Replica,
-}
-
 /// The keys of a server, and the state that commands depend on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DataSet {
     keys: BTreeMap<Vec<u8>, Key>,
     /// The time of the current command or script, in microseconds.
     pub(crate) now: u64,
-    pub(crate) refusal: Option<Refusal>,
+    /// Whether memory is full.
+    pub(crate) is_full: bool,
     /// Whether the current script has written. Redis checks its memory only before the first write.
     pub(crate) has_written: bool,
 }
@@ -93,15 +85,10 @@ impl DataSet {
         let adds = *name == b"ZADD";
         let writes =
             adds || name.starts_with(b"ZREM") || name.starts_with(b"PEXPIRE") || *name == b"UNLINK";
-        match self.refusal {
-            Some(Refusal::Replica) if writes => {
-                return Err("READONLY You can't write against a read only replica.".to_owned());
-            }
-            Some(Refusal::Memory) if adds && !self.has_written => {
-                return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
-            }
-            _ => self.has_written |= writes,
+        if self.is_full && adds && !self.has_written {
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
+        self.has_written |= writes;
         let Some((key, args)) = args.split_first() else {
             return match *name {
                 b"TIME" => {

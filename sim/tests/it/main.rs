@@ -8,19 +8,12 @@ use sim::{History, Server, play_many};
 
 #[test]
 fn histories_keep_the_promises() {
-    let (tally, failed) = play_many(0..300, History::new, None, 1);
-    assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
     let last = match std::env::var_os("LIMITER_TEST_ALL") {
         Some(_) => 2_000,
         None => 300,
     };
-    let (_, failed) = play_many(300..last, History::new, None, 1);
+    let failed = play_many(0..last, History::new, None, 1);
     assert!(failed.is_empty(), "--seed N --shrink shows it: {failed:?}");
-    let (documented, tally) = (include_str!("../../../docs/faults.md"), tally.to_string());
-    assert!(
-        documented.contains(&tally),
-        "docs/faults.md differs: cargo run -p sim\n{tally}"
-    );
 }
 
 /// limiter-log serves the same calls over a table, and limiter-server from its memory.
@@ -31,7 +24,7 @@ fn other_servers_keep_the_promises() {
         None => 200,
     };
     for server in [Server::Table, Server::Memory] {
-        let (_, failed) = play_many(0..last, |seed| History::new(seed).over(server), None, 1);
+        let failed = play_many(0..last, |seed| History::new(seed).over(server), None, 1);
         assert!(
             failed.is_empty(),
             "{server:?}, --seed N --shrink: {failed:?}"
