@@ -55,15 +55,16 @@ impl ReportedLimits {
         let now = texts(DATE).find_map(date);
         let retry_after = texts(RETRY_AFTER).filter_map(|text| wait(text, now));
         let policies = items(headers, &POLICY);
-        let limits = items(headers, &RATE_LIMIT).into_iter().filter_map(|item| {
-            let policy = policies.iter().find(|policy| policy.name == item.name);
-            let of_policy = |key| policy?.number(key);
+        let limits = items(headers, &RATE_LIMIT).into_iter();
+        let limits = limits.filter_map(|(name, limit)| {
+            let policy = policies.iter().find(|(policy, _)| *policy == name);
+            let of_policy = |key| number(&policy?.1, key);
             Some(ReportedLimit {
-                remaining: item.number("r")?,
-                refill_after: item.number("t").map(seconds),
+                remaining: number(&limit, "r")?,
+                refill_after: number(&limit, "t").map(seconds),
                 max: of_policy("q"),
                 window: of_policy("w").map(seconds),
-                name: item.name,
+                name,
             })
         });
         Self {
@@ -82,20 +83,13 @@ impl ReportedLimits {
     }
 }
 
-struct Item {
-    name: String,
-    parameters: sfv::Parameters,
+fn number(parameters: &sfv::Parameters, key: &str) -> Option<u64> {
+    let number = parameters.get(key)?.as_integer()?;
+    i64::from(number).try_into().ok()
 }
 
-impl Item {
-    fn number(&self, key: &str) -> Option<u64> {
-        let number = self.parameters.get(key)?.as_integer()?;
-        i64::from(number).try_into().ok()
-    }
-}
-
-/// Returns the items of a list. Several lines are one list.
-fn items(headers: &HeaderMap, name: &HeaderName) -> Vec<Item> {
+/// Returns the names and the parameters of a list's items. Several lines are one list.
+fn items(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, sfv::Parameters)> {
     let lines: Vec<_> = headers
         .get_all(name)
         .iter()
@@ -105,10 +99,9 @@ fn items(headers: &HeaderMap, name: &HeaderName) -> Vec<Item> {
         .parse()
         .unwrap_or_default();
     let item = |entry| match entry {
-        sfv::ListEntry::Item(item) => Some(Item {
-            name: item.bare_item.as_string()?.as_str().to_owned(),
-            parameters: item.params,
-        }),
+        sfv::ListEntry::Item(item) => {
+            Some((item.bare_item.as_string()?.as_str().to_owned(), item.params))
+        }
         sfv::ListEntry::InnerList(_) => None,
     };
     list.into_iter().filter_map(item).collect()
