@@ -41,6 +41,17 @@ pub struct State {
     saving: Mutex<File>,
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        let file = self
+            .saving
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Closing is not enough: until it runs its program, a child that is started at this moment has the file too.
+        let _ = file.unlock();
+    }
+}
+
 impl State {
     /// Loads the file into the empty store, whose clock goes on as if there had been no restart. A file that does not load is moved
     /// aside and logged: a server without counts is better than none.
