@@ -77,7 +77,8 @@ pub(crate) fn run<T: Send + 'static>(
     #[cfg(feature = "tokio")]
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         let timeout = std::time::Duration::from_secs(10);
-        let task = runtime.spawn(tokio::time::timeout(timeout, future));
+        // Within the task: without timers, tokio panics.
+        let task = runtime.spawn(async move { tokio::time::timeout(timeout, future).await });
         return Box::pin(async { task.await.ok()?.ok() });
     }
     Box::pin(async { Some(future.await) })

@@ -177,7 +177,8 @@ async fn a_meter_charges_what_was_used_however_the_work_ends() {
 
 #[test]
 fn without_a_runtime_a_meter_settles_in_memory_alone() {
-    for (immediate, expected) in [(true, 3), (false, 400)] {
+    // Whether the store is immediate, whether there is a runtime without timers, and what counts in the end.
+    for (immediate, runs, expected) in [(true, false, 3), (false, false, 400), (false, true, 400)] {
         let (inner, _) = store();
         let remote: SharedStore = if immediate {
             inner
@@ -185,12 +186,18 @@ fn without_a_runtime_a_meter_settles_in_memory_alone() {
             Arc::new(Remote::new(inner))
         };
         let limiter = Limiter::new("limit", policy!("1000/1m"), remote);
-        let used = futures::executor::block_on(async {
+        let work = async {
             let permit = limiter.acquire("k").cost(400).permit().await.unwrap();
             let permit = permit.into_result().unwrap().into_owned();
             drop(Charges::from_iter([permit]).meter(3));
             used(&limiter).await
-        });
+        };
+        let used = if runs {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(work)
+        } else {
+            futures::executor::block_on(work)
+        };
         assert_eq!(used, expected);
     }
 }
