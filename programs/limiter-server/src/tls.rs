@@ -122,7 +122,8 @@ fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
-fn private_key(file: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
+/// Reads a private key.
+pub(crate) fn private_key(file: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(file)
         .with_context(|| format!("{}: expected a private key", file.display()))
 }
@@ -157,7 +158,8 @@ fn has_name(certificates: &[CertificateDer<'_>], names: &[String]) -> bool {
     })
 }
 
-fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+/// Reads the certificates of a file, at least one.
+pub(crate) fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let all = all.with_context(|| format!("{}: expected certificates in PEM", file.display()))?;
     ensure!(

@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::messages::{Any, DiscoveryRequest, DiscoveryResponse, RateLimitConfig, Status};
 use super::settings::{Settings, TlsFiles};
 use crate::config::on_a_line;
+use crate::tls::{certificates, private_key};
 
 const PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -189,11 +190,14 @@ fn expect_type(found: &str) -> Result<(), String> {
     }
 }
 
-/// Reads the files for TLS.
+/// Reads the files for TLS. tonic takes a file without certificates, and its errors name no file.
 fn tls(files: &TlsFiles) -> anyhow::Result<ClientTlsConfig> {
     let read = |file: &Path| fs::read(file).with_context(|| file.display().to_string());
+    certificates(&files.ca)?;
     let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?));
     if let Some((cert, key)) = &files.client {
+        certificates(cert)?;
+        private_key(key)?;
         tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
     }
     if let Some(name) = &files.name {

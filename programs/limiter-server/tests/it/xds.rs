@@ -425,6 +425,30 @@ async fn the_environment_of_envoy_gateway_starts_the_server() {
 }
 
 #[test]
+fn an_empty_file_for_tls_is_named() {
+    let certificates = TempDir::new().unwrap();
+    let mut server = None;
+    for (file, expected) in [
+        ("ca.pem", "expected certificates in PEM, found none"),
+        ("client.pem", "expected certificates in PEM, found none"),
+        ("client.key", "expected a private key"),
+    ] {
+        write_certificates(certificates.path());
+        fs::write(certificates.path().join(file), "").unwrap();
+        let server = server.get_or_insert_with(|| {
+            let mut command = command();
+            // Nothing listens there.
+            let variables = gateway(1, certificates.path().to_str().unwrap());
+            command
+                .envs(variables)
+                .env("PROMETHEUS_ADDR", "127.0.0.1:0");
+            start(command)
+        });
+        server.until_logged(&format!("{file}: {expected}"));
+    }
+}
+
+#[test]
 fn variables_mean_what_they_mean_to_envoys_service() {
     let shown = |pod: &Pod| {
         let option = |(name, value): &(&str, Option<String>)| match value {
