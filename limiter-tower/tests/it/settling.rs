@@ -85,20 +85,6 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
     assert_eq!((used(&limiter).await, used(&traffic).await), (30, 17));
 }
 
-#[tokio::test]
-async fn a_handler_settles_when_it_knows() {
-    let (_, limiter) = remote("limit", policy!("1000/1m"));
-    let rule = shared(&limiter).charge(|_| Charge::units(400));
-    let handler = |Extension(charges): Extension<Charges>| async move {
-        for charge in charges.iter() {
-            assert!(charge.settle(3).await.unwrap().applied());
-        }
-    };
-    let reply = get(&serve([rule.settle_in_handler().unwrap()], handler)).await;
-    assert_eq!(reply.limits(), "\"limit\";r=600;t=60");
-    assert_eq!(used(&limiter).await, 3);
-}
-
 /// With a paused clock, a sleep ends when all tasks have done what they can.
 #[tokio::test(start_paused = true)]
 async fn a_meter_charges_what_was_used_however_the_work_ends() {
