@@ -7,8 +7,6 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ use limiter_redis::{DEFAULT_PREFIX, RedisStore, RedisStoreBuilder, RedisUrl};
 use limiter_wrappers::observe::{ObservedStore, report, report_keys};
 use limiter_wrappers::{Guarded, Outage};
 
-use self::refusals::Refusals;
+use self::refusals::{Refusals, Refusing};
 
 /// How to decide while the store is down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -157,7 +155,7 @@ type Stack = Guarded<Refusals<ObservedStore<SharedStore>>>;
 pub struct Store {
     shared: SharedStore,
     stack: Option<Stack>,
-    refuses: Arc<AtomicBool>,
+    refusing: Arc<Refusing>,
     memory: Option<Arc<MemoryStore>>,
     redis: Option<Arc<RedisStore>>,
     report: Box<dyn Fn() + Send + Sync>,
@@ -220,9 +218,9 @@ impl StoreBuilder<'_> {
                 (Arc::new(store), "postgres")
             }
         };
-        let refuses = Arc::<AtomicBool>::default();
+        let refusing = Arc::<Refusing>::default();
         let fails_open = self.on_outage == OnOutage::Open;
-        let refusals = Refusals::new(observed(store, name), fails_open, Arc::clone(&refuses));
+        let refusals = Refusals::new(observed(store, name), fails_open, Arc::clone(&refusing));
         let stack = Guarded::builder(refusals).timeout(timeout);
         let stack = match self.on_outage {
             OnOutage::Fallback => stack.fallback(self.memory),
@@ -236,7 +234,7 @@ impl StoreBuilder<'_> {
         let (stack, reported) = (Some(stack.clone()), stack);
         Ok(Store {
             stack,
-            refuses,
+            refusing,
             redis,
             report: Box::new(move || report("stack", &reported)),
             ..Store::over(shared)
@@ -251,7 +249,7 @@ impl Store {
         Self {
             shared,
             stack: None,
-            refuses: Arc::default(),
+            refusing: Arc::default(),
             memory: None,
             redis: None,
             report: Box::new(|| {}),
@@ -285,7 +283,7 @@ impl Store {
     /// Returns `true` if the store or one of its nodes is down or refuses decisions, so that the outage choice decides.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        self.refuses.load(Relaxed) || self.stack.as_ref().is_some_and(Guarded::in_outage)
+        self.refusing.is_any() || self.stack.as_ref().is_some_and(Guarded::in_outage)
     }
 
     /// Returns the names of the nodes that are down. None has a name unless the store is a Redis Cluster.

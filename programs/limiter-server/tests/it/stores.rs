@@ -271,6 +271,26 @@ async fn a_redis_that_refuses_the_server_is_down() {
 }
 
 #[test]
+fn a_node_that_refuses_is_down_while_the_others_decide() {
+    let cluster = Cluster::start().unwrap();
+    let args = ["--store", &cluster.url(), "--on-outage", "open"];
+    let server = Server::start(CONFIG, &args);
+    until_away(&server, false);
+    let node = &cluster.nodes()[0];
+    acl(node, "default", "-evalsha -eval");
+    let users = || (0..30).map(|user| (user, ask(&server, &user.to_string())));
+    let (refused, _) = users().find(|(_, status)| *status == 500).unwrap();
+    assert!(users().any(|(user, status)| user != refused && status == 200));
+    let (last, _) = users().filter(|(_, status)| *status == 200).last().unwrap();
+    // The latest decision is of a node that decides.
+    ask(&server, &last.to_string());
+    assert_eq!(server.metric("limiter_server_store_up "), Some(0.0));
+    acl(node, "default", "+evalsha +eval");
+    ask(&server, &refused.to_string());
+    until_away(&server, false);
+}
+
+#[test]
 fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
     let redis = Redis::start().unwrap();
     acl(&redis, "app", "on >right ~* +@all");
