@@ -60,6 +60,8 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
     }
 
     /// Returns how long to wait until the same calls fit, if nothing else is charged. `None` if none denies, or if one failed.
+    ///
+    /// After it, calls on one log that [stay separate](super::AllOf#several-calls-on-one-log) may still deny each other.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let denying = self.parts.iter().filter(|part| part.denies());
