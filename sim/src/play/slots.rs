@@ -90,7 +90,7 @@ impl Run {
             }
             return Ok(());
         }
-        let is_by_receipt = random.bool() && own.is_none() && is_first && !is_repeated;
+        let is_by_receipt = random.u8(..4) == 0 && own.is_none() && is_first && !is_repeated;
         let held = match receipt.filter(|_| is_by_receipt) {
             Some(receipt) => {
                 // Nothing gives it back if its holder is gone.
