@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use axum::middleware::map_response;
@@ -72,6 +72,11 @@ impl Server {
     /// # Errors
     /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
+        // Otherwise hyper panics in each response.
+        ensure!(
+            SystemTime::now() >= SystemTime::UNIX_EPOCH,
+            "the system's clock is before 1970: set it first"
+        );
         metrics::install();
         let (store, state) = open_store(options).await?;
         let service = open_service(options, store).await?;
