@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::Options;
 use super::part::{Part, PartOutcome};
-use super::undecided::Undecided;
 use crate::denied::Denied;
 use crate::error::Error;
 use crate::limiter::{Limiter, SharedStore};
@@ -121,21 +120,6 @@ impl<'a, S: WindowStore> JointDecision<'a, S> {
         let parts = self.parts.iter_mut();
         let undone = parts.filter(|made| made.part.is_undone(&made.outcome));
         join_all(undone.map(|made| within(timeout, made.settle(0)))).await;
-    }
-
-    /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
-    pub fn again(self) -> Undecided<'a, S> {
-        let kept = |outcome| matches!(outcome, PartOutcome::Charged(_)).then_some(outcome);
-        let made = self.parts.into_iter();
-        let (parts, outcomes) = made.map(|made| (made.part, kept(made.outcome))).unzip();
-        Undecided {
-            parts,
-            outcomes,
-            // A charge denies nothing.
-            has_denial: false,
-            places: self.places,
-            options: self.options,
-        }
     }
 
     /// Returns the decision, or the first error of a call that denies by it.

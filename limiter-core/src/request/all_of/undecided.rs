@@ -45,6 +45,23 @@ impl<'a, S: WindowStore> From<AllOf<'a, S>> for Undecided<'a, S> {
     }
 }
 
+impl<'a, S: WindowStore> JointDecision<'a, S> {
+    /// Returns the same calls, to be made again after a denial. Those whose charge is kept are not made again.
+    pub fn again(self) -> Undecided<'a, S> {
+        let kept = |outcome| matches!(outcome, PartOutcome::Charged(_)).then_some(outcome);
+        let made = self.parts.into_iter();
+        let (parts, outcomes) = made.map(|made| (made.part, kept(made.outcome))).unzip();
+        Undecided {
+            parts,
+            outcomes,
+            // A charge denies nothing.
+            has_denial: false,
+            places: self.places,
+            options: self.options,
+        }
+    }
+}
+
 impl<'a, S: WindowStore> Undecided<'a, S> {
     /// Makes the calls, and leaves errors in the [parts](JointDecision::parts). Awaiting an [`AllOf`] returns the first.
     pub async fn decide(mut self) -> JointDecision<'a, S> {
