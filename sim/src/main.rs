@@ -79,5 +79,6 @@ fn main() -> anyhow::Result<()> {
         println!("seed {seed}: {rule}");
     }
     anyhow::ensure!(failed.is_empty(), "{} histories failed", failed.len());
+    println!("{} histories, none failed", args.seeds);
     Ok(())
 }
