@@ -1,5 +1,6 @@
 //! The fields of a server's response, as its client reads them.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use http::header::{DATE, HeaderName, RETRY_AFTER};
@@ -54,11 +55,12 @@ impl ReportedLimits {
         let texts = |name| headers.get_all(name).iter().filter_map(text);
         let now = texts(DATE).find_map(date);
         let retry_after = texts(RETRY_AFTER).filter_map(|text| wait(text, now));
-        let policies = items(headers, &POLICY);
+        // The first of a name counts.
+        let policies: HashMap<_, _> = items(headers, &POLICY).into_iter().rev().collect();
         let limits = items(headers, &RATE_LIMIT).into_iter();
         let limits = limits.filter_map(|(name, limit)| {
-            let policy = policies.iter().find(|(policy, _)| *policy == name);
-            let of_policy = |key| number(&policy?.1, key);
+            let policy = policies.get(&name);
+            let of_policy = |key| number(policy?, key);
             Some(ReportedLimit {
                 remaining: number(&limit, "r")?,
                 refill_after: number(&limit, "t").map(seconds),
