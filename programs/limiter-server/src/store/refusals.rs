@@ -41,8 +41,9 @@ impl Refusing {
             nodes.insert(node, Instant::now());
         } else {
             // A Cluster to which no connection was made had no nodes.
-            nodes.remove(&None);
-            nodes.remove(&node);
+            nodes.retain(|refusing, refused| {
+                refusing.is_some() && *refusing != node && refused.elapsed() < GONE_AFTER
+            });
         }
         self.is_any.store(!nodes.is_empty(), Relaxed);
     }
