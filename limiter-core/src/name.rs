@@ -11,7 +11,7 @@ use std::{fmt, ptr};
 /// fields. The key identifies *who* is limited.
 ///
 /// Names are interned for the life of the process, so a name is `Copy` and comparing two takes constant time. Do not make
-/// names from user input: every new name uses about 120 bytes and twice its text, which are never freed.
+/// names from user input: every new name uses memory that is never freed.
 #[derive(Clone, Copy)]
 pub struct Name(&'static Interned);
 

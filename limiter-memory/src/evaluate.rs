@@ -99,7 +99,8 @@ fn common_limits<'a, const LIMITS: usize>(op: &Op<'a>) -> Option<&'a [Limit; LIM
     (op.id.is_none() && op.limiter_policy.is_none()).then_some(limits)
 }
 
-/// Unlocks the log, if `log` is its lock, and returns the decision. Each outcome has its own code: the facts of both, merged, would be written to memory.
+/// Unlocks the log, if `log` is its lock, and returns the decision. Each outcome has its own code: the facts of both, merged, would be
+/// written to memory.
 #[inline(always)]
 fn unlock_and_decide<G, R, const LIMITS: usize>(
     log: G,

@@ -171,8 +171,8 @@ pub struct Serve {
     /// The time from one save to the next. After a crash, what was admitted since the last save counts no more
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     pub state_interval: Duration,
-    /// How to decide while the store is down: in memory, always open, always closed, or by an error. With `open`, a store that
-    /// refuses decisions, as after a changed password, is an error
+    /// How to decide while the store is down: in memory, always open, always closed, or by an error. With `open`, requests fail
+    /// while the store refuses decisions, as after a changed password
     #[arg(long, alias = "outage", value_enum, default_value_t)]
     pub on_outage: OnOutage,
     /// How to treat descriptors that match no rule: allow them, deny them, or refuse the request. The metric

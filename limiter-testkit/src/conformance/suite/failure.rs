@@ -23,7 +23,7 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(phase: Phase, mut mismatches: Vec<Mismatch>, seed: u64) -> Self {
-        // A shrunk case comes first, because it is kept and has a script; then the shortest case for each sentence.
+        // A shrunk case comes first, because it has a script; then the shortest case for each sentence.
         mismatches.sort_by_key(|mismatch| (!mismatch.is_shrunk, mismatch.call));
         let mut seen = HashSet::new();
         mismatches.sort_by_cached_key(|mismatch| !seen.insert(mismatch.cited().first().copied()));
