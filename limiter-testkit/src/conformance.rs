@@ -21,8 +21,9 @@ mod several;
 mod store_clock;
 mod suite;
 mod tasks;
+mod watched;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
@@ -39,8 +40,10 @@ pub use suite::sizes::Sizes;
 pub use suite::macros as __private;
 
 use suite::run::Run;
+use watched::Watched;
 
 use crate::script;
+use crate::sentence::Sentence::C2;
 
 /// Checks a phase.
 type Check = for<'r, 'a> fn(&'r mut Run<'a>) -> BoxFuture<'r, ()>;
@@ -69,7 +72,7 @@ impl Suite {
     ///
     /// # Errors
     /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run also
-    /// fails.
+    /// fails, and so does a call that takes longer than [`Sizes::call`].
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
         self.run_all(vec![Arc::new(store)], None).await
     }
@@ -104,6 +107,17 @@ impl Suite {
         handles: Vec<SharedStore>,
         late: Option<BoxFuture<'_, SharedStore>>,
     ) -> Result<Report, Failure> {
+        let hung = Arc::new(OnceLock::new());
+        let watched = |store: SharedStore| -> SharedStore {
+            Arc::new(Watched {
+                store,
+                most: self.sizes.call,
+                hung: Arc::clone(&hung),
+            })
+        };
+        let handles: Vec<SharedStore> = handles.into_iter().map(watched).collect();
+        let late = late
+            .map(|late| -> BoxFuture<'_, SharedStore> { Box::pin(async { watched(late.await) }) });
         let mut run = Run::new(self, late);
         for (phase, check) in PHASES {
             let is_wanted = match &self.phases {
@@ -120,6 +134,9 @@ impl Suite {
             } else {
                 check(&mut run).await;
                 run.has_checked();
+            }
+            if let Some(text) = hung.get() {
+                run.mismatches = vec![Mismatch::new("a call that does not return", &[C2], text)];
             }
             if !run.mismatches.is_empty() {
                 return Err(Failure::new(phase, run.mismatches, self.seed));

@@ -17,6 +17,11 @@ const MAX_POLLS: usize = 16;
 /// How long a future is polled before it is dropped, if it waits for something else. In microseconds.
 const POLL_MICROS: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
 
+/// Returns the time limit for all later calls together.
+fn later_calls(run: &Run<'_>) -> Duration {
+    run.suite.sizes.call / 2
+}
+
 pub(crate) async fn run(run: &mut Run<'_>) {
     polls::run(run).await;
     for script in run.scripts(script::DROPPED) {
@@ -30,7 +35,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
             }
             let Some((done, result)) = once(run, script.clone(), after).await else {
                 let title = format!("{} whose future is dropped after {after}", script.name);
-                let most = run.suite.sizes.call;
+                let most = later_calls(run);
                 let text = format!(
                     "after that, calls on the same key and on another key did not return within {most:?}"
                 );
@@ -80,7 +85,7 @@ async fn once(
         }
         (session, result)
     });
-    let made = within(run.suite.sizes.call, task).await?;
+    let made = within(later_calls(run), task).await?;
     let (session, result) = made.ok()?;
     run.count(session.calls());
     if !finished {

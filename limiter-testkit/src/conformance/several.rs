@@ -78,7 +78,9 @@ async fn damaged(run: &Run<'_>, mut script: Script, damage: &Damage) -> Result<u
 
 /// Checks that operations for one store cannot go to another.
 fn identity(run: &mut Run<'_>) {
-    let store = run.store();
+    let Some(store) = run.store().inner() else {
+        return;
+    };
     let Some(identity) = store.identity() else {
         return;
     };

@@ -323,6 +323,7 @@ impl WindowStore for Flawed {
         let id = self.id(op.log);
         let whole = || self.apply_step(op);
         match self.flaw {
+            "NeverReturns" => std::future::pending().await,
             "ReadsTheClockTwice" if op.id.is_none() => {
                 let admitted = self.apply_step(op.to_peek())?.admitted;
                 return Ok(Facts {

@@ -204,6 +204,18 @@ fn the_readme_shows_what_a_failure_prints() {
     }
 }
 
+#[test]
+fn a_call_that_does_not_return_ends_the_run() {
+    let suite = Suite::new().phases(&[Golden]);
+    let suite = suite.sizes(|sizes| sizes.call = Duration::from_millis(50));
+    let failure = run(suite, (Golden, RIGHT[0].1, "NeverReturns")).unwrap_err();
+    let text = failure.to_string();
+    assert!(
+        text.contains("\nC2: ") && text.contains("did not return within 50ms"),
+        "{text}"
+    );
+}
+
 /// Every failure cites sentences, and those of a calm store no task.
 #[test]
 fn a_failure_cites_what_may_be_wrong() {

@@ -22,7 +22,8 @@ pub struct Sizes {
     /// How long a call may block its thread before it breaks sentence T5. A store that first leaves its runtime's thread, as with
     /// tokio's `block_in_place`, may use any duration.
     pub blocking: Duration,
-    /// How long the calls after a dropped one may take before it breaks sentence C2.
+    /// How long a call may take before the run ends, by sentence C2. [`Phase::Cancel`](crate::conformance::Phase::Cancel) allows half of
+    /// that for the calls after a dropped one.
     pub call: Duration,
     /// The number of random sequences.
     pub sequences: u64,
@@ -43,7 +44,7 @@ impl Sizes {
         in_a_row: 4_000,
         wait: Duration::from_secs(2),
         blocking: Duration::from_millis(2),
-        call: Duration::from_secs(10),
+        call: Duration::from_secs(20),
         sequences: 750,
         tasks: 8,
         tries: 50,
@@ -55,7 +56,7 @@ impl Sizes {
         long_log_time: Duration::from_secs(30),
         in_a_row: 100,
         blocking: Duration::from_millis(20),
-        call: Duration::from_secs(20),
+        call: Duration::from_secs(40),
         sequences: 150,
         tries: 20,
         rounds: 1,
